@@ -1,0 +1,1 @@
+"""What the four Nemotron stages share."""

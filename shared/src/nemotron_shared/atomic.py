@@ -1,0 +1,75 @@
+"""Write so that a reader, or a rerun after a kill, sees the old file or the new one and never a part of it.
+
+Every write goes to a temporary name beside the target, is synced, and is renamed over it.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from nemotron_shared.errors import UserError
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+@contextmanager
+def open_atomic(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """Open a temporary file that takes the name `path` when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f"{TEMPORARY_PREFIX}{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"{path}: cannot be written: {error.strerror}", "free space or choose another place"
+        ) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames inside `path` survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content`."""
+    with open_atomic(path) as file:
+        file.write(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Replace `path` by `content` in UTF-8."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace `path` by indented JSON with sorted keys, so that equal content gives equal bytes."""
+    write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file, or say which file and line is broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error

@@ -1,0 +1,42 @@
+"""The one kind of error a user is meant to read: what is wrong, where, and what to do about it.
+
+error: tiny.yaml: unknown key 'train.train_iter'
+  did you mean 'train.train_iters'?
+"""
+
+import difflib
+import sys
+from collections.abc import Callable, Iterable
+
+
+class UserError(Exception):
+    """Something the user can put right. Shown as one message, without a traceback."""
+
+    def __init__(self, message: str, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
+
+
+def did_you_mean(wrong: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
+    """A remedy that names the nearest of `known`, or `otherwise` where none is near."""
+    near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'?" if near else otherwise
+
+
+def exit_code_of(main: Callable[[], int | None]) -> int:
+    """Run a program and turn a `UserError` or Ctrl-C into one message and an exit code.
+
+    Any other exception keeps its traceback: it is our bug, and the trace is what helps.
+    """
+    try:
+        return main() or 0
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
+        return 130
