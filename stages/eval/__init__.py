@@ -1,0 +1,1 @@
+"""Evaluation: models in, scores with error bars out."""

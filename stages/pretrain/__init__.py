@@ -1,0 +1,1 @@
+"""Pretraining: text in, base model out."""

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: chats and a base model in, instruct model out."""

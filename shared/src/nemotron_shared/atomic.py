@@ -3,6 +3,7 @@
 Every write goes to a temporary name beside the target, is synced, and is renamed over it.
 """
 
+import errno
 import json
 import os
 import tempfile
@@ -13,6 +14,8 @@ from typing import IO, Any
 
 from nemotron_shared.errors import UserError
 
+# A failed read inside the block must not be reported as a failed write, so only these count as one.
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 TEMPORARY_PREFIX = ".tmp-"
 
 
@@ -29,13 +32,10 @@ def open_atomic(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"{path}: cannot be written: {error.strerror}", "free space or choose another place"
-        ) from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise UserError(f"{path}: cannot be written: {error.strerror}", "free space and run again") from error
         raise
     sync_directory(path.parent)
 

@@ -1,0 +1,1 @@
+"""Engines of this stage: one module each, with `evaluate(task, model, ...)`."""

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Every check that reads code without running it, and that the lock and the members' ranges agree.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+uv lock --check
+uv sync --all-packages --locked --quiet
+uv pip check --quiet # `uv lock` does not look at a member's range on another member; this does
+uv run ruff format --check .
+uv run ruff check .
+uv run ty check
+uv run lint-imports

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# One member by itself: its own environment, its tests, its tiny run, and its wheel run outside the repository.
+#   ci/stage.sh sft
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+stage=${1:?usage: ci/stage.sh pretrain|sft|rl|eval|shared}
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export UV_PROJECT_ENVIRONMENT=$scratch/environment NEMOTRON_HOME=$scratch/home
+
+uv sync --package "nemotron-$stage" --extra "" --locked --quiet 2>/dev/null ||
+    uv sync --package "nemotron-$stage" --locked --quiet
+if [ "$stage" = shared ]; then
+    uv run --package nemotron-shared --extra torch --with pytest --with hypothesis pytest -q shared/tests
+    exit
+fi
+uv run --package "nemotron-$stage" --with pytest pytest -q "stages/$stage/tests"
+
+# Small enough for every commit; the full tiny pipeline has a test of its own.
+short=(-c tiny)
+case $stage in
+pretrain | sft) short+=(train.train_iters=4 train.eval_interval=4) ;;
+rl) short+=(train.train_iters=2 train.eval_interval=2 grpo.max_new_tokens=8 data_prep.world_problems=100) ;;
+eval) short+=(evaluation.limit=8) ;;
+esac
+"$UV_PROJECT_ENVIRONMENT/bin/torchrun" "stages/$stage/train.py" "${short[@]}"
+
+rm -rf "stages/$stage/build" shared/build # a stale build folder can hide a file missing from the package list
+uv build --quiet --wheel --package nemotron-shared --out-dir "$scratch/wheels"
+uv build --quiet --wheel --package "nemotron-$stage" --out-dir "$scratch/wheels"
+uv venv --quiet "$scratch/outside"
+uv pip install --quiet --no-sources --python "$scratch/outside/bin/python" "$scratch"/wheels/*.whl \
+    --constraint <(uv export --quiet --package "nemotron-$stage" --no-emit-workspace --no-hashes)
+mkdir "$scratch/empty" && cd "$scratch/empty"
+NEMOTRON_HOME=$scratch/home2 "$scratch/outside/bin/python" -m "stages.$stage.train" "${short[@]}"
+cd "$root"
+echo "$stage: tests, tiny run and wheel are fine"

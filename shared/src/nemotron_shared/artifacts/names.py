@@ -1,0 +1,126 @@
+"""How people name artifacts, and the one name each of those becomes.
+
+    super3-sft-model  super3-sft-model:latest   the newest version, or the one last used again
+    super3-sft-model:v2  :2  art://...:v2       version 2
+    super3-sft-model:best                       the version that the alias `best` points to
+    sft:v2  sft-data                            short for super3-sft-model:v2, super3-sft-data
+    super3/sft/model:v2                         slashes for dashes
+    ModelArtifact-sft  SFTDataArtifact-sft      class names, as older configs write them
+
+The family (`super3`) of the short forms and class names is the caller's.
+"""
+
+import re
+from dataclasses import dataclass
+
+from nemotron_shared.errors import UserError, did_you_mean
+
+LATEST = "latest"
+DEFAULT_FAMILY = "super3"
+WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+NUMBER = re.compile(r"v?([1-9][0-9]{0,8})")
+EXACT = re.compile(rf"({WORD.pattern}):v([1-9][0-9]{{0,8}})")
+RESERVED_ALIAS = re.compile(r"latest|v?[0-9]+")
+EXAMPLE = "write NAME or NAME:VERSION, for example super3-sft-model:v2, sft:latest or sft-data:best"
+
+# What follows the family in the full name.
+SHORT_NAMES = {
+    "pretrain": "pretrain-model",
+    "sft": "sft-model",
+    "rl": "rl-model",
+    "eval": "eval-results",
+    "pretrain-model": "pretrain-model",
+    "sft-model": "sft-model",
+    "rl-model": "rl-model",
+    "pretrain-data": "pretrain-data",
+    "sft-data": "sft-data",
+    "rl-data": "rl-data",
+    "eval-data": "eval-data",
+    "eval-results": "eval-results",
+}
+CLASS_NAMES = {
+    "ModelArtifact-pretrain": "pretrain-model",
+    "ModelArtifact-sft": "sft-model",
+    "ModelArtifact-rl": "rl-model",
+    "PretrainBlendsArtifact": "pretrain-data",
+    "SFTDataArtifact": "sft-data",
+    "SFTDataArtifact-sft": "sft-data",
+    "DataBlendsArtifact-rl": "rl-data",
+    "SplitJsonlDataArtifact-rl": "rl-data",
+}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A full artifact name and which version of it: a number, `latest`, or an alias."""
+
+    name: str
+    version: int | str = LATEST
+
+    def __str__(self) -> str:
+        return f"{self.name}:v{self.version}" if isinstance(self.version, int) else f"{self.name}:{self.version}"
+
+
+def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
+    """Read any of the forms above; whether the artifact exists is not asked here."""
+    name, colon, version = text.removeprefix("art://").partition(":")
+    return Reference(_full_name(name, family, text), _version(version, text) if colon else LATEST)
+
+
+def parse_exact(text: str) -> Reference | None:
+    """Read `name:v3` as manifests record it, nothing shorter or vaguer; None if it is not of that form."""
+    found = EXACT.fullmatch(text)
+    return Reference(found[1], int(found[2])) if found else None
+
+
+def is_path(text: str) -> bool:
+    """Whether `text` means a folder and not a name: it starts with `/`, `./`, `../` or `~`."""
+    return text in {".", ".."} or text.startswith(("/", "./", "../", "~"))
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that the store could not hold."""
+    if not WORD.fullmatch(name):
+        raise UserError(
+            f"'{name}' is not an artifact name", "use a-z, 0-9, '.', '_' and '-', for example super3-sft-model"
+        )
+
+
+def check_alias(alias: str) -> None:
+    """Refuse an alias that could be mistaken for a version, or that no reference could spell."""
+    if RESERVED_ALIAS.fullmatch(alias):
+        raise UserError(f"'{alias}' cannot be an alias: versions are named so", "choose a word such as 'best'")
+    if not WORD.fullmatch(alias):
+        raise UserError(
+            f"'{alias}' is not an alias", "use a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+        )
+
+
+def _full_name(name: str, family: str, text: str) -> str:
+    if name in CLASS_NAMES:
+        name = CLASS_NAMES[name]
+    elif all(WORD.fullmatch(part) for part in name.split("/")):
+        name = name.replace("/", "-")
+    else:
+        raise UserError(f"'{text}' is not an artifact reference", _remedy(name))
+    full = f"{family}-{SHORT_NAMES[name]}" if name in SHORT_NAMES else name
+    check_name(full)
+    return full
+
+
+def _remedy(name: str) -> str | None:
+    if name.lower() in SHORT_NAMES:
+        return f"did you mean '{name.lower()}'?"
+    return did_you_mean(name, CLASS_NAMES, otherwise=EXAMPLE)
+
+
+def _version(version: str, text: str) -> int | str:
+    if version == LATEST:
+        return LATEST
+    if number := NUMBER.fullmatch(version):
+        return int(number[1])
+    if RESERVED_ALIAS.fullmatch(version) or not WORD.fullmatch(version):
+        raise UserError(
+            f"'{text}': '{version}' is not a version", "write latest, v1, v2, ..., or an alias such as best"
+        )
+    return version

@@ -1,0 +1,295 @@
+"""The local store: one folder per version, which is either absent or complete.
+
+    .nemotron/artifacts/super3-sft-model/v1/{manifest.json, model.safetensors, ...}
+                                         v2/...
+                                         aliases.json        {"best": 1}
+                                         reused.json         {"version": 1, "newest": 2}: `latest` is v1 again
+                        .staging/                            copies under way from other file systems
+
+A version comes into being by one rename of a finished folder that already holds its manifest. Renaming onto
+a folder with content fails, so of two writers one takes the number and the other tries the next: no lock.
+"""
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared import atomic
+from nemotron_shared.artifacts import names
+from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_digest, utc
+from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
+from nemotron_shared.errors import UserError, did_you_mean
+
+HOME_VARIABLE = "NEMOTRON_HOME"
+DEFAULT_HOME = ".nemotron"
+ALIASES = "aliases.json"
+REUSED = "reused.json"
+ALIAS_LOCK = ".aliases.lock"
+STAGING = ".staging"
+STALE_SECONDS = 24 * 3600
+VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
+TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
+
+
+@dataclass(frozen=True)
+class Store:
+    """Artifacts below `home`. Reading needs nothing to exist yet."""
+
+    home: Path
+
+    @classmethod
+    def open(cls, home: str | None = None) -> "Store":
+        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron` of the working directory."""
+        return cls(Path(home or os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute())
+
+    @property
+    def root(self) -> Path:
+        return self.home / "artifacts"
+
+    def names(self) -> list[str]:
+        """Names with at least one complete version."""
+        if not self.root.is_dir():
+            return []
+        found = sorted(path.name for path in self.root.iterdir() if names.WORD.fullmatch(path.name))
+        return [name for name in found if self.versions(name)]
+
+    def versions(self, name: str) -> list[int]:
+        """Complete versions, oldest first; a folder without a manifest is none."""
+        numbers = self._numbers(name)
+        return [number for number in numbers if (self.root / name / f"v{number}" / MANIFEST).is_file()]
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """Aliases of one artifact name and the versions they stand for."""
+        path = self.root / name / ALIASES
+        aliases = atomic.read_json(path) if path.is_file() else {}
+        if not isinstance(aliases, dict) or not all(isinstance(number, int) for number in aliases.values()):
+            raise UserError(f'{path}: not of the form {{"alias": 1}}', "correct or delete the file")
+        return aliases
+
+    def load(self, name: str, version: int) -> Artifact:
+        """One version, which must exist."""
+        folder = self.root / name / f"v{version}"
+        manifest = Manifest.read(folder / MANIFEST)
+        if (manifest.name, manifest.version) != (name, version):
+            raise UserError(
+                f"{folder / MANIFEST}: describes {manifest.name}:v{manifest.version}, not {name}:v{version}",
+                "move the folder back to where it was",
+            )
+        return Artifact(manifest, folder)
+
+    def all(self) -> list[Artifact]:
+        """Every complete version, by name and then age."""
+        return [self.load(name, version) for name in self.names() for version in self.versions(name)]
+
+    def find_by_fingerprint(self, name: str, fingerprint: str) -> Artifact | None:
+        """The newest version that was made from the same inputs, config and code."""
+        newest_first = (self.load(name, version) for version in reversed(self.versions(name)))
+        return next((found for found in newest_first if found.manifest.fingerprint == fingerprint), None)
+
+    def resolve(
+        self, reference: Reference | str, *, family: str = DEFAULT_FAMILY, expect: ArtifactType | None = None
+    ) -> Artifact:
+        """Find what a reference, or the path of a folder, means; `expect` is the type it must have.
+
+        A path into this store gives that version. Any other folder is taken as external and gets the
+        expected type, `ModelArtifact` where none is given.
+        """
+        if isinstance(reference, str):
+            if names.is_path(reference):
+                return self._resolve_path(Path(reference), expect)
+            reference = parse_reference(reference, family)
+        return _expected(self.load(reference.name, self._version_of(reference)), expect)
+
+    def publish(
+        self,
+        directory: Path,
+        *,
+        name: str,
+        type: ArtifactType,
+        fingerprint: str,
+        producer: Producer,
+        parents: Sequence[Parent] = (),
+        sources: Sequence[Source] = (),
+        metadata: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        links: bool = False,
+    ) -> Artifact:
+        """Move a finished folder into the store as the next version of `name`. Safe to interrupt and repeat.
+
+        `links` allows links to files, for zero-copy references to large raw data: relative ones within the
+        folder, absolute ones out of it.
+        """
+        names.check_name(name)
+        files = seal(directory, links=links)
+        manifest = Manifest(
+            name=name,
+            version=self._next_version(name),
+            type=type,
+            created_at=utc(time.time()),
+            fingerprint=fingerprint,
+            digest=table_digest(files),
+            files=files,
+            producer=producer,
+            parents=tuple(parents),
+            sources=tuple(sources),
+            metadata=dict(metadata or {}),
+            metrics=dict(metrics or {}),
+        )
+        readable = Manifest.from_json(manifest.to_json(), directory / MANIFEST)
+        return self._claim(directory, readable)
+
+    def set_alias(self, name: str, version: int, alias: str) -> None:
+        """Let `name:alias` mean this version from now on."""
+        names.check_alias(alias)
+        number = self._version_of(Reference(name, version))
+        with _locked(self.root / name / ALIAS_LOCK):
+            atomic.write_json(self.root / name / ALIASES, self.aliases(name) | {alias: number})
+
+    def use_again(self, artifact: Artifact) -> None:
+        """Let `latest` mean this version until a newer one is published: its work was asked for again just now."""
+        name = artifact.manifest.name
+        path = self.root / name / REUSED
+        atomic.write_json(path, {"version": artifact.manifest.version, "newest": self.versions(name)[-1]})
+
+    def latest(self, name: str) -> int:
+        """The newest version, or the older one that was last used again."""
+        newest = self.versions(name)[-1]
+        path = self.root / name / REUSED
+        reused = atomic.read_json(path) if path.is_file() else {}
+        return reused["version"] if reused.get("newest") == newest else newest
+
+    def verify(self, artifact: Artifact, *, fast: bool = False) -> list[str]:
+        """What is wrong with the files: missing, extra, or changed by hash (by size only if `fast`)."""
+        return problems(artifact, fast=fast)
+
+    def _numbers(self, name: str) -> list[int]:
+        shelf = self.root / name
+        if not shelf.is_dir():
+            return []
+        matches = (VERSION_FOLDER.fullmatch(path.name) for path in shelf.iterdir())
+        return sorted(int(match[1]) for match in matches if match)
+
+    def _next_version(self, name: str) -> int:
+        # Above the aliases too: an alias must not fall to another artifact when its version was deleted.
+        return max([*self._numbers(name), *self.aliases(name).values()], default=0) + 1
+
+    def _version_of(self, reference: Reference) -> int:
+        versions = self.versions(reference.name)
+        if not versions:
+            raise self._unknown_name(reference.name)
+        aliases = self.aliases(reference.name)
+        wanted = self.latest(reference.name) if reference.version == LATEST else reference.version
+        number = aliases.get(wanted) if isinstance(wanted, str) else wanted
+        if number in versions:
+            return number
+        has = ", ".join([*(f"v{number}" for number in versions), *(f"{a} -> v{v}" for a, v in aliases.items())])
+        near = did_you_mean(wanted, aliases) if isinstance(wanted, str) else None
+        raise UserError(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
+
+    def _unknown_name(self, name: str) -> UserError:
+        known = self.names()
+        message = f"there is no artifact '{name}' in {self.root}"
+        if Path(name).is_dir():
+            return UserError(message, f"for the folder, write ./{name}")
+        if not known:
+            return UserError(f"{message}, which is empty", f"run the stage that makes it, or set {HOME_VARIABLE}")
+        return UserError(message, did_you_mean(name, known, otherwise=f"it holds: {', '.join(known)}"))
+
+    def _resolve_path(self, path: Path, expect: ArtifactType | None) -> Artifact:
+        folder = path.expanduser().resolve()
+        number = VERSION_FOLDER.fullmatch(folder.name)
+        if number and folder.parent.parent == self.root.resolve() and (folder / MANIFEST).is_file():
+            return _expected(self.load(folder.parent.name, int(number[1])), expect)
+        return Artifact.external(path, expect or "ModelArtifact")
+
+    def _claim(self, directory: Path, manifest: Manifest) -> Artifact:
+        """Take the first free version number by renaming, writing the manifest anew for each try."""
+        shelf = self.root / manifest.name
+        _make_folder(shelf)
+        while True:
+            atomic.write_json(directory / MANIFEST, manifest.to_json())
+            folder = shelf / f"v{manifest.version}"
+            try:
+                directory.rename(folder)
+            except OSError as error:
+                if error.errno == errno.EXDEV:
+                    return self._claim_copy(directory, manifest)
+                if error.errno not in TAKEN:
+                    raise UserError(f"{directory}: cannot be moved to {folder}: {error.strerror}") from error
+                manifest = replace(manifest, version=manifest.version + 1)
+            else:
+                atomic.sync_directory(shelf)
+                return Artifact(manifest, folder)
+
+    def _claim_copy(self, directory: Path, manifest: Manifest) -> Artifact:
+        """Copy into the store's own file system first; the original goes when the copy is published."""
+        staging = self.root / STAGING
+        _make_folder(staging)
+        _sweep(staging)
+        staged = Path(tempfile.mkdtemp(prefix=f"{manifest.name}-", dir=staging))
+        try:
+            _copy(directory, staged)
+            if table_digest(seal(staged, links=True)) != manifest.digest:
+                raise UserError(f"{directory}: changed while it was copied", "publish when nothing writes to it")
+            artifact = self._claim(staged, manifest)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(directory)
+        return artifact
+
+
+def _expected(artifact: Artifact, expect: ArtifactType | None) -> Artifact:
+    if expect is not None and artifact.manifest.type != expect:
+        raise UserError(
+            f"{artifact.reference} is of type {artifact.manifest.type}, and {expect} is needed here",
+            "see `nemotron artifacts list` for the types of all artifacts",
+        )
+    return artifact
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be made: {error.strerror}", f"set {HOME_VARIABLE} to a folder you can write to"
+        ) from error
+
+
+def _copy(directory: Path, target: Path) -> None:
+    try:
+        # Contents only: the copies get new times, by which `_sweep` sees that they are in use.
+        shutil.copytree(directory, target, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory}: cannot be copied into the store: {error}", "free space there") from error
+
+
+def _sweep(staging: Path) -> None:
+    """Remove what killed copies left behind, once nothing in it has changed for a day."""
+    for folder in staging.iterdir():
+        if _last_change(folder) < time.time() - STALE_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _last_change(folder: Path) -> float:
+    try:
+        return max(path.lstat().st_mtime for path in [folder, *folder.rglob("*")])
+    except FileNotFoundError:
+        return time.time()  # in motion: another process is publishing it or sweeping it
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, also when the process is killed

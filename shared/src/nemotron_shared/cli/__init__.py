@@ -1,0 +1,1 @@
+"""The `nemotron` command: one table, no tree that mirrors the stages."""

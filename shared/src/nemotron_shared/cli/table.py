@@ -1,0 +1,81 @@
+"""The model families and the commands, as data."""
+
+from dataclasses import dataclass
+
+STAGES = ("pretrain", "sft", "rl", "eval")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: the first word of a command, and the first part of its artifacts' names."""
+
+    title: str
+    stages: tuple[str, ...] = STAGES
+    experimental: bool = False
+
+
+FAMILIES = {
+    "super3": Family("Nemotron 3 Super, hybrid Mamba-Transformer-MoE (the default family)"),
+    "nano3": Family("Nemotron 3 Nano, hybrid Mamba-Transformer-MoE"),
+    "super49b": Family("Llama 3.3 Nemotron Super 49B", ("sft", "rl", "eval"), experimental=True),
+}
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """One numbered step of the pipeline."""
+
+    title: str
+    stage: str
+    verbs: tuple[str, ...]
+
+
+PIPELINE = (
+    PipelineStep("pretrain data prep", "pretrain", ("data_prep",)),
+    PipelineStep("pretrain", "pretrain", ("train",)),
+    PipelineStep("sft data prep", "sft", ("data_prep",)),
+    PipelineStep("sft", "sft", ("train",)),
+    PipelineStep("rl data prep", "rl", ("data_prep",)),
+    PipelineStep("rl", "rl", ("train",)),
+    PipelineStep("eval", "eval", ("data_prep", "train")),
+)
+
+USAGE = """\
+usage: nemotron MODEL COMMAND [-c CONFIG] [key=value ...] [options]
+
+Train and evaluate Nemotron 3 models: four stages, from a laptop CPU to a cluster.
+
+models
+{families}
+
+commands
+  MODEL pipeline                 all seven steps in order, then a report
+  MODEL data prep STAGE          prepare the data of pretrain, sft, rl or eval
+  MODEL pretrain | sft | rl      train
+  MODEL eval [-t TASK ...]       evaluate; -t picks tasks and may be repeated
+  artifacts [list|show|lineage|verify|alias|path]
+                                 what has been made, from what
+  report [--open PATH]           write the report of what has been made so far
+
+options, before or after the words above
+  -c, --config NAME|PATH         config of the stage (default: default; a CPU wants: tiny)
+  key=value, +key=, ++key=, ~key change config values (Hydra grammar)
+  --sample N                     prepare at most N rows
+  --force                        redo the work even where a result exists
+  -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
+  --json                         results as JSON on stdout
+  --allow-experimental           run a family marked experimental
+  --version, -h, --help
+
+start here
+  nemotron super3 pipeline -c tiny
+"""
+
+
+def usage() -> str:
+    """The text of `nemotron --help`."""
+    families = "\n".join(
+        f"  {name:<10} {family.title}{' [experimental]' if family.experimental else ''}"
+        for name, family in FAMILIES.items()
+    )
+    return USAGE.format(families=families)

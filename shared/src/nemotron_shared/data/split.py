@@ -1,0 +1,63 @@
+"""Decide from a key alone which split a row belongs to.
+
+A row keeps its split when other rows come or go, when files are reordered and on any number of workers; two rows
+with the same question land in the same split, so a copy of a held-out question can never be trained on.
+"""
+
+import math
+import unicodedata
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from nemotron_shared.errors import UserError
+
+
+def normalise_key(key: str) -> str:
+    """Fold what a reader would call the same text: compatibility forms, letter case and white space.
+
+    >>> normalise_key("  What is\\n２+2? ")
+    'what is 2+2?'
+    """
+    folded = unicodedata.normalize("NFKC", key).casefold()
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
+
+
+def bucket(key: str, salt: str) -> float:
+    """A number in [0, 1), uniform over normalised keys and independent between salts."""
+    text = f"{salt}\0{normalise_key(key)}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+    return (number >> 11) * 2.0**-53  # a float holds 53 bits: with all 64 the largest would round up to 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Named parts of a data set, such as `Split({"train": 0.98, "valid": 0.01, "test": 0.01}, salt="sft-1")`.
+
+    The order in which the parts are written does not matter. Raises `UserError` unless the fractions sum to 1.
+    """
+
+    fractions: dict[str, float]
+    salt: str
+    _bounds: tuple[tuple[float, str], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, fraction in self.fractions.items():
+            if not 0 <= fraction <= 1:  # also false for nan
+                raise UserError(f"split '{name}': {fraction} is not a fraction", "give a number from 0 to 1")
+        total = math.fsum(self.fractions.values())
+        if abs(total - 1) > 1e-9:
+            raise UserError(
+                f"split fractions sum to {total:g}, not 1: {self.fractions}", "change one so that they sum to 1"
+            )
+        object.__setattr__(self, "_bounds", self._upper_bounds())
+
+    def _upper_bounds(self) -> tuple[tuple[float, str], ...]:
+        """Upper end of each non-empty part, in order of its name; the last takes all that is left."""
+        names = sorted(name for name, fraction in self.fractions.items() if fraction > 0)
+        ends = [math.fsum(self.fractions[name] for name in names[: i + 1]) for i in range(len(names))]
+        return (*zip(ends[:-1], names[:-1], strict=True), (1.0, names[-1]))
+
+    def of(self, key: str) -> str:
+        """The name of the part that `key` belongs to."""
+        place = bucket(key, self.salt)
+        return next(name for end, name in self._bounds if place < end)

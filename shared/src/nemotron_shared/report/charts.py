@@ -1,0 +1,183 @@
+"""Geometry of the page's drawings: numbers in, positions and SVG paths out. Colours are the style sheet's.
+
+Drawn here and not with a plotting library, because the page's own style then decides about colours (light, dark,
+paper), text stays text, points can be pointed at, and a chart takes a few kilobytes.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+Point = tuple[float, float]
+MAX_POINTS = 400
+BOTTOM, TOP, RIGHT = 24, 10, 10
+CHARACTER_WIDTH = 6.4
+
+
+@dataclass(frozen=True)
+class Series:
+    """One measurement over steps. `look` names its style: raw, mean, check (points on a line) or plain."""
+
+    name: str
+    points: list[Point]
+    look: str = "plain"
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A position on an axis, in the drawing's units, and what is written there."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series as an SVG path. `dots` are (x, y, text) of single points."""
+
+    name: str
+    look: str
+    path: str
+    dots: list[tuple[float, float, str]]
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """A drawing of `width` x `height` units; `left`, `right`, `top` and `bottom` bound the plot in it."""
+
+    title: str
+    width: int
+    height: int
+    left: float
+    right: float
+    top: float
+    bottom: float
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    curves: list[Curve]
+
+
+def line_chart(
+    title: str, series: Sequence[Series], *, width: int, height: int, from_zero: bool = False
+) -> LineChart | None:
+    """Lay out series over steps; None where no point is finite. A value that is not finite leaves a gap."""
+    finite = [point for line in series for point in line.points if math.isfinite(point[1])]
+    if not finite:
+        return None
+    values = [y for _, y in finite] + ([0.0] if from_zero else [])
+    y_values, steps = ticks(min(values), max(values), 4 if height < 200 else 6), [x for x, _ in finite]
+    labels = tick_labels(y_values)
+    left, right = 8 + CHARACTER_WIDTH * max(map(len, labels)), float(width - RIGHT)
+    top, bottom = float(TOP), float(height - BOTTOM)
+    first, last = min(steps), max(max(steps), min(steps) + 1)
+
+    def x_of(step: float) -> float:
+        return round(left + (right - left) * (step - first) / (last - first), 1)
+
+    def y_of(value: float) -> float:
+        return round(bottom - (bottom - top) * (value - y_values[0]) / (y_values[-1] - y_values[0]), 1)
+
+    x_values = [x for x in ticks(first, last, 4 if width < 400 else 7) if first <= x <= last and x == int(x)]
+    return LineChart(
+        title, width, height, left, right, top, bottom,
+        x_ticks=[Tick(x_of(x), label) for x, label in zip(x_values, tick_labels(x_values), strict=True)],
+        y_ticks=[Tick(y_of(y), label) for y, label in zip(y_values, labels, strict=True)],
+        curves=[_curve(line, x_of, y_of) for line in series],
+    )  # fmt: skip
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """At most about `most` round numbers that enclose low..high, at least two."""
+    span = high - low or abs(high) or 1.0
+    raw = span / max(1, most - 1)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+
+
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """Labels with the same number of decimals; thousands as k, millions as M; powers where all are tiny."""
+    largest = max((abs(value) for value in values), default=0.0)
+    for limit, letter in ((1e6, "M"), (1e4, "k")):
+        if largest >= limit:
+            unit = 1e6 if letter == "M" else 1e3
+            return [f"{value / unit:g}{letter}" if value else "0" for value in values]
+    if 0 < largest < 1e-3:
+        return [f"{value:g}" for value in values]
+    decimals = max((len(f"{value:.6f}".rstrip("0").partition(".")[2]) for value in values), default=0)
+    return [f"{value:.{decimals}f}" for value in values]
+
+
+def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
+    """Mean of the finite values among the `window` points around each; fewer at the ends."""
+    half, means = window // 2, []
+    for index, (x, _) in enumerate(points):
+        near = [y for _, y in points[max(0, index - half) : index + half + 1] if math.isfinite(y)]
+        means.append((x, sum(near) / len(near) if near else math.nan))
+    return means
+
+
+def every(count: int) -> int:
+    """Draw every n-th of so many points."""
+    return max(1, math.ceil(count / MAX_POINTS))
+
+
+def _curve(line: Series, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> Curve:
+    stride = every(len(line.points))
+    points = line.points[::stride]
+    if line.points and points[-1] != line.points[-1]:
+        points = [*points, line.points[-1]]
+    parts, pen_up = [], True
+    for step, value in points:
+        if not math.isfinite(value):
+            pen_up = True
+            continue
+        parts.append(f"{'M' if pen_up else 'L'}{x_of(step):g} {y_of(value):g}")
+        pen_up = False
+    dots = [(x_of(x), y_of(y), f"step {x:g}: {y:.4g}") for x, y in points if math.isfinite(y)]
+    return Curve(line.name, line.look, "".join(parts), dots if line.look == "check" else [])
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A value with its interval on a horizontal axis, as percentages of the axis' length."""
+
+    low: float
+    value: float
+    high: float
+    zero: float
+
+
+@dataclass(frozen=True)
+class StripAxis:
+    """The axis that some strips share: from the first tick to the last."""
+
+    ticks: list[Tick]
+    first: float
+    last: float
+
+    def place(self, value: float) -> float:
+        """Position of a value in per cent."""
+        return round(100 * (value - self.first) / (self.last - self.first), 2)
+
+    def strip(self, value: float, interval: Sequence[float]) -> Strip | None:
+        """A value and its interval on this axis; None where they are not finite."""
+        if not all(map(math.isfinite, (value, *interval))):
+            return None
+        return Strip(self.place(interval[0]), self.place(value), self.place(interval[1]), self.place(0.0))
+
+
+def strip_axis(values: Sequence[float], *, share: bool, signed: bool = False) -> StripAxis:
+    """An axis that holds all finite values and zero. Shares are labelled in per cent; unsigned ones run to 100%."""
+    finite = [value for value in values if math.isfinite(value)]
+    enclosing = ticks(min([*finite, 0.0]), max([*finite, 0.0]), 5)
+    marks = [0.0, 0.25, 0.5, 0.75, 1.0] if share and not signed else enclosing
+    texts = [f"{mark * 100:g}" for mark in marks] if share else tick_labels(marks)
+    if signed:
+        texts = [f"+{text}" if mark > 0 else text.replace("-", "−") for mark, text in zip(marks, texts, strict=True)]
+    elif share:
+        texts = [f"{text}%" for text in texts]
+    axis = StripAxis([], marks[0], marks[-1])
+    placed = [Tick(axis.place(mark), text) for mark, text in zip(marks, texts, strict=True)]
+    return replace(axis, ticks=placed)

@@ -1,0 +1,76 @@
+"""Which answers to show: the same questions to every model, chosen by a rule that also shows failures.
+
+Questions are grouped by who got them right. The groups take turns, the largest first, each giving its lowest
+question number, so every group is seen before any is seen twice, and its size is printed beside it.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any
+
+QUESTIONS_SHOWN = 8
+LONGEST_THOUGHT, LONGEST_ANSWER = 300, 500
+THINKING = re.compile(r"(?s)\s*(?:<think>)?(.*?)</think>\s*(.*)")
+
+Samples = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one model wrote, shortened where it is long; `thinking` is what stands before `</think>`."""
+
+    model: str
+    right: bool
+    thinking: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question, its expected answer, and how many questions have the same pattern of right and wrong."""
+
+    id: Any
+    question: str
+    expected: str
+    answers: list[Answer]
+    same_pattern: int
+
+
+def choose_questions(samples: Samples, models: Sequence[str]) -> list[Question]:
+    """At most `QUESTIONS_SHOWN` questions that all the models answered."""
+    rows = {model: {row["id"]: row for row in samples[model]} for model in models}
+    if not rows:
+        return []
+    ids = [key for key in next(iter(rows.values())) if all(key in answers for answers in rows.values())]
+    groups: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
+    for key in ids:
+        groups[tuple(is_right(rows[model][key]) for model in models)].append(key)
+    largest_first = sorted(groups.values(), key=len, reverse=True)
+    in_turn = [key for key in chain.from_iterable(zip_longest(*largest_first)) if key is not None]
+    chosen = set(in_turn[:QUESTIONS_SHOWN])
+    return [_question(key, rows, len(group)) for group in largest_first for key in group if key in chosen]
+
+
+def is_right(row: Mapping[str, Any]) -> bool:
+    """Whether an answer got the full score."""
+    return row["score"] >= 1
+
+
+def _question(key: Any, rows: Mapping[str, Mapping[Any, Mapping[str, Any]]], same_pattern: int) -> Question:
+    first = next(iter(rows.values()))[key]
+    answers = [_answer(model, answered[key]) for model, answered in rows.items()]
+    return Question(key, str(first["question"]), str(first["expected"]), answers, same_pattern)
+
+
+def _answer(model: str, row: Mapping[str, Any]) -> Answer:
+    output = str(row["output"])
+    thought = THINKING.fullmatch(output)
+    thinking, text = (thought[1].strip(), thought[2].strip()) if thought else ("", output.strip())
+    return Answer(model, is_right(row), _shortened(thinking, LONGEST_THOUGHT), _shortened(text, LONGEST_ANSWER))
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]} … ({len(text) - longest} more characters)"

@@ -1,0 +1,92 @@
+"""Several processes, one decision: rank 0 resolves and prepares, the other ranks receive what it found.
+
+torch is imported only when there is more than one process.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from nemotron_shared.errors import UserError
+
+Result = TypeVar("Result")
+
+# Rank 0 may prepare data for a long time while the others wait for its answer.
+PATIENCE = timedelta(hours=24)
+
+
+def rank() -> int:
+    """This process's number, 0 without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """How many processes torchrun started, 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def on_rank_zero(work: Callable[[], Result]) -> Result:
+    """Run `work` on rank 0 and give its (picklable) result to every rank.
+
+    A `UserError` on rank 0 is raised there; the other ranks exit with the same code and say nothing twice.
+    """
+    if world_size() == 1:
+        return work()
+    _join()
+    message: list[Any] = [None, None]
+    if rank() == 0:
+        try:
+            message = [work(), None]
+        except UserError as error:
+            message = [None, error]
+    _broadcast(message)
+    result, error = message
+    if error is not None:
+        raise error if rank() == 0 else SystemExit(2)
+    return result
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether `flag` is true on at least one rank; every rank must call this together."""
+    if world_size() == 1:
+        return flag
+    import torch
+
+    tensor = torch.tensor([int(flag)])
+    torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+    return bool(tensor.item())
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if world_size() > 1:
+        import torch
+
+        torch.distributed.barrier()
+
+
+def leave() -> None:
+    """Close the process group, so that no rank waits for one that has ended."""
+    if world_size() == 1 or "torch" not in sys.modules:
+        return
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+def _join() -> None:
+    import torch
+
+    if torch.distributed.is_initialized():
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    torch.distributed.init_process_group(backend, timeout=PATIENCE)
+
+
+def _broadcast(message: list[Any]) -> None:
+    import torch
+
+    torch.distributed.broadcast_object_list(message, src=0, device=torch.device("cpu"))

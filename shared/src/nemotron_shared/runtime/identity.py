@@ -1,0 +1,76 @@
+"""Who made a result, from what, and with which code: the basis of reuse and of lineage."""
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import nemotron_shared
+from nemotron_shared.artifacts import Producer
+from nemotron_shared.digest import file_digest, json_digest, tree_files
+
+# Code that only shows results; a change there must not make finished work stale.
+PRESENTATION = ("cli", "report")
+RECORDED_PACKAGES = ("torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow")
+
+
+@cache
+def code_digest(stage_directory: Path) -> str:
+    """Digest of the source files of a stage and of the shared package, without tests and presentation."""
+    shared = Path(nemotron_shared.__file__).parent
+    files = {
+        f"{root.name}/{path.relative_to(root).as_posix()}": file_digest(path)
+        for root in (shared, stage_directory)
+        for path in tree_files(root)
+        if path.suffix in {".py", ".jinja"} and _makes_results(path.relative_to(root))
+    }
+    return json_digest(files)
+
+
+def _makes_results(path: Path) -> bool:
+    return path.parts[0] not in PRESENTATION and "tests" not in path.parts and "build" not in path.parts
+
+
+def producer(stage: str, verb: str, stage_directory: Path, config_digest: str) -> Producer:
+    """The `producer` entry of a manifest."""
+    return Producer(
+        stage=stage,
+        verb=verb,
+        stage_version=package_version(f"nemotron-{stage}") or "not installed",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest=config_digest,
+        code_digest=code_digest(stage_directory),
+        git=git_commit(stage_directory),
+        command=" ".join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
+        environment=environment(),
+    )
+
+
+def environment() -> dict[str, str]:
+    """Versions of what computed the result."""
+    versions = {name: package_version(name) for name in RECORDED_PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed distribution, None where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,11 @@
+"""The command that starts a module as one process, or as several on this machine."""
+
+import sys
+
+
+def launch_command(module: str, processes: int) -> list[str]:
+    """`python -m module`, or torchrun where there is more than one process."""
+    if processes == 1:
+        return [sys.executable, "-m", module]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [sys.executable, *torchrun, "-m", module]

@@ -1,0 +1,160 @@
+"""What a step is about to do: its configuration, its inputs, and whether the result is already there."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemotron_shared.artifacts import Artifact, Parent, Source, Store
+from nemotron_shared.config.compose import Composed, compose
+from nemotron_shared.config.references import resolve, resolve_section
+from nemotron_shared.config.schema import RunSection
+from nemotron_shared.config.validate import validate
+from nemotron_shared.digest import json_digest
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.identity import code_digest
+from nemotron_shared.runtime.run import say
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.step import Step
+
+# Settings of `run` that change how, not what.
+HOW_NOT_WHAT = ("home", "force", "threads", "nproc_per_node", "data", "model")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A step's decided inputs and identity; picklable, so that rank 0 can hand it to the others."""
+
+    name: str
+    config: Any
+    values: dict[str, Any]
+    config_digest: str
+    inputs: Mapping[str, Artifact | None]
+    sources: list[Source]
+    fingerprint: str
+    run_directory: Path
+    store: Store
+    finished: Artifact | None
+
+    def parents(self) -> list[Parent]:
+        """The inputs that are artifacts of the store."""
+        return [found.as_parent(role) for role, found in self.inputs.items() if found and not found.is_external]
+
+    def all_sources(self) -> list[Source]:
+        """Raw inputs, and model folders from outside the store."""
+        external = [found for found in self.inputs.values() if found and found.is_external]
+        return [*self.sources, *(Source(found.reference, found.manifest.digest) for found in external)]
+
+
+def make_plan(step: "Step", arguments: Arguments) -> Plan:
+    """Compose, resolve, validate, and look for a finished result.
+
+    Raises:
+        UserError: anything that keeps the step from running, before any work is done.
+    """
+    composed = compose(step.directory / "config", arguments.config, arguments.overrides)
+    run = run_section(step, composed)
+    store = Store.open(run.home)
+    inputs = find_inputs(step, run, store, arguments)
+    values = resolve(composed.tree, lambda role, field: artifact_field(inputs, role, field))
+    config = validate(step.schema, values, composed.origins)
+    step.check(config)
+    return identify(step, config, values, inputs, store)
+
+
+def run_section(step: "Step", composed: Composed) -> RunSection:
+    """The section that names the artifacts, which is needed before the rest can be resolved."""
+    schema = step.schema.model_fields["run"].annotation
+    return validate(schema, resolve_section(composed.tree, "run"), _below(composed.origins, "run"))
+
+
+def identify(
+    step: "Step", config: Any, values: dict[str, Any], inputs: Mapping[str, Artifact | None], store: Store
+) -> Plan:
+    """Name the work by everything its result depends on, and look whether it has been done."""
+    name = step.produces.format(family=config.run.family)
+    sources = step.sources(config)
+    relevant = {section: values[section] for section in step.sections}
+    relevant["run"] = {key: value for key, value in values["run"].items() if key not in HOW_NOT_WHAT}
+    config_digest = json_digest(_without_paths(relevant, inputs))
+    parts = {
+        "step": step.module,
+        "config": config_digest,
+        "inputs": {role: artifact and artifact.manifest.digest for role, artifact in inputs.items()},
+        "sources": [source.digest for source in sources],
+        "code": code_digest(step.directory),
+    }
+    fingerprint = json_digest(parts)
+    directory = store.home / "runs" / f"{name}-{fingerprint[:12]}"
+    finished = None if config.run.force else store.find_by_fingerprint(name, fingerprint)
+    return Plan(name, config, values, config_digest, dict(inputs), sources, fingerprint, directory, store, finished)
+
+
+def find_inputs(step: "Step", run: RunSection, store: Store, arguments: Arguments) -> dict[str, Artifact | None]:
+    """The artifact of each role; a missing one is prepared, left out, or an error, as the config says."""
+    return {role: _find_input(step, role, run, store, arguments) for role in (*step.consumes, *step.optional)}
+
+
+def _find_input(step: "Step", role: str, run: RunSection, store: Store, arguments: Arguments) -> Artifact | None:
+    reference = getattr(run, role)
+    if reference is None:
+        return None
+    try:
+        return store.resolve(reference, family=run.family)
+    except UserError as error:
+        if role in step.optional:
+            return None
+        if role == "data" and run.missing_data == "prepare" and step.prepare is not None:
+            say(f"[{reference}] not there yet: preparing it first")
+            return step.prepare.execute(arguments)
+        if role == "model" and run.missing_model == "random":
+            say(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
+            return None
+        raise UserError(f"run.{role}: {error.message}", how_to_make(step, role, run, arguments)) from error
+
+
+def how_to_make(step: "Step", role: str, run: RunSection, arguments: Arguments) -> str:
+    """The command whose result is missing."""
+    if role == "data":
+        return f"make it: nemotron {run.family} data prep {step.stage} -c {arguments.config}"
+    before = {"sft": "pretrain", "rl": "sft", "eval": "rl"}.get(step.stage, "pretrain")
+    return f"make it: nemotron {run.family} {before} -c {arguments.config} (or give run.model=PATH)"
+
+
+def artifact_field(inputs: Mapping[str, Artifact | None], role: str, field: str) -> Any:
+    """The value of `${art:ROLE,FIELD}`."""
+    artifact = inputs.get(role)
+    if artifact is None:
+        raise UserError(f"${{art:{role},{field}}}: this run has no '{role}'", f"set run.{role}")
+    own = {
+        "path": str(artifact.path),
+        "name": artifact.manifest.name,
+        "version": artifact.manifest.version,
+        "digest": artifact.manifest.digest,
+    }
+    values = own | artifact.manifest.metadata
+    if field not in values:
+        raise UserError(
+            f"${{art:{role},{field}}}: {artifact.reference} has no '{field}'", f"it has: {', '.join(values)}"
+        )
+    return values[field]
+
+
+def _without_paths(value: Any, inputs: Mapping[str, Artifact | None]) -> Any:
+    """Replace where an input lies by what it is, so that a moved store changes no identity."""
+    if isinstance(value, dict):
+        return {key: _without_paths(child, inputs) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(child, inputs) for child in value]
+    if isinstance(value, str):
+        for artifact in filter(None, inputs.values()):
+            value = value.replace(str(artifact.path), artifact.manifest.digest)
+    return value
+
+
+def _below(origins: Mapping[str, str], section: str) -> dict[str, str]:
+    """Origins of one section, with its own name cut off the keys."""
+    prefix = f"{section}."
+    return {key.removeprefix(prefix): origin for key, origin in origins.items() if key.startswith(prefix)}

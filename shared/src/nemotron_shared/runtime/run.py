@@ -1,0 +1,120 @@
+"""The working folder of one step, and what a step says while it works.
+
+The folder's name is made from the step's inputs, configuration and code. The same command therefore finds
+the folder of a run that was cut off and continues there; a changed command gets another folder.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import FrameType
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.distributed import barrier, rank
+from nemotron_shared.runtime.metrics import MetricsLog
+
+LOCK_NAME = "lock"
+
+
+class Stopped(UserError):
+    """The run was asked to stop and has saved what it had."""
+
+
+class Run:
+    """Folder, metrics and stop flag of one step.
+
+    Folders: `checkpoints/` holds what a rerun continues from; `output/` becomes the artifact.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.directory = directory
+        self.name = name
+        self.checkpoints = directory / "checkpoints"
+        self.output = directory / "output"
+        self.metrics = MetricsLog(directory / "metrics.jsonl")
+        self.stop_requested = False
+
+    def say(self, line: str) -> None:
+        """One line for people, from rank 0 only."""
+        say(f"[{self.name}] {line}")
+
+    def forget(self) -> None:
+        """Remove everything but the lock."""
+        for path in self.directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK_NAME:
+                path.unlink()
+
+    def fresh_output(self) -> Path:
+        """An empty output folder, whatever an earlier attempt left there."""
+        shutil.rmtree(self.output, ignore_errors=True)
+        self.output.mkdir(parents=True)
+        return self.output
+
+
+def say(line: str) -> None:
+    """Print a line for people on stderr, so that stdout stays for results and `--json`."""
+    if rank() == 0:
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def open_run(directory: Path, name: str, *, saves_on_stop: bool, fresh: bool) -> Iterator[Run]:
+    """Enter a run's folder under a lock.
+
+    Args:
+        fresh: forget what an earlier attempt left here.
+        saves_on_stop: the work watches `stop_requested`, so SIGTERM and SIGINT ask it to save and stop.
+
+    Raises:
+        UserError: another process works in the same folder.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    run = Run(directory, name)
+    with _locked(directory) if rank() == 0 else nullcontext():
+        if fresh and rank() == 0:
+            run.forget()
+        barrier()
+        with _stop_signals(run) if saves_on_stop else nullcontext():
+            yield run
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with (directory / LOCK_NAME).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise UserError(
+                f"{directory}: process {owner} is already running this step", "wait for it, or end it"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextmanager
+def _stop_signals(run: Run) -> Iterator[None]:
+    """The first signal asks the loop to save and stop; the second ends the process."""
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if run.stop_requested:
+            raise KeyboardInterrupt
+        run.stop_requested = True
+        run.say(f"{signal.Signals(number).name}: saving a checkpoint, then stopping (again to stop at once)")
+
+    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

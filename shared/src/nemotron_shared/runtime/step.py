@@ -1,0 +1,156 @@
+"""One step of a stage, from the command line to the published artifact.
+
+Data preparation and training are both steps, in all four stages:
+
+    compose the config -> find the inputs -> reuse a finished result, or work -> publish
+
+    STEP = Step(stage="sft", verb="train", schema=SFTConfig, produces="{family}-sft-model", ...)
+    sys.exit(STEP.main())
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.atomic import write_text
+from nemotron_shared.config.references import as_yaml
+from nemotron_shared.errors import exit_code_of
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.arguments import Arguments, parse_arguments
+from nemotron_shared.runtime.identity import producer
+from nemotron_shared.runtime.plan import Plan, make_plan
+from nemotron_shared.runtime.run import Run, Stopped, open_run, say
+
+STOPPED_EXIT_CODE = 130
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step made: a folder that becomes the artifact, and what to remember about it."""
+
+    directory: Path
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a step's work is given.
+
+    `inputs` maps a role ("data", "model") to its artifact, or to None where the config allows to go without.
+    """
+
+    config: Any
+    inputs: Mapping[str, Artifact | None]
+    run: Run
+    store: Store
+
+    def input(self, role: str) -> Artifact:
+        """An input that must be there."""
+        artifact = self.inputs[role]
+        assert artifact is not None, f"{role} was resolved before the work began"
+        return artifact
+
+
+@dataclass(frozen=True)
+class Step:
+    """Description of one runnable step; `main` is its whole command line.
+
+    Attributes:
+        stage, verb: "sft", "train"; the module is `stages.<stage>.<verb>`.
+        schema: pydantic class of the stage's configuration.
+        produces: artifact name with `{family}` in it; `artifact_type`: its type.
+        sections: config sections that the result depends on.
+        work: does it. On several ranks it runs on each of them.
+        consumes: input roles, each a key of the config's `run` section.
+        optional: roles that are used when they exist.
+        prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
+        sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
+        check: raises UserError for a config that cannot run; called by `--dry-run` too.
+    """
+
+    stage: str
+    verb: str
+    directory: Path
+    description: str
+    schema: type
+    produces: str
+    artifact_type: ArtifactType
+    sections: tuple[str, ...]
+    work: Callable[[Task], Outcome]
+    consumes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    prepare: "Step | None" = None
+    sources: Callable[[Any], list[Source]] = lambda config: []
+    check: Callable[[Any], None] = lambda config: None
+
+    @property
+    def module(self) -> str:
+        """Import path of the script."""
+        return f"stages.{self.stage}.{self.verb}"
+
+    def main(self, argv: Sequence[str] | None = None) -> int:
+        """Run from a command line; returns the exit code."""
+        _forget_script_directory(self.directory)
+        os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars would write over our own progress line
+        arguments = parse_arguments(f"{self.stage}/{self.verb}.py", self.description, argv)
+        return exit_code_of(lambda: self._main(arguments))
+
+    def _main(self, arguments: Arguments) -> int:
+        if arguments.dry_run:
+            from nemotron_shared.runtime.dry_run import dry_run
+
+            return dry_run(self, arguments) if distributed.rank() == 0 else 0
+        try:
+            artifact = self.execute(arguments)
+        except Stopped as stopped:
+            say(str(stopped))
+            return STOPPED_EXIT_CODE
+        finally:
+            distributed.leave()
+        if arguments.json and distributed.rank() == 0:
+            print(json.dumps({"artifact": artifact.reference, "path": str(artifact.path)}))
+        return 0
+
+    def execute(self, arguments: Arguments) -> Artifact:
+        """Make the artifact, or find it finished."""
+        plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
+        if plan.finished is not None:
+            say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
+            distributed.on_rank_zero(lambda: plan.store.use_again(plan.finished))
+            return plan.finished
+        fresh = plan.config.run.force
+        with open_run(plan.run_directory, plan.name, saves_on_stop=self.verb == "train", fresh=fresh) as run:
+            distributed.on_rank_zero(lambda: write_text(run.directory / "config.yaml", as_yaml(plan.values)))
+            outcome = self.work(Task(plan.config, plan.inputs, run, plan.store))
+            distributed.barrier()
+            return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome))
+
+    def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
+        if run.metrics.path.exists():
+            shutil.copyfile(run.metrics.path, outcome.directory / "metrics.jsonl")
+        artifact = plan.store.publish(
+            outcome.directory,
+            name=plan.name,
+            type=self.artifact_type,
+            fingerprint=plan.fingerprint,
+            producer=producer(self.stage, self.verb, self.directory, plan.config_digest),
+            parents=plan.parents(),
+            sources=plan.all_sources(),
+            metadata=dict(outcome.metadata),
+            metrics=dict(outcome.metrics),
+        )
+        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        run.say(f"published {artifact.reference} ({artifact.path})")
+        return artifact
+
+
+def _forget_script_directory(directory: Path) -> None:
+    """A script's own folder heads sys.path, where `evaluate.py` would hide the library of that name."""
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != directory]

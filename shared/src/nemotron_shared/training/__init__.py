@@ -1,0 +1,1 @@
+"""What the engines that build on the Hugging Face Trainer share."""

@@ -1,0 +1,39 @@
+"""Learning rate over steps, as a share of the peak.
+
+warmup, then one of:  constant ─────   linear ╲   cosine ╰╮   WSD ────╲
+"""
+
+import math
+from collections.abc import Callable
+
+from nemotron_shared.config.schema import OptimizerSection, SchedulerSection
+
+
+def learning_rate_factor(
+    optimizer: OptimizerSection, scheduler: SchedulerSection, train_iters: int
+) -> Callable[[int], float]:
+    """A function from the step (0 for the first) to the factor on `optimizer.lr`."""
+    floor = optimizer.min_lr / optimizer.lr
+    warmup = scheduler.lr_warmup_iters
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        progress = (step - warmup) / max(1, train_iters - warmup)
+        if scheduler.lr_decay_style == "WSD":
+            decay_from = train_iters - scheduler.lr_wsd_decay_iters
+            progress = max(0.0, (step - decay_from) / max(1, scheduler.lr_wsd_decay_iters))
+        return floor + (1 - floor) * _remaining(scheduler.lr_decay_style, min(1.0, progress))
+
+    return factor
+
+
+def _remaining(style: str, progress: float) -> float:
+    """Share of the peak above the floor that is left after `progress` (0 to 1) of the decay."""
+    if style == "constant":
+        return 1.0
+    if style == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress))
+    if style == "WSD":
+        return 1 - math.sqrt(progress)
+    return 1 - progress

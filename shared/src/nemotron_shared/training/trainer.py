@@ -1,0 +1,144 @@
+"""Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Dataset, SequentialSampler
+from transformers import PrinterCallback, Trainer
+from transformers.integrations import TensorBoardCallback
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.training import checkpoints
+from nemotron_shared.training.callback import RunCallback
+from nemotron_shared.training.schedule import learning_rate_factor
+
+
+class ScheduledTrainer(Trainer):
+    """A Trainer that reads rows in the order of the dataset and follows our learning-rate schedule.
+
+    The datasets shuffle themselves from a seed, so the n-th row is known without drawing the ones before it.
+    """
+
+    stage_config: Any
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> SequentialSampler:
+        return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)  # type: ignore[arg-type]
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """The schedule of the config instead of the Trainer's."""
+        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)
+        return self.lr_scheduler
+
+
+def make_scheduler(config: Any, optimizer: torch.optim.Optimizer) -> LambdaLR:
+    """Learning-rate schedule of a stage's config."""
+    return LambdaLR(optimizer, learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters))
+
+
+def micro_batch_size(config: Any) -> int:
+    """Rows per forward pass and process: as configured, or the process's whole share.
+
+    Raises:
+        UserError: the global batch is not made of whole micro batches on this many processes.
+    """
+    rows, processes = rows_per_step(config), distributed.world_size()
+    micro = config.train.micro_batch_size or max(1, rows // processes)
+    if rows % (micro * processes):
+        raise UserError(
+            f"{rows} rows per step are not a multiple of a micro batch of {micro} x {processes} processes",
+            "change the batch, train.micro_batch_size, or the number of processes",
+        )
+    return micro
+
+
+def rows_per_step(config: Any) -> int:
+    """The global batch: rows, or completions in RL."""
+    if hasattr(config, "grpo"):
+        return config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    return config.train.global_batch_size
+
+
+def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]:
+    """Keyword arguments for TrainingArguments, or a class derived from it."""
+    micro = micro_batch_size(config)
+    return {
+        "output_dir": str(run.checkpoints),
+        "max_steps": config.train.train_iters,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": rows_per_step(config) // (micro * distributed.world_size()),
+        "learning_rate": config.optimizer.lr,
+        "weight_decay": config.optimizer.weight_decay,
+        "adam_beta1": config.optimizer.adam_beta1,
+        "adam_beta2": config.optimizer.adam_beta2,
+        "adam_epsilon": config.optimizer.adam_eps,
+        "max_grad_norm": config.optimizer.clip_grad,
+        "eval_strategy": "steps" if validate else "no",
+        "eval_steps": config.train.eval_interval,
+        "per_device_eval_batch_size": micro,
+        "save_strategy": "steps",
+        "save_steps": config.checkpoint.save_interval,
+        "logging_steps": 1,
+        "report_to": ["wandb"] if config.logger.wandb_project else [],
+        "seed": config.run.seed,
+        "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
+        "bf16": config.engine.dtype == "bfloat16",
+        "activation_checkpointing": config.engine.gradient_checkpointing,
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "remove_unused_columns": False,
+        "save_total_limit": None,
+        "ddp_find_unused_parameters": True,  # a batch need not reach every expert
+    }
+
+
+def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
+    """Our callback, TensorBoard where it is wanted, and W&B's environment where it is configured."""
+    chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint.most_recent_k, tokens_at)]
+    if config.logger.tensorboard and distributed.rank() == 0:
+        from torch.utils.tensorboard import SummaryWriter
+
+        chosen.append(TensorBoardCallback(SummaryWriter(str(run.directory / "tensorboard"))))
+    if config.logger.wandb_project:
+        os.environ["WANDB_PROJECT"] = config.logger.wandb_project
+        os.environ["WANDB_ENTITY"] = config.logger.wandb_entity or ""
+    return chosen
+
+
+def train_to_end(trainer: Trainer, run: Run) -> None:
+    """Continue from the newest complete checkpoint, or from the start, and train to the last step.
+
+    Raises:
+        Stopped: a signal asked to stop; a checkpoint has been written.
+    """
+    trainer.remove_callback(PrinterCallback)
+    checkpoint = distributed.on_rank_zero(lambda: _resume_point(run))
+    if checkpoint is not None:
+        run.say(f"continuing from step {checkpoints.step_of(checkpoint)}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    ours = next(one for one in trainer.callback_handler.callbacks if isinstance(one, RunCallback))
+    if ours.stopped:
+        raise Stopped(
+            f"[{run.name}] stopped after step {trainer.state.global_step} of {trainer.state.max_steps}",
+            "run the same command again to continue",
+        )
+
+
+def _resume_point(run: Run) -> Path | None:
+    point = checkpoints.latest(run.checkpoints)
+    checkpoints.prune(run.checkpoints, keep=1)
+    return point
+
+
+def last_values(run: Run, names: Mapping[str, str]) -> dict[str, float]:
+    """The last logged value of each metric, under the names that a manifest uses."""
+    found: dict[str, float] = {}
+    for entry in run.metrics.read():
+        found |= {target: entry[name] for name, target in names.items() if name in entry}
+    return found

@@ -1,0 +1,174 @@
+"""Score every model on every task, compare them in pairs, and write results.json.
+
+    artifact/results.json                    scores, intervals, comparisons, overlap check, settings
+    artifact/samples/<model>/<task>.jsonl    every question, answer and score
+
+Each model's samples are kept in the run folder as soon as they are complete, so a rerun after a kill asks
+only the models that are missing; with several processes each asks its share of the models.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.atomic import read_json, write_json, write_text
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.step import Outcome, Task
+from stages.eval.overlap import check_overlap
+from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
+
+RANDOM = "random"
+ROLES = {"base": "base", "sft": "sft", "model": "rl"}  # role in the config's run section -> name in the results
+LABELS = {RANDOM: "random weights", "base": "base", "sft": "after SFT", "rl": "after RL"}
+
+Samples = dict[str, list[dict[str, Any]]]
+EvaluateModel = Callable[[Task, Artifact | None, dict[str, dict[str, Any]]], Samples]
+
+
+def evaluate(task: Task, evaluate_model: EvaluateModel) -> Outcome:
+    """Run the tasks over the models and write the results."""
+    tasks = chosen_tasks(task)
+    models = models_to_score(task)
+    for index, (name, model) in enumerate(models.items()):
+        if index % distributed.world_size() == distributed.rank():
+            _score_model(task, name, model, tasks, evaluate_model)
+    distributed.barrier()
+    samples = {name: read_json(_samples_file(task, name)) for name in models}
+    results = distributed.on_rank_zero(lambda: summarise(task, tasks, models, samples))
+    output = distributed.on_rank_zero(lambda: write_results(task, results, samples))
+    return Outcome(output, {"tasks": sorted(tasks), "models": results["models"]}, flat_scores(results))
+
+
+def chosen_tasks(task: Task) -> dict[str, dict[str, Any]]:
+    """Tasks of the data that the config asks for: name -> {"kind", "rows", "file"}.
+
+    Raises:
+        UserError: a task that the data does not have.
+    """
+    folder = task.input("data").path
+    known = {about["name"]: about for about in read_json(folder / "tasks.json")}
+    wanted = task.config.evaluation.tasks or list(known)
+    for name in wanted:
+        if name not in known:
+            raise UserError(f"no task named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
+    return {name: {**known[name], "file": str(folder / f"{name}.jsonl")} for name in wanted}
+
+
+def models_to_score(task: Task) -> dict[str, Artifact | None]:
+    """Models by their name in the results, in the order of training; None has random weights."""
+    found: dict[str, Artifact | None] = {}
+    if task.config.evaluation.random_baseline or task.inputs["model"] is None:
+        found[RANDOM] = None
+    digests = set()
+    for role, usual_name in ROLES.items():
+        artifact = task.inputs.get(role)
+        if artifact is not None and artifact.manifest.digest not in digests:
+            digests.add(artifact.manifest.digest)
+            found[result_name(artifact, usual_name)] = artifact
+    return found
+
+
+def result_name(artifact: Artifact, usual: str) -> str:
+    """`base`, `sft` or `rl` by the stage that made a model; its own name otherwise."""
+    stages = {"pretrain": "base", "sft": "sft", "rl": "rl"}
+    return stages.get(artifact.manifest.producer.stage, artifact.manifest.name)
+
+
+def _score_model(
+    task: Task, name: str, model: Artifact | None, tasks: dict[str, dict[str, Any]], evaluate_model: EvaluateModel
+) -> None:
+    file = _samples_file(task, name)
+    if file.is_file():
+        return
+    task.run.say(f"asking {LABELS.get(name, name)}" + (f" ({model.reference})" if model else ""))
+    write_json(file, evaluate_model(task, model, tasks))
+
+
+def _samples_file(task: Task, name: str) -> Path:
+    return task.run.directory / "scored" / f"{name}.json"
+
+
+def summarise(
+    task: Task,
+    tasks: Mapping[str, Mapping[str, Any]],
+    models: Mapping[str, Artifact | None],
+    samples: Mapping[str, Samples],
+) -> dict[str, Any]:
+    """Everything of results.json."""
+    names = list(models)
+    steps = list(pairwise(names))
+    return {
+        "schema_version": 1,
+        "tasks": {name: _describe(about, samples[names[0]][name]) for name, about in tasks.items()},
+        "models": {
+            name: {"reference": model and model.reference, "label": LABELS.get(name, name)}
+            for name, model in models.items()
+        },
+        "scores": [
+            {"model": model, "task": name, **score(about["kind"], samples[model][name])}
+            for name, about in tasks.items()
+            for model in names
+        ],
+        "comparisons": [
+            {"task": name, "from": old, "to": new, **compare(about["kind"], samples[old][name], samples[new][name])}
+            for name, about in tasks.items()
+            for old, new in steps
+        ],
+        "overlap": check_overlap(task, tasks, models) if task.config.evaluation.check_overlap else {},
+        "settings": {
+            **task.config.evaluation.model_dump(),
+            "engine": task.config.engine.name,
+            "seed": task.config.run.seed,
+            "greedy": True,
+            "chat_template": "generation tasks only",
+        },
+    }
+
+
+def _describe(about: Mapping[str, Any], samples: list[dict[str, Any]]) -> dict[str, Any]:
+    metric = METRICS[about["kind"]]
+    return {
+        "kind": about["kind"],
+        "metric": metric,
+        "lower_is_better": metric in LOWER_IS_BETTER,
+        "n": len(samples),
+        "n_unique": len({sample.get("question", sample["id"]) for sample in samples}),
+    }
+
+
+def write_results(task: Task, results: dict[str, Any], samples: Mapping[str, Samples]) -> Path:
+    """The artifact's folder; also prints the table."""
+    output = task.run.fresh_output()
+    for model, by_task in samples.items():
+        for name, rows in by_task.items():
+            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            write_text(output / "samples" / model / f"{name}.jsonl", lines)
+    write_json(output / "results.json", results)
+    table = as_table(results)
+    write_text(output / "results.md", table)
+    task.run.say("\n" + table)
+    shutil.rmtree(task.run.directory / "scored")
+    return output
+
+
+def flat_scores(results: dict[str, Any]) -> dict[str, float]:
+    """`sums/rl: 0.93`, for the manifest."""
+    return {f"{entry['task']}/{entry['model']}": entry["value"] for entry in results["scores"]}
+
+
+def as_table(results: dict[str, Any]) -> str:
+    """Scores with 95% intervals as a Markdown table."""
+    lines = ["| task | metric | n | model | value | 95% interval |", "|---|---|--:|---|--:|---|"]
+    for entry in results["scores"]:
+        low, high = entry["ci95"]
+        label = results["models"][entry["model"]]["label"]
+        lines.append(
+            f"| {entry['task']} | {entry['metric']} | {entry['n']} | {label} | {entry['value']:.3f} "
+            f"| {low:.3f} to {high:.3f} |"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,86 @@
+"""Whether a held-out question stands anywhere in what the models were trained on.
+
+The training data is found through the models' lineage, so it is the data that really was used.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts.lineage import ancestors
+from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
+from nemotron_shared.data.overlap import find_overlap
+from nemotron_shared.data.packed import read_packed
+from nemotron_shared.runtime.step import Task
+
+
+def check_overlap(
+    task: Task, tasks: Mapping[str, Mapping[str, Any]], models: Mapping[str, Artifact | None]
+) -> dict[str, Any]:
+    """For each task of questions: the training data looked through, and how many questions it holds."""
+    data = training_data(task, models)
+    found = {}
+    for name, about in tasks.items():
+        if about["kind"] != "generate":
+            continue
+        keys = [row["key"] for row in read_rows(Path(about["file"]))][: task.config.evaluation.limit]
+        hits = set()
+        for artifact in data.values():
+            hits |= set(find_overlap(keys, training_texts(artifact)))
+        found[name] = {"checked_against": sorted(data), "found": len(hits), "of": len(keys), "keys": sorted(hits)[:20]}
+        if hits:
+            task.run.say(f"WARNING: {len(hits)} of {len(keys)} questions of '{name}' occur in training data")
+    return found
+
+
+def training_data(task: Task, models: Mapping[str, Artifact | None]) -> dict[str, Artifact]:
+    """Data artifacts among the ancestors of the models, by reference."""
+    found = {}
+    for model in filter(None, models.values()):
+        for ancestor in ancestors(task.store, model):
+            if ancestor.manifest.type in READERS:
+                found[ancestor.reference] = ancestor
+    return found
+
+
+def training_texts(artifact: Artifact) -> Iterator[str]:
+    """Training text of a data artifact, decoded."""
+    return READERS[artifact.manifest.type](artifact.path)
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """Rows of a prepared JSONL file."""
+    # not splitlines(): a question may hold U+2028
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+
+
+def _pretrain_texts(folder: Path) -> Iterator[str]:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    for _, prefix in read_blend(folder / "blend.json")["train"]:
+        dataset = IndexedDataset(prefix)
+        for index in range(len(dataset)):
+            yield tokenizer.decode(dataset[index].tolist(), skip_special_tokens=False)
+
+
+def _sft_texts(folder: Path) -> Iterator[str]:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    for row in read_packed(folder / "train.parquet"):
+        ends = [*row.seq_start_id[1:], len(row.input_ids)]
+        for start, end in zip(row.seq_start_id, ends, strict=True):
+            yield tokenizer.decode(list(row.input_ids[start:end]), skip_special_tokens=False)
+
+
+def _rl_texts(folder: Path) -> Iterator[str]:
+    for row in read_rows(folder / "train.jsonl"):
+        yield from (str(turn["content"]) for turn in row["responses_create_params"]["input"])
+
+
+READERS = {
+    "PretrainBlendsArtifact": _pretrain_texts,
+    "SFTDataArtifact": _sft_texts,
+    "SplitJsonlDataArtifact": _rl_texts,
+}

@@ -1,0 +1,56 @@
+"""From per-sample results to scores with intervals and paired comparisons.
+
+A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}; of a text task
+{"id": 3, "bits": 812.5, "bytes": 406}. All models answer the same items, so differences are paired.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stages.eval.intervals import bootstrap, standard_error, wilson
+
+METRICS = {"generate": "exact_match", "choice": "acc", "text": "bits_per_byte"}
+LOWER_IS_BETTER = {"bits_per_byte"}
+
+Samples = Sequence[Mapping[str, Any]]
+
+
+def score(kind: str, samples: Samples) -> dict[str, Any]:
+    """Value, standard error and 95% interval of one model on one task."""
+    if kind == "text":
+        rows = _bits_and_bytes(samples)
+        value = float(rows[:, 0].sum() / rows[:, 1].sum())
+        interval = bootstrap(rows, lambda sums: sums[:, 0] / sums[:, 1])
+        error = (interval[1] - interval[0]) / 4
+    else:
+        values = [float(sample["score"]) for sample in samples]
+        value, error = float(np.mean(values)), standard_error(values)
+        interval = wilson(sum(values), len(values))
+    return {
+        "metric": METRICS[kind],
+        "value": value,
+        "stderr": error,
+        "ci95": list(interval),
+        "n": len(samples),
+    }
+
+
+def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:
+    """Difference `after - before` on the same items, with its paired 95% interval."""
+    if [sample["id"] for sample in before] != [sample["id"] for sample in after]:
+        raise ValueError("only the same items can be compared in pairs")
+    if kind == "text":
+        rows = np.hstack([_bits_and_bytes(before), _bits_and_bytes(after)])
+        difference = rows[:, 2].sum() / rows[:, 3].sum() - rows[:, 0].sum() / rows[:, 1].sum()
+        interval = bootstrap(rows, lambda sums: sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1])
+    else:
+        rows = np.array([[new["score"] - old["score"]] for old, new in zip(before, after, strict=True)])
+        difference = rows.mean()
+        interval = bootstrap(rows, lambda means: means[:, 0])
+    return {"metric": METRICS[kind], "difference": float(difference), "ci95": list(interval), "n": len(before)}
+
+
+def _bits_and_bytes(samples: Samples) -> np.ndarray:
+    return np.array([[sample["bits"], sample["bytes"]] for sample in samples], dtype=float)

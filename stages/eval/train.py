@@ -1,0 +1,43 @@
+"""The uniform entry of the evaluation stage, which trains nothing: the work is in `evaluate.py`.
+
+torchrun stages/eval/train.py -c tiny
+python stages/eval/train.py run.model=sft:v2 evaluation.limit=100
+"""
+
+import sys
+from pathlib import Path
+
+from nemotron_shared.runtime.engine import load_engine
+from nemotron_shared.runtime.step import Outcome, Step, Task
+from stages.eval import data_prep
+from stages.eval.schema import EvalConfig
+
+ENGINES = {
+    "lm_eval": "stages.eval.engines.lm_eval",
+}
+
+
+def run(task: Task) -> Outcome:
+    """Hand the work to the engine that the config names."""
+    from stages.eval.evaluate import evaluate
+
+    return evaluate(task, load_engine(ENGINES, task.config.engine.name).evaluate_model)
+
+
+STEP = Step(
+    stage="eval",
+    verb="train",
+    directory=Path(__file__).resolve().parent,
+    description=__doc__,
+    schema=EvalConfig,
+    produces="{family}-eval-results",
+    artifact_type="EvalResultsArtifact",
+    sections=("engine", "model", "evaluation"),
+    consumes=("data", "model"),
+    optional=("base", "sft"),
+    prepare=data_prep.STEP,
+    work=run,
+)
+
+if __name__ == "__main__":
+    sys.exit(STEP.main())

@@ -1,0 +1,50 @@
+"""Pretrain with transformers' NemotronH and Trainer."""
+
+from transformers import TrainingArguments, default_data_collator
+
+from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
+from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
+from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.document_rows import DocumentRows
+from nemotron_shared.training.threads import set_threads
+from nemotron_shared.training.trainer import (
+    ScheduledTrainer,
+    callbacks,
+    last_values,
+    train_to_end,
+    trainer_settings,
+)
+
+
+def train(task: Task) -> Outcome:
+    """Train from random weights on rows cut from the shuffled documents."""
+    config, run = task.config, task.run
+    set_threads(config.run.threads)
+    data = task.input("data")
+    tokenizer = load_tokenizer(data.path / "tokenizer")
+    model = random_model(config.model, tokenizer, config.run.seed, config.engine)
+    valid = _rows(task, "valid", config.train.eval_rows)
+    trainer = ScheduledTrainer(
+        model=model,
+        args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
+        train_dataset=_rows(task, "train", config.train.train_iters * config.train.global_batch_size),
+        eval_dataset=valid,
+        data_collator=default_data_collator,
+        callbacks=callbacks(config, run, lambda step: step * config.train.global_batch_size * config.train.seq_length),
+    )
+    trainer.stage_config = config
+    train_to_end(trainer, run)
+    output = run.fresh_output()
+    save_model(model, data.path / "tokenizer", output)
+    figures = last_values(run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
+    return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
+
+
+def _rows(task: Task, split: str, num_rows: int) -> DocumentRows | None:
+    """Rows of one split; None, said aloud, where the split is empty."""
+    directory = task.input("data").path
+    documents = [IndexedDataset(directory / prefix) for _, prefix in read_blend(directory / "blend.json")[split]]
+    if not sum(len(dataset) for dataset in documents):
+        task.run.say(f"the {split} split is empty: no validation")
+        return None
+    return DocumentRows(documents, task.config.train.seq_length, num_rows, task.config.run.seed)

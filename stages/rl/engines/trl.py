@@ -1,0 +1,118 @@
+"""Reinforce with TRL's GRPOTrainer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.optim.lr_scheduler import LambdaLR
+from trl import GRPOConfig, GRPOTrainer
+
+from nemotron_shared.data.tokenizer_folder import provide_tokenizer
+from nemotron_shared.errors import UserError
+from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, save_model
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.threads import set_threads
+from nemotron_shared.training.trainer import (
+    callbacks,
+    last_values,
+    make_scheduler,
+    train_to_end,
+    trainer_settings,
+)
+from stages.rl.rewards import REWARDS
+from stages.rl.schema import RLConfig
+
+
+class ScheduledGRPOTrainer(GRPOTrainer):
+    """A GRPOTrainer that follows our learning-rate schedule."""
+
+    stage_config: RLConfig
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """The schedule of the config instead of the Trainer's."""
+        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)
+        return self.lr_scheduler
+
+
+def train(task: Task) -> Outcome:
+    """Sample groups of completions, reward them, and follow what did better than its group."""
+    config, run = task.config, task.run
+    set_threads(config.run.threads)
+    model, tokenizer_folder = starting_point(task)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    data = task.input("data").path
+    valid = read_prompts(data / "val.jsonl") if (data / "val.jsonl").is_file() else None
+    trainer = ScheduledGRPOTrainer(
+        model=model,
+        args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
+        reward_funcs=[reward_function(reward.name) for reward in config.rewards],
+        train_dataset=read_prompts(data / "train.jsonl"),
+        eval_dataset=valid.select(range(min(len(valid), config.train.eval_rows))) if valid else None,
+        processing_class=tokenizer,
+        callbacks=callbacks(config, run, None),
+    )
+    trainer.stage_config = config
+    train_to_end(trainer, run)
+    output = run.fresh_output()
+    save_model(model, tokenizer_folder, output)
+    figures = last_values(run, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
+
+
+def starting_point(task: Task) -> tuple[Any, Path]:
+    """The instruct model and the folder of its tokenizer, or random weights where the config allows it."""
+    config, base = task.config, task.inputs["model"]
+    if base is not None:
+        return load_model(base.path, config.engine), base.path
+    folder = task.run.directory / "tokenizer"
+    distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
+    return random_model(config.model, load_tokenizer(folder), config.run.seed, config.engine), folder
+
+
+def grpo_settings(config: RLConfig) -> dict[str, Any]:
+    """Our names to TRL's."""
+    grpo = config.grpo
+    return {
+        "num_generations": grpo.num_generations_per_prompt,
+        "max_completion_length": grpo.max_new_tokens,
+        "temperature": grpo.temperature,
+        "top_p": grpo.top_p,
+        "beta": grpo.reference_policy_kl_penalty,
+        "epsilon": grpo.ratio_clip_min,
+        "epsilon_high": grpo.ratio_clip_max,
+        "scale_rewards": "group" if grpo.normalize_rewards else "none",
+        "mask_truncated_completions": grpo.overlong_filtering,
+        "reward_weights": [reward.weight for reward in config.rewards],
+        "num_generations_eval": 1,
+    }
+
+
+def read_prompts(file: Path) -> Dataset:
+    """Rows of a prepared file as TRL reads them: a conversational prompt and the expected answer.
+
+    Raises:
+        UserError: a line is damaged.
+    """
+    rows = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
+        try:
+            row = json.loads(line)
+            rows.append({"prompt": row["responses_create_params"]["input"], "expected": str(row["expected_answer"])})
+        except (json.JSONDecodeError, KeyError) as error:
+            raise UserError(f"{file}:{number}: damaged row ({error})", "prepare the data again with --force") from error
+    return Dataset.from_list(rows)
+
+
+def reward_function(name: str) -> Any:
+    """A reward of the table in the form that TRL calls."""
+    score = REWARDS[name]
+
+    def reward(completions: list[Any], expected: list[str], **_: Any) -> list[float]:
+        texts = [completion[-1]["content"] for completion in completions]
+        return [score(text, answer) for text, answer in zip(texts, expected, strict=True)]
+
+    reward.__name__ = name
+    return reward

@@ -1,0 +1,40 @@
+"""Reinforce: questions with checkable answers and an instruct model in, aligned model out.
+
+torchrun stages/rl/train.py -c tiny
+python stages/rl/train.py run.model=/models/instruct grpo.num_prompts_per_step=32
+"""
+
+import sys
+from pathlib import Path
+
+from nemotron_shared.runtime.engine import load_engine
+from nemotron_shared.runtime.step import Outcome, Step, Task
+from stages.rl import data_prep
+from stages.rl.schema import RLConfig
+
+ENGINES = {
+    "trl": "stages.rl.engines.trl",
+}
+
+
+def train(task: Task) -> Outcome:
+    """Hand the work to the engine that the config names."""
+    return load_engine(ENGINES, task.config.engine.name).train(task)
+
+
+STEP = Step(
+    stage="rl",
+    verb="train",
+    directory=Path(__file__).resolve().parent,
+    description=__doc__,
+    schema=RLConfig,
+    produces="{family}-rl-model",
+    artifact_type="ModelArtifact",
+    sections=("engine", "model", "train", "grpo", "rewards", "optimizer", "scheduler", "checkpoint"),
+    consumes=("data", "model"),
+    prepare=data_prep.STEP,
+    work=train,
+)
+
+if __name__ == "__main__":
+    sys.exit(STEP.main())

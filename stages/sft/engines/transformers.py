@@ -1,0 +1,54 @@
+"""Fine-tune with transformers' model classes and Trainer, on packed rows whose documents stay apart."""
+
+from transformers import TrainingArguments
+
+from nemotron_shared.data.packed import read_packed
+from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer, save_model
+from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.packed_rows import PackedCollator, PackedRows
+from nemotron_shared.training.threads import set_threads
+from nemotron_shared.training.trainer import (
+    ScheduledTrainer,
+    callbacks,
+    last_values,
+    train_to_end,
+    trainer_settings,
+)
+
+
+def train(task: Task) -> Outcome:
+    """Train on the assistant's tokens of the packed rows."""
+    config, run = task.config, task.run
+    set_threads(config.run.threads)
+    data, base = task.input("data"), task.inputs["model"]
+    tokenizer = load_tokenizer(data.path / "tokenizer")
+    if base is None:
+        model = random_model(config.model, tokenizer, config.run.seed, config.engine)
+    else:
+        require_same_tokenizer(data.path / "tokenizer", base.path)
+        model = load_model(base.path, config.engine)
+    rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size)
+    valid = _rows(task, "valid", config.train.eval_rows)
+    trainer = ScheduledTrainer(
+        model=model,
+        args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
+        train_dataset=rows,
+        eval_dataset=valid,
+        data_collator=PackedCollator(tokenizer.pad_token_id),
+        callbacks=callbacks(config, run, lambda step: rows.tokens_before(step * config.train.global_batch_size)),
+    )
+    trainer.stage_config = config
+    train_to_end(trainer, run)
+    output = run.fresh_output()
+    save_model(model, data.path / "tokenizer", output)
+    figures = last_values(run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
+    return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
+
+
+def _rows(task: Task, split: str, num_rows: int) -> PackedRows | None:
+    """Rows of one split; None, said aloud, where the split is empty."""
+    file = task.input("data").path / f"{split}.parquet"
+    if not file.is_file():
+        task.run.say(f"the {split} split is empty: no validation")
+        return None
+    return PackedRows(read_packed(file), num_rows, task.config.run.seed)
