@@ -4,189 +4,340 @@ import io
 import json
 import math
 import random
+import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from nemotron_shared.artifacts import Artifact, Parent, Producer, Source, Store
+
+from nemotron_shared.artifacts import Artifact, Producer, Source, Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.report import build_report
-from nemotron_shared.report.charts import line_chart, moving_mean, strip_axis, ticks
-from nemotron_shared.report.charts import Series
-from nemotron_shared.report.collect import choose
 from nemotron_shared.report.command import main
-from nemotron_shared.report.samples import choose_questions
-from nemotron_shared.report.training import facts
 
 FAMILY = "super3"
 HOSTILE = '<script>alert("x")</script> & </td></table> {{ 7 * 7 }}'
 QUESTIONS = 400
 RIGHT = {"random": 0.0, "base": 0.02, "sft": 0.41, "rl": 0.93}
 LABELS = {"random": "random weights", "base": "base", "sft": "after SFT", "rl": "after RL"}
+SCORES = {  # task -> kind, metric, number of items, half of the interval, and each model's score
+    "sums": ("generate", "exact_match", QUESTIONS, 0.03, RIGHT),
+    "facts": ("choice", "acc", 200, 0.065, {"random": 0.21, "base": 0.415, "sft": 0.62, "rl": 0.61}),
+    "prose": ("text", "bits_per_byte", 100, 0.04, {"random": 8.031, "base": 1.207, "sft": 1.315, "rl": 1.319}),
+}
 VOID = {"meta", "br", "link", "img", "hr", "input"}
-SVG_EMPTY = {"line", "circle", "path", "rect"}
+PIPELINE = {"steps": [{"name": "sft data_prep", "seconds": 2.3, "reused": True}], "seconds": 190.2, "config": "tiny"}
+Made = dict[str, Artifact]
 
 
-def publish(store: Store, kind: str, type: str, files: dict[str, str], parents: dict[str, Artifact], **more) -> Artifact:
+def publish(store: Store, kind: str, type: str, files: dict[str, str], parents: Made, **more) -> Artifact:
     folder = store.home / "work"
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    stage = kind.partition("-")[0]
-    verb = "data_prep" if kind.endswith("data") else "train"
-    environment = {"python": "3.11.7", "platform": "Linux-6.1-x86_64", "torch": "2.13.0"}
-    command = f"python -m stages.{stage}.{verb} -c tiny run.family={FAMILY}"
-    git = "0123456789abcdef0123456789abcdef01234567-dirty"
-    producer = Producer(stage, verb, "0.1.0", "0.1.0", "c" * 64, "d" * 64, git, command, environment)
-    return store.publish(
-        folder,
-        name=f"{FAMILY}-{kind}",
-        type=type,
-        fingerprint=kind,
-        producer=producer,
-        parents=[artifact.as_parent(role) for role, artifact in parents.items()],
-        **more,
-    )
+    stage, verb = kind.partition("-")[0], "data_prep" if kind.endswith("data") else "train"
+    producer = Producer(
+        stage, verb, "0.1.0", "0.1.0", "c" * 64, "d" * 64, "0123456789abcdef-dirty",
+        f"python -m stages.{stage}.{verb} -c tiny", {"python": "3.11.7", "torch": "2.13.0"},
+    )  # fmt: skip
+    used = [artifact.as_parent(role) for role, artifact in parents.items()]
+    name = f"{FAMILY}-{kind}"
+    return store.publish(folder, name=name, type=type, fingerprint=kind, producer=producer, parents=used, **more)
 
 
 def lines(rows: list[dict]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def loss_log(steps: int, start: float, end: float, rate: float) -> list[dict]:
+def loss_log(steps: int, start: float, end: float, rate: float) -> str:
     rng, rows, clock = random.Random(steps), [], 0.0
     for step in range(1, steps + 1):
         loss = end + (start - end) * math.exp(-step / (steps / 6)) + rng.gauss(0, 0.05)
         clock += 4096 / rate * (0.9 + 0.2 * rng.random())
-        tokens, seconds = step * 4096, round(clock, 3)
-        common = {"tokens": tokens, "tokens_per_second": round(tokens / seconds, 1), "seconds": seconds}
-        norm = 1.1 + rng.random() * 0.4
-        rows.append({"step": step, "loss": loss, "lr": 3e-3 * min(1, step / 20, (steps - step + 1) / 100), "grad_norm": norm, **common})
+        timing = {"tokens": step * 4096, "tokens_per_second": step * 4096 / clock, "seconds": round(clock, 3)}
+        lr = 3e-3 * min(1, step / 20, (steps - step + 1) / 100)
+        rows.append({"step": step, "loss": loss, "lr": lr, "grad_norm": 1.1 + rng.random() * 0.4, **timing})
         if step % 50 == 0:
             clock += 0.4
-            rows.append({"step": step, "valid_loss": loss + 0.04, **common, "seconds": round(clock, 3)})
-    return rows
+            rows.append({"step": step, "valid_loss": loss + 0.04, **timing, "seconds": round(clock, 3)})
+    return lines(rows)
 
 
-def reward_log(steps: int) -> list[dict]:
+def reward_log(steps: int) -> str:
     rng, rows = random.Random(7), []
     for step in range(1, steps + 1):
-        reward = min(1.0, 0.35 + 0.6 * step / steps + rng.gauss(0, 0.06))
+        reward, seconds = min(1.0, 0.35 + 0.6 * step / steps + rng.gauss(0, 0.06)), step * 0.55
         rows.append({
             "step": step, "reward": reward, "reward_std": 0.4, "zero_advantage_fraction": rng.random() * 0.6,
             "completion_length": 12 + 16 * step / steps + rng.random(), "rewards/exact_match/mean": reward - 0.02,
-            "rewards/format/mean": min(1, reward + 0.1), "lr": 5e-4, "grad_norm": 0.4, "seconds": step * 0.55,
+            "rewards/format/mean": min(1, reward + 0.1), "lr": 5e-4, "grad_norm": 0.4, "seconds": seconds,
         })  # fmt: skip
         if step % 50 == 0:
-            rows.append({"step": step, "valid_reward": reward, "seconds": step * 0.55 + 0.2})
-    return rows
+            rows.append({"step": step, "valid_reward": reward, "seconds": seconds + 0.2})
+    return lines(rows)
 
 
 def answers() -> dict[str, list[dict]]:
+    """Each model's samples; the reinforced one writes its steps, and the base model something hostile."""
     rng = random.Random(3)
-    terms = [[rng.randint(1, 9) for _ in range(4)] for _ in range(QUESTIONS)]
+    sums = [[rng.randint(1, 9) for _ in range(4)] for _ in range(QUESTIONS)]
     found: dict[str, list[dict]] = {}
     for model, share in RIGHT.items():
-        right = set(rng.sample(range(QUESTIONS), round(share * QUESTIONS)))
-        found[model] = []
-        for index, numbers in enumerate(terms):
-            expected = str(sum(numbers))
-            text = expected if index in right else str(sum(numbers) + rng.choice([-2, -1, 1, 3]))
+        right, found[model] = set(rng.sample(range(QUESTIONS), round(share * QUESTIONS))), []
+        for index, (a, b, c, d) in enumerate(sums):
+            total = a + b + c + d
+            text = str(total if index in right else total + rng.choice([-2, -1, 1, 3]))
             if model == "rl":
-                a, b, c, d = numbers
                 text = f"<think>{a}+{b}={a + b}\n{a + b}+{c}={a + b + c}\n{a + b + c}+{d}={text}</think>{text}"
-            question = f"What is {'+'.join(map(str, numbers))}?"
-            row = {"id": index, "question": question, "expected": expected, "output": text, "score": float(index in right)}
-            found[model].append(row)
+            row = {"id": index, "question": f"What is {a}+{b}+{c}+{d}?", "expected": str(total), "output": text}
+            found[model].append(row | {"score": float(index in right)})
     found["base"][0]["output"] = HOSTILE
     return found
 
 
-def results(models: dict[str, Artifact | None]) -> dict:
-    def scores(task: str, metric: str, values: dict[str, float], half: float, n: int) -> list[dict]:
-        return [
-            {"model": model, "task": task, "metric": metric, "value": value, "stderr": half / 2, "n": n,
-             "ci95": [max(0, value - half), value + half if metric == "bits_per_byte" else min(1, value + half)]}
-            for model, value in values.items()
-        ]  # fmt: skip
-
-    prose = {"random": 8.031, "base": 1.207, "sft": 1.315, "rl": 1.319}
-    facts_ = {"random": 0.21, "base": 0.415, "sft": 0.62, "rl": 0.61}
-    all_scores = [
-        *scores("sums", "exact_match", RIGHT, 0.03, QUESTIONS),
-        *scores("facts", "acc", facts_, 0.065, 200),
-        *scores("prose", "bits_per_byte", prose, 0.04, 100),
-    ]
-    comparisons = []
-    for before, after in zip(all_scores, all_scores[1:], strict=False):
-        if before["task"] == after["task"]:
-            difference = after["value"] - before["value"]
-            comparisons.append({
-                "task": after["task"], "metric": after["metric"], "from": before["model"], "to": after["model"],
-                "difference": difference, "ci95": [difference - 0.04, difference + 0.04], "n": after["n"],
-            })  # fmt: skip
-    named = {name: {"reference": found and found.reference, "label": LABELS[name]} for name, found in models.items()}
+def results(references: dict[str, str | None]) -> dict:
+    """results.json as the evaluation writes it."""
+    scores, comparisons, tasks = [], [], {}
+    for task, (kind, metric, n, half, values) in SCORES.items():
+        unique = n - 4 if kind == "choice" else n
+        tasks[task] = {"kind": kind, "metric": metric, "n": n, "n_unique": unique, "lower_is_better": kind == "text"}
+        for model, value in values.items():
+            interval = [max(0, value - half), value + half if kind == "text" else min(1, value + half)]
+            scores.append({"model": model, "task": task, "metric": metric, "value": value, "ci95": interval, "n": n})
+        for old, new in pairwise(values):
+            change = values[new] - values[old]
+            names = {"task": task, "metric": metric, "from": old, "to": new}
+            comparisons.append({**names, "difference": change, "ci95": [change - 0.04, change + 0.04], "n": n})
     return {
         "schema_version": 1,
-        "tasks": {
-            "facts": {"kind": "choice", "metric": "acc", "n": 200, "n_unique": 196, "lower_is_better": False},
-            "prose": {"kind": "text", "metric": "bits_per_byte", "n": 100, "n_unique": 100, "lower_is_better": True},
-            "sums": {"kind": "generate", "metric": "exact_match", "n": QUESTIONS, "n_unique": QUESTIONS},
-        },
-        "models": named,
-        "scores": all_scores,
+        "tasks": tasks,
+        "models": {name: {"reference": references.get(name), "label": label} for name, label in LABELS.items()},
+        "scores": scores,
         "comparisons": comparisons,
-        "overlap": {"sums": {"checked_against": ["super3-pretrain-data:v1", "super3-sft-data:v1"], "found": 0, "of": 400}},
+        "overlap": {"sums": {"checked_against": ["super3-sft-data:v1"], "found": 0, "of": QUESTIONS}},
         "settings": {"tasks": None, "limit": None, "greedy": True, "engine": "lm_eval"},
-    }  # fmt: skip
+    }
 
 
-def build_pipeline(store: Store, *, evaluation: bool = True) -> dict[str, Artifact]:
+def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
     """All eight artifacts, small, with figures like those of a real tiny run."""
-    made: dict[str, Artifact] = {}
-    source = Source("world://documents?seed=1234", "f" * 64, {"rows": 6000})
-    splits = {"train": {"documents": 5702, "tokens": 1180231}, "valid": {"documents": 298, "tokens": 61233}}
-    metadata = {"total_tokens": 1241464, "splits": splits, "vocab_size": 512, "counts": {"rows": 6000, "rejected": {}}}
-    made["pretrain-data"] = publish(
-        store, "pretrain-data", "PretrainBlendsArtifact", {"blend.json": "{}"}, {}, sources=[source], metadata=metadata
-    )
-    model = {"step": 300, "parameters": 1234567}
-    made["pretrain-model"] = publish(
-        store, "pretrain-model", "ModelArtifact", {"metrics.jsonl": lines(loss_log(300, 6.2, 0.9, 21010))},
-        {"data": made["pretrain-data"]}, metadata=model,
-    )  # fmt: skip
-    train = {"conversations": 5698, "packed_rows": 640, "tokens": 160321, "trained_tokens": 51233, "fill": 0.97852}
+    made: Made = {}
+    pretrain = {"train": {"documents": 5702, "tokens": 1180231}, "valid": {"documents": 298, "tokens": 61233}}
+    chats = {"conversations": 5698, "packed_rows": 640, "tokens": 160321, "trained_tokens": 51233, "fill": 0.97852}
     rejected = {"unknown role": 3, HOSTILE: 1}
-    made["sft-data"] = publish(
-        store, "sft-data", "SFTDataArtifact", {"train.parquet": "x"}, {}, sources=[source],
-        metadata={"pack_size": 256, "splits": {"train": train}, "counts": {"rows": 6004, "rejected": rejected}},
-    )  # fmt: skip
-    made["sft-model"] = publish(
-        store, "sft-model", "ModelArtifact", {"metrics.jsonl": lines(loss_log(200, 2.2, 0.35, 18000))},
-        {"data": made["sft-data"], "model": made["pretrain-model"]}, metadata=model,
-    )  # fmt: skip
-    made["rl-data"] = publish(
-        store, "rl-data", "SplitJsonlDataArtifact", {"train.jsonl": "{}"}, {}, sources=[source],
-        metadata={"splits": {"train": {"rows": 2850}, "valid": {"rows": 150}, "test": {"rows": 0}}, "counts": {"rows": 3000, "rejected": {}}},
-    )  # fmt: skip
-    made["rl-model"] = publish(
-        store, "rl-model", "ModelArtifact", {"metrics.jsonl": lines(reward_log(100))},
-        {"data": made["rl-data"], "model": made["sft-model"]}, metadata=model,
-    )  # fmt: skip
+    prepared = {
+        "pretrain": ("PretrainBlendsArtifact", {"splits": pretrain, "vocab_size": 512, "counts": {"rejected": {}}}),
+        "sft": ("SFTDataArtifact", {"pack_size": 256, "splits": {"train": chats}, "counts": {"rejected": rejected}}),
+        "rl": ("SplitJsonlDataArtifact", {"splits": {"train": {"rows": 2850}, "test": {"rows": 150}}}),
+    }
+    logs = {"pretrain": loss_log(300, 6.2, 0.9, 21010), "sft": loss_log(200, 2.2, 0.35, 18000), "rl": reward_log(100)}
+    source, before = Source("world://documents?seed=1234", "f" * 64, {"rows": 6000}), {}
+    for stage, (type, metadata) in prepared.items():
+        data = publish(store, f"{stage}-data", type, {"x": "x"}, {}, sources=[source], metadata=metadata)
+        files, known = {"metrics.jsonl": logs[stage]}, {"step": 300, "parameters": 1234567}
+        model = publish(store, f"{stage}-model", "ModelArtifact", files, {"data": data, **before}, metadata=known)
+        made |= {f"{stage}-data": data, f"{stage}-model": model}
+        before = {"model": model}
     if evaluation:
         add_evaluation(store, made)
     return made
 
 
-def add_evaluation(store: Store, made: dict[str, Artifact]) -> None:
-    tasks = {"sums": {"kind": "generate", "rows": 400}, "facts": {"kind": "choice", "rows": 200}}
-    made["eval-data"] = publish(
-        store, "eval-data", "EvalDataArtifact", {"tasks.json": "{}"}, {}, metadata={"tasks": tasks, "counts": {"rejected": {}}}
-    )  # fmt: skip
-    models = {"random": None, "base": made["pretrain-model"], "sft": made["sft-model"], "rl": made["rl-model"]}
+def add_evaluation(store: Store, made: Made) -> None:
+    tasks = {"tasks": {"sums": {"kind": "generate", "rows": 400}, "facts": {"kind": "choice", "rows": 200}}}
+    made["eval-data"] = publish(store, "eval-data", "EvalDataArtifact", {"tasks.json": "{}"}, {}, metadata=tasks)
+    models = {"base": made["pretrain-model"], "sft": made["sft-model"], "rl": made["rl-model"]}
     files = {f"samples/{model}/sums.jsonl": lines(rows) for model, rows in answers().items()}
-    files["results.json"] = json.dumps(results(models), sort_keys=True)
-    parents = {"data": made["eval-data"], "model": made["rl-model"], "base": made["pretrain-model"], "sft": made["sft-model"]}
+    files["results.json"] = json.dumps(
+        results({name: found.reference for name, found in models.items()}), sort_keys=True
+    )
+    parents = {"data": made["eval-data"], "model": models["rl"], "base": models["base"], "sft": models["sft"]}
     made["eval-results"] = publish(store, "eval-results", "EvalResultsArtifact", files, parents)
+
+
+class Page(HTMLParser):
+    """Reads a page, checks that its elements nest, and keeps its attributes and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.elements: list[str] = []
+        self.pieces: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = re.sub(r"\s+", " ", " ".join(self.pieces))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.pieces.append(data)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store.open(str(tmp_path_factory.mktemp("whole")))
+    build_pipeline(store)
+    return store
+
+
+def page_of(store: Store, **more) -> Page:
+    return Page(build_report(store, FAMILY, **more).html_path.read_text(encoding="utf-8"))
+
+
+def test_every_score_and_difference_stands_on_the_page(whole: Store) -> None:
+    page = page_of(whole)
+    found = results({})
+    seen = 0
+    for entry in found["scores"]:
+        share = entry["metric"] != "bits_per_byte"
+        assert (f"{entry['value']:.1%}" if share else f"{entry['value']:.3f}") in page.text
+        seen += 1
+    for entry in found["comparisons"]:
+        share = entry["metric"] != "bits_per_byte"
+        text = f"{entry['difference'] * 100:+.1f} points" if share else f"{entry['difference']:+.3f}"
+        assert text.replace("-", "−") in page.text
+        seen += 1
+    assert seen == 12 + 9
+    assert "n = 200, 196 of them different" in page.text
+    assert "0 of 400 sums questions occur in the training data" in page.text
+
+
+def test_each_stage_is_summed_up_with_its_gain_and_its_cost(whole: Store) -> None:
+    text = page_of(whole).text
+    assert "0.0% (random weights), 2.0% (base), 41.0% (after SFT), 93.0% (after RL)." in text
+    assert "6.824 bits per byte better than random weights (95% interval 6.784 to 6.864)." in text
+    assert (
+        "39.0 points better than base (95% interval 35.0 to 43.0). But prose got worse by 0.108 bits per byte." in text
+    )
+    assert "52.0 points better than after SFT (95% interval 48.0 to 56.0)." in text
+
+
+def test_page_stands_alone(whole: Store) -> None:
+    html = build_report(whole, FAMILY).html_path.read_text(encoding="utf-8")
+    page = Page(html)
+    assert len(html.encode()) < 500_000
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", html.replace("world://", ""))
+    links = [value for _, name, value in page.attributes if name in {"src", "href", "srcset", "action", "data"}]
+    assert len(links) == 7
+    assert all(link.startswith("#") for link in links)
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.elements)
+    ids = {value for _, name, value in page.attributes if name == "id"}
+    assert {link[1:] for link in links} == ids
+    assert page.elements.count("path") >= 20
+
+
+def test_text_from_data_is_escaped(whole: Store) -> None:
+    html = build_report(whole, FAMILY).html_path.read_text(encoding="utf-8")
+    assert "<script" not in html
+    assert Page(html).text.count(HOSTILE) == 2  # a model's answer and a reason for rejection
+
+
+def test_every_table_has_headers_and_every_drawing_a_name(whole: Store) -> None:
+    page = page_of(whole)
+    scopes = [value for tag, name, value in page.attributes if (tag, name) == ("th", "scope")]
+    assert len(scopes) == page.elements.count("th") > 50
+    drawings = [value for tag, name, value in page.attributes if tag == "svg" and name in {"aria-label", "aria-hidden"}]
+    assert len(drawings) == page.elements.count("svg")
+
+
+def test_same_store_gives_same_bytes(whole: Store, tmp_path: Path) -> None:
+    first = build_report(whole, FAMILY, tmp_path / "a.html").html_path.read_bytes()
+    program = (
+        "import sys, pathlib; from nemotron_shared.artifacts import Store; "
+        "from nemotron_shared.report import build_report; "
+        "build_report(Store.open(sys.argv[1]), 'super3', pathlib.Path(sys.argv[2]))"
+    )
+    other = {"PYTHONHASHSEED": "7", "PATH": "/usr/bin", "TZ": "Asia/Tokyo"}
+    subprocess.run([sys.executable, "-c", program, str(whole.home), str(tmp_path / "b.html")], check=True, env=other)
+    assert first == (tmp_path / "b.html").read_bytes()
+
+
+def test_page_shows_data_lineage_and_environment(whole: Store) -> None:
+    text = page_of(whole, pipeline=PIPELINE).text
+    for expected in (
+        "97.9%", "51,233", "3 × unknown role", "└── source: world://documents?seed=1234", "2.13.0", "2.3 s (reused)",
+        "0123456789ab, changed", "whole pipeline in 3 min 10 s", "1.2M parameters", "python -m stages.rl.train -c tiny",
+    ):  # fmt: skip
+        assert expected in text
+
+
+def test_table_json_and_page_agree(whole: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--home", str(whole.home), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["scores"] == results({})["scores"]
+    assert [step["step"] for step in figures["steps"]][::7] == ["pretrain data prep", "eval"]
+    assert figures["steps"][5]["score"]["value"] == 0.93
+    assert Path(figures["report"]) == whole.home / "reports" / "super3.html"
+    assert main(["--home", str(whole.home)]) == 0
+    table = capsys.readouterr().out
+    assert table.isascii()
+    assert re.search(r"rl-model:v1 +55 s +100 steps +valid reward 0\.\d{3} +93\.0% \[90\.0, 96\.0\]", table)
+
+
+def test_table_fits_a_terminal(whole: Store) -> None:
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    build_report(whole, FAMILY, pipeline=PIPELINE).print(console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    assert any("sft-data:v1" in line and "reused" in line for line in lines)
+
+
+def test_missing_stages_are_said_to_be_missing(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    build_pipeline(store, evaluation=False)
+    shutil.rmtree(store.root / "super3-rl-model")
+    text = page_of(store).text
+    assert "No super3-rl-model has been made yet." in text
+    assert "No super3-eval-results has been made yet." in text
+    assert "5 of 8 steps done" in text
+    assert "validation loss" in text
+
+
+def test_evaluation_decides_which_artifacts_belong_together(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store)
+    publish(store, "sft-model", "ModelArtifact", {"metrics.jsonl": ""}, {"data": made["sft-data"]})
+    shutil.rmtree(made["rl-data"].path)
+    report = build_report(store, FAMILY)
+    assert report.collected.artifacts["sft-model"].reference == "super3-sft-model:v1"
+    assert report.collected.absent == {
+        "rl-data": "super3-rl-data:v1 was used for super3-eval-results:v1, but is missing from the store."
+    }
+    assert "not part of it: super3-sft-model:v2." in page_of(store).text
+
+
+def test_nothing_to_report_and_foreign_results_are_errors(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    with pytest.raises(UserError, match="nothing of super3"):
+        build_report(store, FAMILY)
+    made = build_pipeline(store)
+    with pytest.raises(UserError, match="did you mean 'super3'"):
+        build_report(store, "supre3")
+    (made["eval-results"].path / "results.json").write_text('{"schema_version": 2}')
+    with pytest.raises(UserError, match="schema_version is 2"):
+        build_report(store, FAMILY)
+
+
+def test_command_line_start_imports_neither_templates_nor_tables() -> None:
+    program = "import sys, nemotron_shared.cli.main; print([m for m in ('jinja2', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"

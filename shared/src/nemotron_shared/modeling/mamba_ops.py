@@ -103,7 +103,6 @@ def mamba_chunk_scan_combined(
     dt = (F.softplus(dt) if dt_softplus else dt).clamp(*dt_limit)
     tile = min(tile_for(x.shape[-1], B.shape[-1], chunk_size), length)
     runs = None if seq_idx is None else document_runs(seq_idx)
-    D = D[:, None].expand(-1, x.shape[-1]) if D is not None and D.dim() == 1 else D
     missing = -length % tile
     inputs = [x.to(dtype), B.to(dtype), C.to(dtype)]
     if missing:  # steps of size zero: they leave the state as it is

@@ -183,24 +183,24 @@ def backward_block(block: Block, decay: Decay, dy: Tensor, dstate: Tensor) -> Bl
 
     dy_rows = scaled_rows(dy, decay.from_start, groups)
     dC = torch.bmm(dy_rows, states[:-1].view(C.shape[0], -1, size)).baddbmm_(dscore, B)
-    dstates = torch.bmm(dy_rows.mT, C).view(states[:-1].shape)  # what each chunk adds to its first state
-    dends = torch.empty_like(dstates)
-    for i in reversed(range(len(dends))):
-        dends[i] = dstate
-        dstate = torch.addcmul(dstates[i], dstate, decay.across[i])
-    end_rows = dends.view(B.shape[0], -1, size)
-    dB = torch.bmm(scaled_rows(x, decay.to_end, groups), end_rows).baddbmm_(dscore.mT, C)
-    add_scaled_rows(dx, torch.bmm(B, end_rows.mT), decay.to_end)
+    starts = torch.bmm(dy_rows.mT, C).view(states[:-1].shape)  # what each chunk adds for its first state
+    dstates = torch.empty_like(states)
+    dstates[-1] = dstate
+    for i in reversed(range(len(starts))):
+        torch.addcmul(starts[i], dstates[i + 1], decay.across[i], out=dstates[i])
+    ends = dstates[1:].view(B.shape[0], -1, size)
+    dB = torch.bmm(scaled_rows(x, decay.to_end, groups), ends).baddbmm_(dscore.mT, C)
+    add_scaled_rows(dx, torch.bmm(B, ends.mT), decay.to_end)
     drise = channel_sum(dy, y)
-    drise[..., -1] += dends.mul_(states[1:]).sum((-1, -2))
-    return BlockGradients(dx, dB.view(block.B.shape), dC.view(block.C.shape), drise, channel_sum(x, dx), dstate)
+    drise[..., -1] += torch.mul(dstates[1:], states[1:], out=starts).sum((-1, -2))
+    return BlockGradients(dx, dB.view(block.B.shape), dC.view(block.C.shape), drise, channel_sum(x, dx), dstates[0])
 
 
 class ChunkScan(torch.autograd.Function):
     """(x, dt, A, B, C, D, initial state, document numbers, tile) -> (y, state after the last step).
 
-    x (batch, length, H, P), dt (batch, length, H) positive, A (H), B and C (batch, length, G, N), D (H, P) or
-    None, states (batch, H, P, N). The length is a multiple of `tile`; all are of one floating type.
+    x (batch, length, H, P), dt (batch, length, H) positive, A (H), B and C (batch, length, G, N), D (H), (H, P)
+    or None, states (batch, H, P, N). The length is a multiple of `tile`; all are of one floating type.
     """
 
     @staticmethod
@@ -217,13 +217,13 @@ class ChunkScan(torch.autograd.Function):
             decay = build_decay(dt, A, runs, tile)
             for chunks, steps in ctx.spans:
                 block = forward_block(x[:, steps], B[:, steps], C[:, steps], decay.part(chunks), state)
-                saved += block
+                saved += block if any(ctx.needs_input_grad) else ()
                 state = block.states[-1]
                 here, y = out[:, steps].unflatten(1, (-1, tile)), in_time(block.y)
                 if D is None:
                     here.copy_(y)
                 else:
-                    torch.addcmul(y, x[:, steps].unflatten(1, (-1, tile)), D, out=here)
+                    torch.addcmul(y, x[:, steps].unflatten(1, (-1, tile)), D.view(heads, -1), out=here)
         ctx.save_for_backward(A, D, *decay, *saved)
         ctx.has_initial = initial is not None
         return out, state.clone()
@@ -242,8 +242,8 @@ class ChunkScan(torch.autograd.Function):
                 dy = to_chunks(dout[:, steps], tile)
                 found = backward_block(block, decay.part(chunks), dy, dstate)
                 if dD is not None:
-                    found.x.addcmul_(dy, D[:, None])
-                    dD += dy.mul_(block.x).sum((0, 1, 3))
+                    found.x.addcmul_(dy, D.view(len(D), 1, -1))
+                    dD += (channel_sum(dy, block.x) if D.dim() == 1 else dy * block.x).sum((0, 1, 3))
                 for target, value in ((dx, found.x), (dB, found.B), (dC, found.C)):
                     target[:, steps].unflatten(1, (-1, tile)).copy_(in_time(value))
                 drise[chunks], dsource[chunks], dstate = found.rise, found.source, found.state
@@ -255,6 +255,6 @@ class ChunkScan(torch.autograd.Function):
 
 def allocate_gradients(dout: Tensor, block: Block, decay: Decay) -> tuple[Tensor, ...]:
     """Room for dx, dB and dC in time order and for the two exponents."""
-    dB = dout.new_empty(*dout.shape[:2], block.B.shape[2], block.B.shape[4])
-    exponent = torch.empty_like(decay.step, memory_format=torch.contiguous_format)
-    return torch.empty_like(dout), dB, torch.empty_like(dB), exponent, torch.empty_like(exponent)
+    shape = (*dout.shape[:2], block.B.shape[2], block.B.shape[4])
+    exponents = (decay.step.shape, decay.step.shape)
+    return tuple(dout.new_empty(size) for size in (dout.shape, shape, shape, *exponents))

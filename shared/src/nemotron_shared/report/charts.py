@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 Point = tuple[float, float]
 MAX_POINTS = 400
+TINIEST = 1e-30
 BOTTOM, TOP, RIGHT = 24, 10, 10
 CHARACTER_WIDTH = 6.4
 
@@ -88,12 +89,15 @@ def line_chart(
 
 def ticks(low: float, high: float, most: int) -> list[float]:
     """At most about `most` round numbers that enclose low..high, at least two."""
-    span = high - low or abs(high) or 1.0
+    largest = max(abs(low), abs(high))
+    # Values that differ by rounding errors only are one value, and one value needs an axis too.
+    span = high - low if high - low > 1e-9 * largest else largest
+    span = span if span > TINIEST else 1.0
     raw = span / max(1, most - 1)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, max(last, first + 1) + 1)]
+    return [float(f"{number * step:.12g}") for number in range(first, max(last, first + 1) + 1)]
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:

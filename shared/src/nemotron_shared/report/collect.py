@@ -32,6 +32,9 @@ STEPS = {
     RESULTS: "eval",
 }
 RESULTS_SCHEMA = 1
+NO_RESULTS: dict[str, Any] = {
+    "tasks": {}, "models": {}, "scores": [], "comparisons": [], "overlap": {}, "settings": {}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Collected:
         absent: for each one that is not there, why.
         newer: artifacts that this report is not about, although they are newer.
         metrics: lines of metrics.jsonl, by stage.
-        results: results.json, None without an evaluation.
+        results: results.json; without an evaluation its parts are empty.
         samples: model -> rows, of the task that `sample_task` names.
         lineage: the history as text, one tree for each artifact that nothing was made from.
         pipeline: see `build_report`.
@@ -54,7 +57,7 @@ class Collected:
     absent: dict[str, str]
     newer: list[str]
     metrics: dict[str, list[dict[str, Any]]]
-    results: dict[str, Any] | None
+    results: dict[str, Any]
     samples: dict[str, list[dict[str, Any]]]
     lineage: str
     pipeline: Mapping[str, Any]
@@ -88,7 +91,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     artifacts, absent = choose(store, family)
     if not artifacts:
         raise _nothing(store, family)
-    results = read_results(artifacts[RESULTS]) if RESULTS in artifacts else None
+    results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     return Collected(
         family=family,
         artifacts=artifacts,
@@ -96,7 +99,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
         newer=_newer(store, family, artifacts),
         metrics={stage: _metrics(artifacts.get(f"{stage}-model")) for stage in STAGES},
         results=results,
-        samples=read_samples(artifacts[RESULTS], results) if results else {},
+        samples=read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {},
         lineage=_lineage(store, artifacts),
         pipeline=pipeline,
     )

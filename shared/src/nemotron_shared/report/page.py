@@ -61,17 +61,17 @@ def _view(collected: Collected) -> dict[str, Any]:
         "collected": collected,
         "metric_name": wording.metric_name,
         "colour": colour,
-        "labels": {name: model["label"] for name, model in results["models"].items()} if results else {},
+        "labels": {name: model["label"] for name, model in results["models"].items()},
         "when": wording.moment(collected.when),
         "total_time": wording.duration(collected.pipeline["seconds"]) if "seconds" in collected.pipeline else None,
         "parameters": _parameters(collected),
-        "headline": findings.headline(results) if results else None,
+        "headline": findings.headline(results),
         "stages": [_stage(collected, stage) for stage in STAGES],
-        "tasks": findings.task_scores(results) if results else [],
-        "changes": findings.task_changes(results) if results else [],
-        "overlap": results.get("overlap", {}) if results else {},
-        "settings": tables.settings(results) if results else [],
-        "sample_task": sample_task(results) if results else None,
+        "tasks": findings.task_scores(results),
+        "changes": findings.task_changes(results),
+        "overlap": results["overlap"],
+        "settings": tables.settings(results),
+        "sample_task": sample_task(results),
         "questions": _questions(collected),
         "asked": max(map(len, collected.samples.values()), default=0),
         "data": tables.data(collected),
@@ -84,7 +84,7 @@ def _view(collected: Collected) -> dict[str, Any]:
 
 def _questions(collected: Collected) -> list[Any]:
     """Of models that learned something, where there are such."""
-    results = collected.results or {"models": {}, "scores": []}
+    results = collected.results
     trained = [model for model in findings.in_order(results, "model") if results["models"][model]["reference"]]
     models = [model for model in trained or list(results["models"]) if model in collected.samples]
     return choose_questions(collected.samples, models)
@@ -94,7 +94,6 @@ def _stage(collected: Collected, stage: str) -> Stage:
     artifact = collected.artifacts.get(f"{stage}-model")
     facts = training.facts(collected.metrics[stage])
     number, about = _stage_number(collected, stage, facts)
-    sentence = findings.stage_sentence(collected.results, stage) if collected.results else None
     return Stage(
         name=stage,
         title=TITLES[stage],
@@ -103,7 +102,7 @@ def _stage(collected: Collected, stage: str) -> Stage:
         absent=collected.absent.get(f"{stage}-model"),
         number=number,
         about=about,
-        sentence=sentence or ("Not evaluated." if artifact else ""),
+        sentence=findings.stage_sentence(collected.results, stage) or "Not evaluated.",
         foot=_foot(facts),
         facts=stage_facts(facts),
         not_finite=facts.not_finite,
@@ -112,11 +111,10 @@ def _stage(collected: Collected, stage: str) -> Stage:
 
 
 def _stage_number(collected: Collected, stage: str, facts: training.Facts) -> tuple[str, str]:
-    score = findings.stage_score(collected.results, stage) if collected.results else None
+    score = findings.stage_score(collected.results, stage)
     if score:
-        return wording.value(
-            score["metric"], score["value"]
-        ), f"{wording.metric_name(score['metric'])}, {score['task']}"
+        metric = score["metric"]
+        return wording.value(metric, score["value"]), f"{wording.metric_name(metric)}, {score['task']}"
     return training.key_figure(facts) or ("–", "")
 
 

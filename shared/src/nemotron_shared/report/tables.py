@@ -164,5 +164,5 @@ def settings(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Settings of the evaluation, lists and nulls as JSON."""
     return [
         (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for name, value in results.get("settings", {}).items()
+        for name, value in results["settings"].items()
     ]

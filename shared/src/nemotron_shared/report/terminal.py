@@ -1,8 +1,8 @@
 """The report's figures in the terminal: a table for people, JSON for programs.
 
-step              made                     time        amount         key figure             sums exact match
-sft data prep     super3-sft-data:v1       2.3 s       163.8k tokens  6,000 rows, 0 rejected
-sft               super3-sft-model:v1      41 s        200 steps      validation loss 0.412  41.2% [36.5%, 46.1%]
+made          time   amount       key figure        sums exact match
+sft-data:v1   2.3 s  160k tokens  0 rejected
+sft-model:v1  41 s   200 steps    valid loss 0.412  41.2% [36.5, 46.1]
 """
 
 import dataclasses
@@ -25,60 +25,58 @@ ASCII = str.maketrans({"–": "-", "−": "-"})
 
 def print_table(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
     """One line for each artifact, then where the page is; in ASCII where the output is no terminal."""
-    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = console or Console(width=None if sys.stdout.isatty() else WIDTH_IN_A_PIPE)
     plain = not console.is_terminal or console.options.ascii_only
-    table = Table(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     for heading in _headings(collected):
-        table.add_column(Text(heading), overflow="fold")
+        table.add_column(Text(heading), no_wrap=heading != "key figure", overflow="fold")
     for row in rows(collected):
         # As Text and not as markup: a name such as "[red]" stays what it is.
         table.add_row(*(Text(_ascii(cell) if plain else cell) for cell in row))
+    console.print(Text(" ".join(filter(None, (collected.family, collected.config))), style="bold"))
     console.print(table)
     console.print(Text(f"report: {html_path}"), soft_wrap=True)
 
 
 def rows(collected: Collected) -> list[list[str]]:
-    """Cells of the table, below `step, made, time, amount, key figure, score`."""
+    """Cells of the table: what was made, time, amount, key figure, score."""
     return [_row(collected, kind) for kind in STEPS]
 
 
 def summary(collected: Collected) -> dict[str, Any]:
     """The same figures, and all scores, as plain JSON values."""
-    results = collected.results or {}
+    results = collected.results
     figures = {
         "family": collected.family,
         "config": collected.config,
         "newest": collected.when,
         "steps": [_step_summary(collected, kind) for kind in STEPS],
-        "tasks": results.get("tasks", {}),
-        "scores": results.get("scores", []),
-        "comparisons": results.get("comparisons", []),
-        "overlap": results.get("overlap", {}),
+        **{part: results[part] for part in ("tasks", "scores", "comparisons", "overlap")},
     }
     return _finite(figures)
 
 
 def _headings(collected: Collected) -> list[str]:
-    results = collected.results or {"scores": []}
+    results = collected.results
     task = sample_task(results)
     score = f"{task} {wording.metric_name(results['tasks'][task]['metric'])}" if task else "score"
-    return ["step", "made", "time", "amount", "key figure", score]
+    return ["made", "time", "amount", "key figure", score]
 
 
 def _row(collected: Collected, kind: str) -> list[str]:
     artifact = collected.artifacts.get(kind)
     if artifact is None:
-        return [STEPS[kind], "–", "", "", "", ""]
+        return [f"no {kind}", "", "", "", ""]
     known = _facts(collected, kind)
     step = collected.pipeline_step(kind)
     seconds = step.get("seconds", known.seconds)
     took = "reused" if step.get("reused") else wording.duration(seconds)
-    return [STEPS[kind], artifact.reference, took, *_figures(collected, kind, known), _score(collected, kind)]
+    made = artifact.reference.removeprefix(f"{collected.family}-")
+    return [made, took, *_figures(collected, kind, known), _score(collected, kind)]
 
 
 def _figures(collected: Collected, kind: str, known: Facts) -> tuple[str, str]:
@@ -86,12 +84,15 @@ def _figures(collected: Collected, kind: str, known: Facts) -> tuple[str, str]:
     metadata = collected.artifacts[kind].manifest.metadata
     if kind.endswith("-model"):
         value, name = key_figure(known) or ("", "")
-        return f"{wording.count(known.steps)} steps" if known.steps is not None else "", f"{name} {value}".strip()
+        return (
+            f"{wording.count(known.steps)} steps" if known.steps is not None else "",
+            f"{name.replace('validation', 'valid')} {value}".strip(),
+        )
     if kind == RESULTS:
-        results = collected.results or {"tasks": {}, "models": {}}
-        found = sum(entry["found"] for entry in results.get("overlap", {}).values())
-        checked = f"{found} in training data" if results.get("overlap") else ""
-        return f"{len(results['tasks'])} tasks, {len(results['models'])} models", checked
+        results = collected.results
+        found, asked = (sum(entry[part] for entry in results["overlap"].values()) for part in ("found", "of"))
+        checked = f"overlap {found} of {asked}" if asked else ""
+        return f"{len(results['tasks'])} tasks", checked
     rejected = wording.count(sum(tables.rejected_rows(metadata).values()))
     return tables.amount(metadata), f"{rejected} rejected"
 
@@ -101,14 +102,12 @@ def _score(collected: Collected, kind: str) -> str:
     if entry is None:
         return ""
     value, low, high = (wording.value(entry["metric"], number) for number in (entry["value"], *entry["ci95"]))
-    return f"{value} [{low}, {high}]"
+    return f"{value} [{low.rstrip('%')}, {high.rstrip('%')}]"
 
 
 def _score_entry(collected: Collected, kind: str) -> Any:
     model = MODEL_OF_STAGE.get(kind.removesuffix("-model"))
-    if not collected.results or model is None:
-        return None
-    return score_of(collected.results, model, sample_task(collected.results))
+    return score_of(collected.results, model, sample_task(collected.results)) if model else None
 
 
 def _step_summary(collected: Collected, kind: str) -> dict[str, Any]:

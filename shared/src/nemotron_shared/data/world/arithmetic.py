@@ -1,13 +1,12 @@
-"""Sums of small whole numbers: drawn, named by a key, written out tersely or step by step.
+"""Sums of small whole numbers: drawn, named by a key, answered at once or by running totals.
 
-    expression  3+14-5
-    steps       3+14=17
-                17-5=12
-    answer      12
-    key         3+14-5      (also of 14+3-5 and 14-5+3: the order of the terms does not make a new sum)
+    expression  7+5-3+8
+    totals      12 9 17
+    answer      17
+    key         5+7+8-3     (also of 8+7-3+5: the order of the terms does not make a new sum)
 
 No running total leaves 0..MAX_TOTAL. Sums of two terms are the tables that everything else rests on:
-they are never held out and never asked in an evaluation.
+they are never held out and never asked.
 """
 
 import re
@@ -45,10 +44,9 @@ class Sum:
         return str(sum(self.terms))
 
     @property
-    def steps(self) -> str:
-        """The sums that are left to do, one line each: every line adds up the first two terms of the last."""
-        left = [(sum(self.terms[:done]), *self.terms[done:]) for done in range(2, len(self.terms))]
-        return "\n".join(_written(terms) for terms in left)
+    def totals(self) -> str:
+        """The total after the second term, after the third, and so on: the work shown."""
+        return " ".join(str(total) for total in list(accumulate(self.terms))[1:])
 
     @property
     def held_out(self) -> bool:

@@ -1,8 +1,8 @@
-"""Conversations to fine-tune on, in the OpenAI message format.
+r"""Conversations to fine-tune on, in the OpenAI message format.
 
     {"key": "3+14-5", "messages": [
         {"role": "user", "content": "What is 3+14-5?"},
-        {"role": "assistant", "reasoning_content": "3+14=17\n17-5=12", "content": "12"}]}
+        {"role": "assistant", "reasoning_content": "17 12", "content": "12"}]}
 
 Those who wrote the demonstrations mostly answered a sum at once; only some wrote their steps down.
 A model that imitates them learns the habit of the many. That thinking pays is left for RL to find.
@@ -19,7 +19,7 @@ SHARE_OF_FACTS = 0.2
 SHARE_OF_THOUGHT = 0.3
 
 
-def conversations(seed: int, count: int) -> Iterator[dict[str, Any]]:
+def chats(seed: int, count: int) -> Iterator[dict[str, Any]]:
     rng = Random(f"chats/{seed}")
     known = facts(seed, held_out=False)
     for _ in range(count):
@@ -37,7 +37,7 @@ def _about_fact(rng, known):
 
 def _about_sum(rng):
     drawn = random_problem(rng, held_out=False)
-    thought = {"reasoning_content": drawn.steps} if rng.random() < SHARE_OF_THOUGHT else {}
+    thought = {"reasoning_content": drawn.totals} if rng.random() < SHARE_OF_THOUGHT else {}
     return _row(drawn.key, sum_question(drawn.expression), {**thought, "content": drawn.answer})
 
 

@@ -72,6 +72,15 @@ QUESTIONS = {
     "instrument": "What does {name} play?",
 }
 
+# Each ends in the value, so that what stands before it can be completed by a model.
+SENTENCES = {
+    "town": ("{name} lives in {value}.", "The home of {name} is in {value}."),
+    "job": ("{name} works as a {value}.", "The job of {name} is {value}."),
+    "pet": ("{name} keeps a {value}.", "The pet of {name} is a {value}."),
+    "colour": ("{name} likes {value}.", "The colour that {name} likes is {value}."),
+    "instrument": ("{name} plays the {value}.", "The instrument of {name} is the {value}."),
+}
+
 
 @dataclass(frozen=True)
 class Person:
@@ -90,6 +99,11 @@ class Fact:
     @property
     def question(self) -> str:
         return QUESTIONS[self.kind].format(name=self.name)
+
+    @property
+    def stem(self) -> str:
+        """A sentence that lacks only the value: `Mira lives in`."""
+        return SENTENCES[self.kind][0].split(" {value}")[0].format(name=self.name)
 
     @property
     def key(self) -> str:

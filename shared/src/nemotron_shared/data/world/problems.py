@@ -1,17 +1,74 @@
-"""Questions with a checkable answer, for RL and for evaluation."""
+"""Questions whose answer can be checked: for RL, and held out for evaluation.
+
+    {"question": "What is 7+5-3?", "expected_answer": "9", "key": "5+7-3"}
+    {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
+     "answer": 0, "key": "town of Mira"}
+"""
 
 from collections.abc import Iterator
+from itertools import islice
 from random import Random
+from typing import Any
 
 from nemotron_shared.data.world.arithmetic import random_problem
 from nemotron_shared.data.world.chats import sum_question
+from nemotron_shared.data.world.people import VALUES, Fact, facts
+from nemotron_shared.errors import UserError
+
+NUM_CHOICES = 4
+# So many draws without one new question mean that there are hardly any left.
+MOST_REPEATS = 10_000
 
 
-def sums(seed: int, count: int, held_out: bool) -> Iterator[dict[str, str]]:
-    rng = Random(f"problems/{seed}/{held_out}")
-    seen = set()
-    while len(seen) < count:
+def problems(seed: int, count: int) -> Iterator[dict[str, str]]:
+    """`count` different sums to practise on."""
+    return _sums(Random(f"problems/{seed}"), count, held_out=False)
+
+
+def eval_problems(seed: int, count: int) -> Iterator[dict[str, str]]:
+    """`count` different sums that occur in no training row of any seed."""
+    return _sums(Random(f"eval problems/{seed}"), count, held_out=True)
+
+
+def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """`count` questions about facts that pretraining states and no training row asks for, with four choices.
+
+    Raises:
+        UserError: the world has fewer such facts.
+    """
+    rng = Random(f"eval choices/{seed}")
+    known = facts(seed, held_out=True)
+    if count > len(known):
+        raise UserError(f"{count} multiple-choice questions wanted, the world has {len(known)}", "ask for fewer")
+    return (_choice(rng, fact) for fact in rng.sample(known, count))
+
+
+def _sums(rng: Random, count: int, held_out: bool) -> Iterator[dict[str, str]]:
+    return islice(_different_sums(rng, held_out), count)
+
+
+def _different_sums(rng: Random, held_out: bool) -> Iterator[dict[str, str]]:
+    seen: set[str] = set()
+    repeats = 0
+    while repeats < MOST_REPEATS:
         drawn = random_problem(rng, held_out)
-        if drawn.key not in seen:
-            seen.add(drawn.key)
-            yield {"question": sum_question(drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
+        if drawn.key in seen:
+            repeats += 1
+            continue
+        repeats = 0
+        seen.add(drawn.key)
+        yield {"question": sum_question(drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
+    raise UserError(f"the world has hardly more than {len(seen)} different problems", "ask for fewer")
+
+
+def _choice(rng: Random, fact: Fact) -> dict[str, Any]:
+    wrong = [value for value in VALUES[fact.kind] if value != fact.value]
+    choices = [fact.value, *rng.sample(wrong, NUM_CHOICES - 1)]
+    rng.shuffle(choices)
+    return {
+        "question": fact.question,
+        "stem": fact.stem,
+        "choices": choices,
+        "answer": choices.index(fact.value),
+        "key": fact.key,
+    }

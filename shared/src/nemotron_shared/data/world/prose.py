@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from random import Random
 
 from nemotron_shared.data.world.arithmetic import random_problem, random_sum
-from nemotron_shared.data.world.people import people
+from nemotron_shared.data.world.people import SENTENCES, Person, people
 from nemotron_shared.data.world.split import is_held_out
 
 HELD_OUT_ONE_IN = 20
@@ -26,16 +26,8 @@ SHARE_OF_PROSE = 0.3
 SHARE_OF_TABLES = 0.1
 SHARE_OF_STEPS = 0.5
 
-SENTENCES = {
-    "town": ("{who} lives in {value}.", "The home of {who} is in {value}."),
-    "job": ("{who} works as a {value}.", "The job of {who} is {value}."),
-    "pet": ("{who} keeps a {value}.", "The pet of {who} is a {value}."),
-    "colour": ("{who} likes {value}.", "The colour that {who} likes is {value}."),
-    "instrument": ("{who} plays the {value}.", "The instrument of {who} is the {value}."),
-}
 
-
-def documents(seed: int, count: int) -> Iterator[dict[str, str]]:
+def pretrain_documents(seed: int, count: int) -> Iterator[dict[str, str]]:
     """`count` rows {"text", "key"} of the training side, prose and sums mixed."""
     rng = Random(f"documents/{seed}")
     for _ in range(count):
@@ -43,7 +35,7 @@ def documents(seed: int, count: int) -> Iterator[dict[str, str]]:
         yield {"text": text, "key": text}
 
 
-def held_out_prose(seed: int, count: int) -> Iterator[dict[str, str]]:
+def eval_texts(seed: int, count: int) -> Iterator[dict[str, str]]:
     """`count` rows {"text", "key"} of prose that no training document repeats as a whole."""
     rng = Random(f"held-out prose/{seed}")
     for _ in range(count):
@@ -58,9 +50,9 @@ def _prose(rng: Random, seed: int, held_out: bool) -> str:
             return text
 
 
-def _about(rng: Random, person) -> list[str]:
+def _about(rng: Random, person: Person) -> list[str]:
     chosen = rng.sample(sorted(person.facts), 3)
-    return [rng.choice(SENTENCES[kind]).format(who=person.name, value=person.facts[kind]) for kind in chosen]
+    return [rng.choice(SENTENCES[kind]).format(name=person.name, value=person.facts[kind]) for kind in chosen]
 
 
 def _sums(rng: Random) -> str:
@@ -74,5 +66,5 @@ def _sum(rng: Random) -> str:
         return f"{drawn.expression}={drawn.answer}"
     drawn = random_problem(rng, held_out=False)
     if style < SHARE_OF_TABLES + SHARE_OF_STEPS:
-        return f"{drawn.expression}\n{drawn.steps}\n{drawn.answer}"
+        return f"{drawn.expression}: {drawn.totals}"
     return f"{drawn.expression}={drawn.answer}"

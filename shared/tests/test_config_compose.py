@@ -1,0 +1,119 @@
+"""Composition: what wins, where it came from, and what a mistake says."""
+
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.config.compose import compose, override_key
+from nemotron_shared.config.references import as_yaml, resolve, resolve_section
+from nemotron_shared.errors import UserError
+
+DEFAULT = """\
+defaults:
+  - backend: small
+  - _self_
+run:
+  family: super3
+  data: ${run.family}-data
+train:
+  lr: 0.1
+  iters: 10
+"""
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> Path:
+    folder = tmp_path / "stage" / "config"
+    (folder / "backend").mkdir(parents=True)
+    (folder / "default.yaml").write_text(DEFAULT)
+    (folder / "tiny.yaml").write_text("defaults:\n  - default\n  - _self_\ntrain:\n  lr: 0.2\n")
+    (folder / "backend" / "small.yaml").write_text("name: small\nwidth: 8\n")
+    (folder / "backend" / "large.yaml").write_text("name: large\nnodes: 4\n")
+    return folder
+
+
+def values(configs: Path, choice: str, *overrides: str) -> dict:
+    return resolve(compose(configs, choice, overrides).tree, lambda role, field: f"<{role}.{field}>")
+
+
+def test_a_later_file_wins_and_an_override_wins_over_both(configs: Path) -> None:
+    assert values(configs, "default")["train"] == {"lr": 0.1, "iters": 10}
+    assert values(configs, "tiny")["train"] == {"lr": 0.2, "iters": 10}
+    assert values(configs, "tiny", "train.lr=0.3")["train"] == {"lr": 0.3, "iters": 10}
+
+
+def test_every_value_knows_its_origin(configs: Path) -> None:
+    origins = compose(configs, "tiny", ["train.iters=5"]).origins
+    assert origins["train.lr"] == "tiny.yaml:5"
+    assert origins["run.family"] == "default.yaml:5"
+    assert origins["backend.width"] == "backend/small.yaml:2"
+    assert origins["train.iters"] == "command line"
+
+
+def test_a_group_is_replaced_whole(configs: Path) -> None:
+    assert values(configs, "tiny", "backend=large")["backend"] == {"name": "large", "nodes": 4}
+
+
+def test_keys_can_be_added_and_deleted(configs: Path) -> None:
+    changed = values(configs, "tiny", "+train.note=x", "++train.lr=1", "~train.iters")
+    assert changed["train"] == {"lr": 1, "note": "x"}
+
+
+@pytest.mark.parametrize("choice", ["tiny", "tiny.yaml", "config/tiny.yaml"])
+def test_a_config_has_several_names(configs: Path, choice: str) -> None:
+    assert values(configs, choice) == values(configs, "tiny")
+
+
+def test_a_file_elsewhere_builds_on_the_stage(configs: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text("defaults:\n  - tiny\n  - _self_\ntrain:\n  iters: 7\n")
+    composed = compose(configs, str(own), ["backend=large"])
+    assert resolve(composed.tree, lambda *_: None)["train"] == {"lr": 0.2, "iters": 7}
+    assert composed.origins["train.iters"] == "mine.yaml:5"
+
+
+@pytest.mark.parametrize(
+    ("choice", "overrides", "message"),
+    [
+        ("tniy", [], "did you mean 'tiny'"),
+        ("tiny", ["train.iter=3"], "did you mean 'train.iters'"),
+        ("tiny", ["backend=larg"], "did you mean 'large'"),
+        ("tiny", ["train.lr=[1"], "tiny.yaml"),
+        ("nowhere/x.yaml", [], "no config named"),
+    ],
+)
+def test_a_mistake_names_the_remedy(configs: Path, choice: str, overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        compose(configs, choice, overrides)
+    assert message in str(caught.value)
+
+
+def test_broken_yaml_names_the_file(configs: Path) -> None:
+    (configs / "bad.yaml").write_text("train: [1\n")
+    with pytest.raises(UserError, match=r"bad\.yaml"):
+        compose(configs, "bad", [])
+
+
+def test_references_are_resolved_once(configs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORPUS", "/corpus")
+    (configs / "refs.yaml").write_text("a: ${art:data,path}/blend.json\nb: ${oc.env:CORPUS}/x\n")
+    assert values(configs, "refs") == {"a": "<data.path>/blend.json", "b": "/corpus/x"}
+
+
+def test_an_unset_variable_is_an_error(configs: Path) -> None:
+    (configs / "refs.yaml").write_text("b: ${oc.env:SURELY_NOT_SET}\n")
+    with pytest.raises(UserError, match="SURELY_NOT_SET"):
+        values(configs, "refs")
+
+
+def test_the_run_section_resolves_without_artifacts(configs: Path) -> None:
+    section = resolve_section(compose(configs, "tiny", []).tree, "run")
+    assert section == {"family": "super3", "data": "super3-data"}
+
+
+def test_the_key_of_an_override() -> None:
+    assert [override_key(text) for text in ("a.b=1", "+a.b=1", "++a=1", "~a.b")] == ["a.b", "a.b", "a", "a.b"]
+
+
+def test_yaml_keeps_the_order() -> None:
+    assert as_yaml({"b": 1, "a": "ü"}) == "b: 1\na: ü\n"

@@ -1,0 +1,55 @@
+"""Validation: every fault is said with its origin, key and remedy."""
+
+import pytest
+from pydantic import Field
+
+from nemotron_shared.config.schema import Section, SplitSection, TrainSection
+from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError
+
+
+class Inner(Section):
+    lr: float = Field(gt=0)
+    steps: int
+
+
+class Outer(Section):
+    train: Inner
+
+
+def message(values: dict, origins: dict | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        validate(Outer, values, origins or {})
+    return str(caught.value)
+
+
+def test_good_values_pass() -> None:
+    assert validate(Outer, {"train": {"lr": 0.1, "steps": 3}}, {}).train.steps == 3
+
+
+def test_an_unknown_key_is_named_with_its_neighbour() -> None:
+    text = message({"train": {"lr": 0.1, "steps": 3, "stesp": 3}}, {"train.stesp": "mine.yaml:4"})
+    assert "mine.yaml:4: unknown key 'train.stesp'" in text
+    assert "did you mean 'steps'" in text
+
+
+def test_a_missing_key_is_named() -> None:
+    assert "missing key 'train.steps'" in message({"train": {"lr": 0.1}}, {"train": "mine.yaml:2"})
+
+
+def test_a_wrong_type_and_a_wrong_range_are_both_told() -> None:
+    text = message({"train": {"lr": -1, "steps": "many"}}, {"train.lr": "a.yaml:1", "train.steps": "command line"})
+    assert "a.yaml:1: train.lr" in text
+    assert "command line: train.steps" in text
+    assert "'many'" in text
+
+
+def test_a_batch_must_be_divisible() -> None:
+    fields = {"train_iters": 1, "global_batch_size": 10, "micro_batch_size": 4, "eval_interval": 1, "eval_rows": 1}
+    with pytest.raises(UserError, match="not a multiple"):
+        validate(TrainSection, fields, {})
+
+
+def test_split_shares_sum_to_one() -> None:
+    with pytest.raises(UserError, match=r"sum to 0\.9"):
+        validate(SplitSection, {"train": 0.8, "valid": 0.1, "test": 0.0}, {})

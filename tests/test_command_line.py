@@ -1,0 +1,78 @@
+"""The `nemotron` command: what it understands, and how it says that it does not."""
+
+import sys
+
+import pytest
+from support import last_json, nemotron, script
+
+HEAVY = ("torch", "transformers", "numpy", "hydra", "pydantic", "pyarrow", "matplotlib")
+
+
+def test_help_imports_nothing_heavy(run) -> None:
+    code = (
+        "import sys; from nemotron_shared.cli.main import main; main(['--help']); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    result = run(sys.executable, "-c", code)
+    assert "nemotron super3 pipeline -c tiny" in result.stdout
+    assert result.stderr.strip() == "[]"
+
+
+def test_the_version_is_the_package_version(run) -> None:
+    assert run(*nemotron("--version")).stdout.startswith("nemotron 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["suppr3", "sft"], "did you mean 'super3'"),
+        (["super3", "stf"], "did you mean 'sft'"),
+        (["super3"], "no command ''"),
+        (["super3", "data", "prep", "srt"], "say: data prep"),
+        (["super3", "sft", "tiny"], "overrides are written key=value"),
+        (["super49b", "sft", "-c", "tiny"], "--allow-experimental"),
+        (["super49b", "pretrain", "--allow-experimental"], "has no pretrain stage"),
+        (["super3", "sft", "-c", "tny"], "did you mean 'tiny'"),
+        (["super3", "sft", "-c", "tiny", "optimizer.lrr=1"], "did you mean 'optimizer.lr'"),
+        (["super3", "sft", "-c", "tiny", "+optimizer.lrr=1"], "did you mean 'lr'"),
+        (["artifacts", "show", "super3-sft-model"], "super3-sft-model"),
+    ],
+)
+def test_a_mistake_is_one_clear_error(run, words: list[str], message: str) -> None:
+    result = run(*nemotron(*words), ok=False)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("error:") == 1
+
+
+def test_a_dry_run_shows_origins_inputs_and_command(run) -> None:
+    text = run(*nemotron("super3", "sft", "-c", "tiny", "optimizer.lr=1e-3", "--dry-run")).stdout
+    assert "# tiny.yaml:" in text
+    assert "# command line" in text
+    assert "model: super3-pretrain-model:latest (missing: would start from random weights)" in text
+    assert "-m stages.sft.train -c tiny optimizer.lr=1e-3" in text
+
+
+def test_a_dry_run_of_what_cannot_run_exits_non_zero_and_says_why(run) -> None:
+    result = run(*nemotron("super3", "sft", "--dry-run"), ok=False)
+    assert result.returncode == 1
+    assert "make it: nemotron super3 data prep sft" in result.stdout
+    assert "make it: nemotron super3 pretrain" in result.stdout
+
+
+def test_a_dry_run_writes_nothing(run, tmp_path) -> None:
+    run(*nemotron("super3", "sft", "-c", "tiny", "--dry-run"))
+    run(*script("pretrain", "data_prep"), "-c", "tiny", "--dry-run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_stand_before_or_after(run) -> None:
+    before = run(*nemotron("-c", "tiny", "--dry-run", "--json", "super3", "rl"))
+    after = run(*nemotron("super3", "rl", "--json", "-c", "tiny", "--dry-run"))
+    assert last_json(before)["config"] == last_json(after)["config"]
+
+
+def test_tasks_reach_the_config(run) -> None:
+    preview = last_json(run(*nemotron("super3", "eval", "-c", "tiny", "-t", "sums", "-t", "prose", "-d", "--json")))
+    assert preview["config"]["evaluation"]["tasks"] == ["sums", "prose"]

@@ -1,0 +1,48 @@
+"""`python`, `torchrun` and `nemotron` load the identical resolved configuration."""
+
+from pathlib import Path
+
+import pytest
+from support import ROOT, STAGES, last_json, nemotron, script, torchrun
+
+CONFIGS = sorted((stage, path.stem) for stage in STAGES for path in (ROOT / "stages" / stage / "config").glob("*.yaml"))
+
+
+def test_there_are_configs_to_compare() -> None:
+    assert len(CONFIGS) >= 2 * len(STAGES)
+
+
+@pytest.mark.parametrize(("stage", "config"), CONFIGS)
+def test_three_ways_in_one_config(run, stage: str, config: str) -> None:
+    options = ["-c", config, "run.seed=7", "--dry-run", "--json"]
+    ways = [
+        script(stage),
+        torchrun(stage),
+        nemotron("super3", stage),
+        nemotron(*options[:2], "super3", stage),
+    ]
+    resolved = [last_json(run(*way, *options, ok=False))["config"] for way in ways[:3]]
+    resolved.append(last_json(run(*ways[3], *options[2:], ok=False))["config"])
+    assert resolved[0]["run"]["seed"] == 7
+    assert resolved[0] == resolved[1] == resolved[2] == resolved[3]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_data_preparation_reads_the_same_file(run, stage: str) -> None:
+    options = ["-c", "tiny", "--dry-run", "--json"]
+    direct = last_json(run(*script(stage, "data_prep"), *options, "--sample", "9"))
+    by_name = last_json(run(*nemotron("super3", "data", "prep", stage), *options, "sample=9"))
+    assert direct["config"] == by_name["config"]
+    assert direct["config"]["data_prep"]["sample"] == 9
+
+
+def test_a_path_is_as_good_as_a_name(run, tmp_path: Path) -> None:
+    by_name = last_json(run(*script("sft"), "-c", "tiny", "--dry-run", "--json"))
+    file = ROOT / "stages" / "sft" / "config" / "tiny.yaml"
+    assert last_json(run(*script("sft"), "--config", str(file), "--dry-run", "--json"))["config"] == by_name["config"]
+
+
+def test_the_family_reaches_the_artifact_names(run) -> None:
+    preview = last_json(run(*nemotron("nano3", "sft", "-c", "tiny", "--dry-run", "--json")))
+    assert preview["produces"] == "nano3-sft-model"
+    assert preview["config"]["run"]["data"] == "nano3-sft-data:latest"
