@@ -1,6 +1,8 @@
 """What the report computes itself: positions, means, choices and words."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -117,10 +119,10 @@ def test_chosen_questions_show_every_pattern_failures_too() -> None:
 
 
 def test_long_answers_are_cut_and_keep_what_follows_the_thinking() -> None:
-    row = {"id": 0, "question": "q", "expected": "x", "output": "a" * 1000 + "</think>" + "b" * 600, "score": 0}
+    row = {"id": 0, "question": "q", "expected": "x", "output": "a" * 1000 + "</think>" + "b\n" * 9 + "c", "score": 0}
     answer = choose_questions({"rl": [row]}, ["rl"])[0].answers[0]
     assert answer.thinking == "a" * 300 + " … (700 more characters)"
-    assert answer.text == "b" * 500 + " … (100 more characters)"
+    assert answer.text == "b\nb\nb\nb\nb … (10 more characters)"
 
 
 @pytest.mark.parametrize(
@@ -173,3 +175,8 @@ def test_stage_is_judged_by_a_fixed_task_not_by_its_best() -> None:
 )
 def test_numbers_in_words(written: str, expected: str) -> None:
     assert written == expected
+
+
+def test_command_line_start_imports_neither_templates_nor_tables() -> None:
+    program = "import sys, nemotron_shared.cli.main; print([m for m in ('jinja2', 'matplotlib') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"

@@ -47,7 +47,8 @@ def prepare(task: Task) -> Outcome:
     described = [{"name": name, "kind": KINDS[name], "rows": len(rows)} for name, rows in tasks.items()]
     write_json(output / "tasks.json", described)
     task.run.say(", ".join(f"{len(rows)} {name}" for name, rows in tasks.items()) + f", {rejects.total} rejected")
-    return Outcome(output, {"tasks": described, "counts": {"rejected": dict(rejects.count_by_reason)}})
+    by_name = {about["name"]: {"kind": about["kind"], "rows": about["rows"]} for about in described}
+    return Outcome(output, {"tasks": by_name, "counts": {"rejected": dict(rejects.count_by_reason)}})
 
 
 def world_tasks(settings: EvalData) -> Tasks:

@@ -27,6 +27,22 @@ FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
 Samples = dict[str, list[dict[str, Any]]]
 
 
+class QuietLM(HFLM):
+    """An HFLM without progress bars; it takes the switch per call only."""
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
+        """Answers, in the order of the requests."""
+        return super().generate_until(requests, disable_tqdm=disable_tqdm)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """Log-likelihood of each continuation, and whether it is the greedy one."""
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
+        """Log-likelihood of each whole text."""
+        return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
+
+
 def evaluate_model(task: Task, model: Artifact | None, tasks: dict[str, dict[str, Any]]) -> Samples:
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
@@ -58,7 +74,7 @@ def _language_model(task: Task, artifact: Artifact | None) -> HFLM:
     else:
         model, tokenizer = _random_weights(task)
     device = "cuda" if config.engine.device == "auto" and torch.cuda.is_available() else "cpu"
-    return HFLM(
+    return QuietLM(
         pretrained=model.to(device).eval(), tokenizer=tokenizer, batch_size=config.evaluation.batch_size, device=device
     )
 
@@ -86,7 +102,7 @@ def task_definition(name: str, about: dict[str, Any], settings: Any, tokenizer: 
     if about["kind"] == "choice":
         return common | {
             "output_type": "multiple_choice",
-            "doc_to_text": "{{question}}",
+            "doc_to_text": "{{stem if stem else question}}",
             "doc_to_choice": "{{choices}}",
             "doc_to_target": "{{answer}}",
             "metric_list": [{"metric": "acc"}],

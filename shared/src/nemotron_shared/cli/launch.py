@@ -5,7 +5,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
@@ -16,13 +16,19 @@ if TYPE_CHECKING:
     from nemotron_shared.cli.main import Request
 
 
-def run_step(stage: str, verb: str, request: "Request", extra: Sequence[str] = ()) -> int:
+def run_step(stage: str, verb: str, request: "Request") -> int:
     """Run one step and return its exit code."""
+    return run_process(step_command(stage, verb, request))
+
+
+def step_command(stage: str, verb: str, request: "Request") -> list[str]:
+    """The command line of one step's process."""
     directory = stage_directory(stage)
-    arguments = ["-c", request.config, *request.overrides, *extra]
-    arguments += ["--dry-run"] if request.dry_run else []
-    arguments += ["--json"] if request.json else []
-    return run_process([*launch_command(f"stages.{stage}.{verb}", processes(directory, request)), *arguments])
+    command = [*launch_command(f"stages.{stage}.{verb}", processes(directory, request)), "-c", request.config]
+    command += request.overrides
+    command += ["--dry-run"] if request.dry_run else []
+    command += ["--json"] if request.json else []
+    return command
 
 
 def stage_directory(stage: str) -> Path:
@@ -48,9 +54,9 @@ def processes(stage_directory: Path, request: "Request") -> int:
     return int(resolve_section(composed.tree, "run")["nproc_per_node"])
 
 
-def run_process(command: Sequence[str]) -> int:
+def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
     """Run a command to its end, passing SIGTERM on; Ctrl-C reaches it through the terminal's process group."""
-    process = subprocess.Popen(list(command))
+    process = subprocess.Popen(list(command), stdout=stdout)
     before = {
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),

@@ -6,14 +6,16 @@ Each step reuses a finished result that nothing has changed, continues one that 
 override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to all.
 """
 
+import json
+import tempfile
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nemotron_shared.cli.launch import run_step, stage_directory
+from nemotron_shared.cli.launch import run_process, run_step, stage_directory, step_command
 from nemotron_shared.cli.table import FAMILIES, PIPELINE, STAGES, PipelineStep
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import say
+from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, say
 
 if TYPE_CHECKING:
     from nemotron_shared.cli.main import Request
@@ -24,25 +26,36 @@ def run_pipeline(request: "Request") -> int:
     steps = [step for step in PIPELINE if step.stage in FAMILIES[request.family].stages]
     for step in steps:
         stage_directory(step.stage)
+    if request.dry_run:
+        return max(run_step(step.stage, verb, for_stage(request, step.stage)) for step in steps for verb in step.verbs)
     began, timings = time.monotonic(), []
     for number, step in enumerate(steps, start=1):
         say(f"\n── {number}/{len(steps)}  {step.title} ──")
         step_began = time.monotonic()
-        _run(step, request, number, len(steps))
-        timings.append({"name": step.title, "seconds": round(time.monotonic() - step_began, 1)})
-    if request.dry_run:
-        return 0
+        code, reused = _run(step, request)
+        if code == STOPPED_EXIT_CODE:
+            return code
+        if code:
+            raise UserError(
+                f"step {number} of {len(steps)} ({step.title}) ended with exit code {code}",
+                "what is finished is kept: correct the cause and run the same command again",
+            )
+        seconds = round(time.monotonic() - step_began, 1)
+        timings.append({"name": step.title, "seconds": seconds, "reused": reused})
     return _report(request, {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config})
 
 
-def _run(step: PipelineStep, request: "Request", number: int, total: int) -> None:
+def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:
+    """Exit code of a step, and whether all its results were there already."""
+    reused = True
     for verb in step.verbs:
-        code = run_step(step.stage, verb, for_stage(request, step.stage))
-        if code and not request.dry_run:
-            raise UserError(
-                f"step {number} of {total} ({step.title}) ended with exit code {code}",
-                "what is finished is kept: correct the cause and run the same command again",
-            )
+        with tempfile.TemporaryFile() as answer:
+            command = step_command(step.stage, verb, replace(for_stage(request, step.stage), json=True))
+            if code := run_process(command, stdout=answer):
+                return code, False
+            answer.seek(0)
+            reused = reused and json.loads(answer.read())["reused"]
+    return 0, reused
 
 
 def for_stage(request: "Request", stage: str) -> "Request":

@@ -55,7 +55,8 @@ commands
   MODEL eval [-t TASK ...]       evaluate; -t picks tasks and may be repeated
   artifacts [list|show|lineage|verify|alias|path]
                                  what has been made, from what
-  report [--open PATH]           write the report of what has been made so far
+  report [--family NAME] [--out FILE]
+                                 write the report of what has been made so far
 
 options, before or after the words above
   -c, --config NAME|PATH         config of the stage (default: default; a CPU wants: tiny)

@@ -1,6 +1,7 @@
 """Make, load and save models; refuse one that cannot fit before any memory is taken."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from nemotron_shared.modeling.architecture import load_architecture
 from nemotron_shared.modeling.mamba_install import announce, install_cpu_ops
 
 disable_progress_bar()  # our own progress line is the only one
+# Libraries that call each other's renamed settings; nothing a user could change.
+warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
 # Weights, gradients and two Adam moments, four bytes each.
 TRAINING_BYTES_PER_PARAMETER = 16

@@ -8,7 +8,7 @@ It needs experts like Nemotron's: down(relu(up(x)) ** 2), without gate and witho
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
@@ -21,7 +21,7 @@ def register_cpu_experts() -> str:
     return NAME
 
 
-def sorted_experts_forward(self: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+def sorted_experts_forward(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The forward of a `NemotronHExperts` module: hidden_states (tokens, d), the other two (tokens, k).
 
     Raises:

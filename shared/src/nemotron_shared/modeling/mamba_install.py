@@ -10,6 +10,7 @@ everything else goes to the twins:
 import importlib
 import inspect
 import logging
+import math
 from collections.abc import Callable
 from functools import cache, wraps
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from nemotron_shared.errors import UserError
@@ -27,15 +29,24 @@ LARGEST_REFERENCE_MODEL = 1e9  # parameters; beyond it, hours would pass before 
 REFERENCE_LINE = "mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)"
 KERNEL_LINE = "mamba: mamba-ssm and causal-conv1d kernels (pure-torch reference for tensors on the CPU)"
 
-# Global of the modeling module -> its twin. The class is patched in its forward.
+
+def decline_fused(first: Tensor, *args: Any) -> None:
+    """No fused mixer: without one, the model calls the single functions and masks padding between them.
+
+    The fused call is never told the attention mask, so in a left-padded batch the convolution's bias would
+    leak from the padding into the state.
+    """
+
+
+# Global of transformers' module -> what it is replaced by where the packages are not used.
 TWINS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": mamba_ops.causal_conv1d_fn,
     "causal_conv1d_update": mamba_ops.causal_conv1d_update,
     "mamba2_chunk_scan": mamba_ops.mamba_chunk_scan_combined,
     "mamba2_selective_state_update": mamba_ops.selective_state_update,
+    "mamba2_split_conv1d_scan_combined": decline_fused,
 }
-FUSED = "mamba2_split_conv1d_scan_combined"
-GATED_NORM = "NemotronHRMSNormGated"
+STOCK: dict[str, Callable[..., Any]] = {}  # what was there before, from the first installation on
 
 
 def install_cpu_ops() -> str:
@@ -46,21 +57,15 @@ def install_cpu_ops() -> str:
     """
     require_expected_names()
     for name, twin in TWINS.items():
-        stock = getattr(modeling_nemotron_h, name)
-        if not hasattr(stock, "stock"):
-            setattr(modeling_nemotron_h, name, dispatcher(stock, twin))
-    fused = getattr(modeling_nemotron_h, FUSED)
-    if not hasattr(fused, "stock"):
-        setattr(modeling_nemotron_h, FUSED, dispatcher(fused, decline_fused))
-    norm = getattr(modeling_nemotron_h, GATED_NORM)
-    if not hasattr(norm.forward, "stock"):
-        norm.forward = norm_dispatcher(norm.forward)
+        current = getattr(modeling_nemotron_h, name)
+        if STOCK.setdefault(name, current) is current:
+            setattr(modeling_nemotron_h, name, dispatcher(current, twin))
     return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
 
 
 def require_expected_names() -> None:
     """Fail loudly where transformers has renamed what is to be replaced."""
-    for name in (*TWINS, FUSED, GATED_NORM):
+    for name in TWINS:
         if not hasattr(modeling_nemotron_h, name):
             raise UserError(
                 f"transformers {transformers.__version__}: modeling_nemotron_h has no '{name}'",
@@ -81,31 +86,7 @@ def dispatcher(stock: Callable[..., Any], twin: Callable[..., Any]) -> Callable[
             return stock(first, *args, **kwargs)
         return twin(first, *args, **{name: value for name, value in kwargs.items() if name in known})
 
-    dispatch.stock = stock  # type: ignore[attr-defined]
     return dispatch
-
-
-def decline_fused(first: Tensor, *args: Any) -> None:
-    """No fused mixer: without one, the model calls the single functions and masks padding between them.
-
-    The fused call is never told the attention mask, so in a left-padded batch the convolution's bias would
-    leak from the padding into the state.
-    """
-
-
-def norm_dispatcher(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """The gated norm's forward, by `rmsnorm_fn` under the same conditions as the functions."""
-
-    @wraps(stock)
-    def forward(self: Any, hidden_states: Tensor, gate: Tensor | None = None) -> Tensor:
-        if hidden_states.is_cuda and kernels_importable():
-            return stock(self, hidden_states, gate)
-        return mamba_ops.rmsnorm_fn(
-            hidden_states, self.weight, None, gate, self.variance_epsilon, self.group_size, norm_before_gate=False
-        )
-
-    forward.stock = stock  # type: ignore[attr-defined]
-    return forward
 
 
 @cache
@@ -139,3 +120,15 @@ def announce(parameter_count: int, allow_reference: bool) -> None:
             f"a model of {parameter_count / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code",
             "install mamba-ssm and causal-conv1d, or set allow_reference_kernels=true if slow is fine",
         )
+
+
+def lift_time_step_limit(model: PreTrainedModel) -> None:
+    """Let time steps be as small as the weights say, as in NVIDIA's own code; saved with the model's config.
+
+    transformers raises them to `config.time_step_min` in training and in prompts, but not in generated steps, so
+    the same tokens get other probabilities when they are generated than when they are scored.
+    """
+    model.config.time_step_min = 0.0
+    for module in model.modules():
+        if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):
+            module.time_step_limit = (0.0, math.inf)

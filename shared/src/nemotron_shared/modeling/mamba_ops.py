@@ -11,7 +11,7 @@ no twin here raises `ValueError`; none is ignored.
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -67,16 +67,21 @@ def causal_conv1d_update(
 ) -> Tensor:  # fmt: skip
     """The convolution for the next steps x (b, d) or (b, d, l); shifts them into conv_state (b, d, s >= w - 1)."""
     refuse(cache_seqlens=cache_seqlens, conv_state_indices=conv_state_indices)
-    steps = x[..., None] if x.dim() == 2 else x
-    seen = torch.cat([conv_state, steps.to(conv_state.dtype)], -1)
-    conv_state.copy_(seen[..., -conv_state.shape[-1] :])
-    width, length, dtype = weight.shape[1], steps.shape[-1], compute_type(x)
-    seen, weight = seen[..., -(width - 1 + length) :].to(dtype), weight.to(dtype)
-    out = seen[..., :length] * weight[:, :1]
-    for tap in range(1, width):
-        out.addcmul_(seen[..., tap : tap + length], weight[:, tap, None])
-    out = out if bias is None else out.add_(bias.to(dtype)[:, None])
-    out = F.silu(out) if uses_silu(activation) else out
+    steps = x if x.dim() == 3 else x[..., None]
+    dtype, length, width = compute_type(x), steps.shape[-1], weight.shape[1]
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    if length == 1 and width == conv_state.shape[-1] and conv_state.is_contiguous():
+        flat = conv_state.view(-1)
+        flat[:-1] = flat[1:].clone()  # all one place to the left; what crosses from row to row is overwritten
+        conv_state[..., -1:] = steps
+        product = (conv_state.to(dtype) * weight).view(-1, width)
+        out = product.mv(product.new_ones(width)).view(steps.shape)
+        out = out if bias is None else out + bias[:, None]
+        out = F.silu(out) if uses_silu(activation) else out
+    else:
+        seen = torch.cat([conv_state, steps.to(conv_state.dtype)], -1)
+        conv_state.copy_(seen[..., length:])
+        out = CausalConv.apply(seen.to(dtype), weight, bias, None, uses_silu(activation))[..., -length:]
     return out.to(x.dtype).view(x.shape)
 
 
@@ -109,7 +114,7 @@ def mamba_chunk_scan_combined(
         inputs, dt = [F.pad(t, (0, 0, 0, 0, 0, missing)) for t in inputs], F.pad(dt, (0, 0, 0, missing))
         runs = None if runs is None else torch.cat([runs, runs[:, -1:].expand(-1, missing)], 1)
     D, start = (None if t is None else t.to(dtype) for t in (D, initial_states))
-    y, final = ChunkScan.apply(inputs[0], dt, A.to(dtype), *inputs[1:], D, start, runs, tile)
+    y, final = ChunkScan.apply(inputs[0], dt, A.to(dtype), *inputs[1:], D, start, runs, tile, torch.is_grad_enabled())
     y = y[:, :length] if z is None else y[:, :length] * F.silu(z.to(dtype))
     return (y.to(x.dtype), final) if return_final_states else y.to(x.dtype)
 
@@ -140,11 +145,13 @@ def selective_state_update(
     step = step if dt_bias is None else step + unexpanded(dt_bias).to(dtype)
     step = F.softplus(step) if dt_softplus else step
     decay = torch.exp(step[..., None] * unexpanded(A).to(dtype))
-    by_group = (batch, B.shape[1], -1, channels, size)
-    new = (state.to(dtype) * decay).view(by_group)
-    new.addcmul_((step * x.to(dtype)).view(*by_group[:4], 1), B.to(dtype)[:, :, None, None])
-    state.copy_(new.view(state.shape))
-    y = torch.matmul(new.flatten(2, 3), C.to(dtype)[..., None]).view(batch, heads, channels)
+    new = state.mul_(decay) if state.dtype == dtype else state.to(dtype) * decay
+    by_group = new.unflatten(1, (B.shape[1], -1))
+    by_group.addcmul_((step * x.to(dtype)).view(*by_group.shape[:4], 1), B.to(dtype)[:, :, None, None])
+    if new is not state:
+        state.copy_(new)
+    seen = (by_group * C.to(dtype)[:, :, None, None]).reshape(-1, size)
+    y = seen.mv(seen.new_ones(size)).view(batch, heads, channels)
     y = y if D is None else y.addcmul_(x.to(dtype), D.to(dtype))
     return (y if z is None else y * F.silu(z.to(dtype))).to(x.dtype)
 
@@ -174,8 +181,10 @@ class GatedNorm(torch.autograd.Function):
         dgated = dnormal.addcmul_(normal.view(-1, group), share, value=-1).mul_(scale).view(x.shape)
         if z is None:
             return dgated, None, dweight, None, None
-        dz = torch.ops.aten.silu_backward(dgated * x, z)
-        return dgated.mul_(F.silu(z)), dz, dweight, None, None
+        slope = torch.sigmoid(z)
+        gate = z * slope
+        dz = (dgated * x).mul_(slope.addcmul_(gate, slope, value=-1).add_(gate))
+        return dgated.mul_(gate), dz, dweight, None, None
 
 
 def rmsnorm_fn(
@@ -216,7 +225,7 @@ def mamba_split_conv1d_scan_combined(
     if zxbcdt.shape[-1] != 2 * inner + 2 * ngroups * size + heads:
         raise ValueError(f"zxbcdt has {zxbcdt.shape[-1]} channels, not {2 * inner + 2 * ngroups * size + heads}")
     z, xBC, dt = zxbcdt.split([inner, conv1d_weight.shape[0], heads], -1)
-    xBC = causal_conv1d_fn(xBC.mT, conv1d_weight, conv1d_bias, seq_idx, activation=activation).mT
+    xBC = cast(Tensor, causal_conv1d_fn(xBC.mT, conv1d_weight, conv1d_bias, seq_idx, activation=activation)).mT
     x, B, C = xBC.split([inner, ngroups * size, ngroups * size], -1)
     y, final = mamba_chunk_scan_combined(
         x.unflatten(-1, (heads, headdim)), dt, A, B.unflatten(-1, (ngroups, size)), C.unflatten(-1, (ngroups, size)),

@@ -19,6 +19,8 @@ Tensors inside are chunk-major: (chunks, batch, heads or groups, tile, channels)
 
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -64,23 +66,37 @@ def build_decay(dt: Tensor, A: Tensor, runs: Tensor | None, tile: int) -> Decay:
 
     The cumulative sums restart with each document, so that no rounding depends on the one before.
     """
-    step = dt.unflatten(1, (-1, tile)).permute(1, 0, 3, 2).clamp_min(SMALLEST_STEP)
+    step = dt.unflatten(1, (-1, tile)).permute(1, 0, 3, 2).clamp_min(SMALLEST_STEP).contiguous()
+    slope = step * (A * LOG2_E)[:, None]
     if runs is None:
-        same = torch.ones(tile, tile, dtype=torch.bool, device=dt.device).tril_()
+        mask, reach = causal(tile, dt.dtype, dt.device)
+        rise = slope.cumsum(-1)
     else:
         document = runs.unflatten(1, (-1, tile)).transpose(0, 1)
         same = (document[..., :, None] == document[..., None, :]).tril_()
-    reach = same.to(dt.dtype)
-    mask = torch.zeros_like(reach).masked_fill_(~same, -math.inf)
-    rise = (step * (A * LOG2_E)[:, None]) @ reach.mT
+        reach = same.to(dt.dtype)
+        mask = torch.zeros_like(reach).masked_fill_(~same, -math.inf)[:, :, None]
+        rise = slope @ reach.mT
     source = step.log2().sub_(rise)
     from_start, to_end = rise.exp2(), (source + rise[..., -1:]).exp2_()
     if runs is not None:
-        mask = mask[:, :, None]
         before = torch.cat([document[:1, :, :1], document[:-1, :, -1:]])
         from_start *= (document == before)[:, :, None]
         to_end *= (document == document[..., -1:])[:, :, None]
     return Decay(step, rise, source, mask, reach, from_start, to_end, from_start[..., -1, None, None].contiguous())
+
+
+@cache
+def causal(tile: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """`mask` and `reach` (see `Decay`) of a row that holds one document."""
+    reach = torch.ones(tile, tile, dtype=dtype, device=device).tril_()
+    return torch.zeros_like(reach).masked_fill_(reach == 0, -math.inf), reach
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Autocast would compute the products in half precision; entering its context for nothing is not free."""
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def to_chunks(tensor: Tensor, tile: int) -> Tensor:
@@ -197,27 +213,28 @@ def backward_block(block: Block, decay: Decay, dy: Tensor, dstate: Tensor) -> Bl
 
 
 class ChunkScan(torch.autograd.Function):
-    """(x, dt, A, B, C, D, initial state, document numbers, tile) -> (y, state after the last step).
+    """(x, dt, A, B, C, D, initial state, document numbers, tile, keep) -> (y, state after the last step).
 
     x (batch, length, H, P), dt (batch, length, H) positive, A (H), B and C (batch, length, G, N), D (H), (H, P)
     or None, states (batch, H, P, N). The length is a multiple of `tile`; all are of one floating type.
+    With `keep` false nothing is kept for a backward pass.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None,
-        initial: Tensor | None, runs: Tensor | None, tile: int,
+        initial: Tensor | None, runs: Tensor | None, tile: int, keep: bool,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         batch, length, heads, channels = x.shape
         state = x.new_zeros(batch, heads, channels, B.shape[-1]) if initial is None else initial
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         ctx.spans = list(spans(length // tile, tile, batch * heads * max(channels, tile)))
         saved: list[Tensor] = []
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             decay = build_decay(dt, A, runs, tile)
             for chunks, steps in ctx.spans:
                 block = forward_block(x[:, steps], B[:, steps], C[:, steps], decay.part(chunks), state)
-                saved += block if any(ctx.needs_input_grad) else ()
+                saved += block if keep else ()
                 state = block.states[-1]
                 here, y = out[:, steps].unflatten(1, (-1, tile)), in_time(block.y)
                 if D is None:
@@ -236,7 +253,7 @@ class ChunkScan(torch.autograd.Function):
         tile = decay.step.shape[-1]
         dx, dB, dC, drise, dsource = allocate_gradients(dout, Block(*saved[:5]), decay)
         dD = None if D is None else torch.zeros_like(D)
-        with torch.autocast(dout.device.type, enabled=False):
+        with without_autocast(dout):
             for chunks, steps in reversed(ctx.spans):
                 block, saved = Block(*saved[-5:]), saved[:-5]
                 dy = to_chunks(dout[:, steps], tile)
@@ -250,7 +267,7 @@ class ChunkScan(torch.autograd.Function):
             dexponent = (drise - dsource) @ decay.reach
             ddt = torch.addcmul(dsource / decay.step, dexponent, A[:, None]).permute(1, 0, 3, 2).flatten(1, 2)
             dA = (dexponent * decay.step).sum((0, 1, 3))
-        return dx, ddt, dA, dB, dC, dD, dstate if ctx.has_initial else None, None, None
+        return dx, ddt, dA, dB, dC, dD, dstate if ctx.has_initial else None, None, None, None
 
 
 def allocate_gradients(dout: Tensor, block: Block, decay: Decay) -> tuple[Tensor, ...]:

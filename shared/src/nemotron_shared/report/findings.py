@@ -145,6 +145,8 @@ def label(results: Results, model: str) -> str:
 def _changed(results: Results, comparison: Mapping[str, Any]) -> str:
     metric, before, difference = comparison["metric"], label(results, comparison["from"]), comparison["difference"]
     found = verdict(results, comparison)
+    if difference == 0 and not any(comparison["ci95"]):
+        return f"No change from {before}."
     if found == UNCLEAR:
         bounds = wording.change_interval(metric, comparison["ci95"])
         return f"No clear change from {before}: {wording.change(metric, difference)} (95% interval {bounds})."

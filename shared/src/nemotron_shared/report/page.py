@@ -125,9 +125,9 @@ def stage_facts(facts: training.Facts) -> list[tuple[str, str]]:
         ("tokens", facts.tokens, wording.short_count),
         ("tokens per second", facts.tokens_per_second, wording.count),
         ("training time", facts.seconds, wording.duration),
-        (f"loss, mean of last {training.LAST_POINTS}", facts.loss if facts.reward is None else None, wording.figure),
-        ("validation loss", facts.valid_loss, wording.figure),
-        (f"reward, mean of last {training.LAST_POINTS}", facts.reward, wording.figure),
+        (f"loss, last {training.LAST_POINTS}", facts.loss if facts.reward is None else None, wording.figure),
+        ("validation loss", facts.valid_loss if facts.reward is None else None, wording.figure),
+        (f"reward, last {training.LAST_POINTS}", facts.reward, wording.figure),
         ("validation reward", facts.valid_reward, wording.figure),
     ]
     return [(name, write(value)) for name, value, write in known if value is not None]

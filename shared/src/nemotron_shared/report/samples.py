@@ -12,7 +12,7 @@ from itertools import chain, zip_longest
 from typing import Any
 
 QUESTIONS_SHOWN = 8
-LONGEST_THOUGHT, LONGEST_ANSWER = 300, 500
+MOST_CHARACTERS, MOST_LINES = 300, 5
 THINKING = re.compile(r"(?s)\s*(?:<think>)?(.*?)</think>\s*(.*)")
 
 Samples = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -69,8 +69,9 @@ def _answer(model: str, row: Mapping[str, Any]) -> Answer:
     output = str(row["output"])
     thought = THINKING.fullmatch(output)
     thinking, text = (thought[1].strip(), thought[2].strip()) if thought else ("", output.strip())
-    return Answer(model, is_right(row), _shortened(thinking, LONGEST_THOUGHT), _shortened(text, LONGEST_ANSWER))
+    return Answer(model, is_right(row), _shortened(thinking), _shortened(text))
 
 
-def _shortened(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[:longest]} … ({len(text) - longest} more characters)"
+def _shortened(text: str) -> str:
+    shown = "\n".join(text[:MOST_CHARACTERS].split("\n")[:MOST_LINES])
+    return text if shown == text else f"{shown} … ({len(text) - len(shown)} more characters)"

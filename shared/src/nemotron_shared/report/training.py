@@ -21,6 +21,8 @@ LOSS_PANELS = SCHEDULES | {"grad_norm": "Gradient norm"}
 REWARD_PANELS = {
     "zero_advantage_fraction": "Groups with equal rewards",
     "completion_length": "Tokens per answer",
+    "truncated_fraction": "Answers cut off",
+    "entropy": "Entropy",
 }
 
 
@@ -101,8 +103,10 @@ def drawings(entries: Entries) -> Drawings:
 
 
 def smoothed(points: list[Point]) -> list[Series]:
-    """The points as they are, faint, under their moving mean."""
+    """The points as they are, faint, under their moving mean; alone where they are too few for one."""
     window = window_of(len(points))
+    if len(points) < 2 * window:
+        return [Series("as logged", points)]
     return [Series("as logged", points, "raw"), Series(f"mean of {window} points", moving_mean(points, window), "mean")]
 
 

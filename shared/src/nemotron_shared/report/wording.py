@@ -84,10 +84,9 @@ def duration(seconds: float | None) -> str:
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min"
+    parts = {"h": hours, "min": minutes, "s": 0 if hours else rest}
+    return " ".join(f"{number} {unit}" for unit, number in parts.items() if number)
 
 
 def moment(iso: str) -> str:

@@ -108,7 +108,7 @@ def _find_input(step: "Step", role: str, run: RunSection, store: Store, argument
             return None
         if role == "data" and run.missing_data == "prepare" and step.prepare is not None:
             say(f"[{reference}] not there yet: preparing it first")
-            return step.prepare.execute(arguments)
+            return step.prepare.make(arguments)[0]
         if role == "model" and run.missing_model == "random":
             say(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
             return None

@@ -19,6 +19,7 @@ from nemotron_shared.runtime.distributed import barrier, rank
 from nemotron_shared.runtime.metrics import MetricsLog
 
 LOCK_NAME = "lock"
+STOPPED_EXIT_CODE = 130
 
 
 class Stopped(UserError):

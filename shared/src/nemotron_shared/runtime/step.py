@@ -25,9 +25,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.identity import producer
 from nemotron_shared.runtime.plan import Plan, make_plan
-from nemotron_shared.runtime.run import Run, Stopped, open_run, say
-
-STOPPED_EXIT_CODE = 130
+from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_run, say
 
 
 @dataclass(frozen=True)
@@ -108,29 +106,29 @@ class Step:
 
             return dry_run(self, arguments) if distributed.rank() == 0 else 0
         try:
-            artifact = self.execute(arguments)
+            artifact, reused = self.make(arguments)
         except Stopped as stopped:
             say(str(stopped))
             return STOPPED_EXIT_CODE
         finally:
             distributed.leave()
         if arguments.json and distributed.rank() == 0:
-            print(json.dumps({"artifact": artifact.reference, "path": str(artifact.path)}))
+            print(json.dumps({"artifact": artifact.reference, "path": str(artifact.path), "reused": reused}))
         return 0
 
-    def execute(self, arguments: Arguments) -> Artifact:
-        """Make the artifact, or find it finished."""
+    def make(self, arguments: Arguments) -> tuple[Artifact, bool]:
+        """The artifact, and whether it was finished before."""
         plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
         if plan.finished is not None:
             say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(plan.finished))
-            return plan.finished
+            return plan.finished, True
         fresh = plan.config.run.force
         with open_run(plan.run_directory, plan.name, saves_on_stop=self.verb == "train", fresh=fresh) as run:
             distributed.on_rank_zero(lambda: write_text(run.directory / "config.yaml", as_yaml(plan.values)))
             outcome = self.work(Task(plan.config, plan.inputs, run, plan.store))
             distributed.barrier()
-            return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome))
+            return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
 
     def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():

@@ -57,7 +57,7 @@ def _different_sums(rng: Random, held_out: bool) -> Iterator[dict[str, str]]:
             continue
         repeats = 0
         seen.add(drawn.key)
-        yield {"question": sum_question(drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
+        yield {"question": sum_question(rng, drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
     raise UserError(f"the world has hardly more than {len(seen)} different problems", "ask for fewer")
 
 

@@ -1,0 +1,103 @@
+"""Kill a step at any moment and run it again: it finishes, with the bytes of a run that was never killed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from support import script, short
+
+DATA = {"pretrain": "pretrain-data", "sft": "sft-data", "rl": "rl-data", "eval": "eval-data"}
+
+
+def digest(home: Path, name: str) -> str:
+    """Content of the newest version of an artifact, without its log of timings."""
+    versions = sorted((home / "artifacts" / name).glob("v*"), key=lambda path: int(path.name[1:]))
+    files = json.loads((versions[-1] / "manifest.json").read_text())["files"]
+    return json.dumps({path: entry for path, entry in files.items() if path != "metrics.jsonl"}, sort_keys=True)
+
+
+def losses(home: Path, name: str) -> list[dict]:
+    """The figures of each step, without timings."""
+    lines = (home / "artifacts" / name / "v1" / "metrics.jsonl").read_text().splitlines()
+    timings = {"seconds", "tokens_per_second"}
+    return [{key: value for key, value in json.loads(line).items() if key not in timings} for line in lines]
+
+
+def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
+    """Start a command, SIGKILL its process group when `moment()` is true; False when it ended before."""
+    environment = os.environ | {"NEMOTRON_HOME": str(home)}
+    process = subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None:
+        if moment():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "rl"])
+def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, stage: str) -> None:
+    command = [*script(stage), *short(stage)]
+    run(*command)
+    killed = tmp_path / "killed"
+    checkpoint = "checkpoint-2/COMPLETE"
+    assert kill_when(command, killed, lambda: any(killed.glob(f"runs/*/checkpoints/{checkpoint}")), tmp_path)
+    name = f"super3-{stage}-model"
+    assert not (killed / "artifacts" / name).exists()
+    again = run(*command, env={"NEMOTRON_HOME": str(killed)})
+    assert "continuing from step" in again.stderr
+    assert losses(killed, name) == losses(tmp_path / "home", name)
+    assert digest(killed, name) == digest(tmp_path / "home", name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "rl", "eval"])
+def test_data_preparation_killed_at_random_moments_gives_the_same_bytes(run, tmp_path: Path, stage: str) -> None:
+    command = [*script(stage, "data_prep"), *short(stage)]
+    began = time.monotonic()
+    run(*command)
+    usual, killed, rng = time.monotonic() - began, tmp_path / "killed", random.Random(stage)
+    for _ in range(3):
+        until = time.monotonic() + usual * rng.uniform(0.3, 1.0)
+        kill_when(command, killed, lambda until=until: time.monotonic() > until, tmp_path)
+    run(*command, env={"NEMOTRON_HOME": str(killed)})
+    name = f"super3-{DATA[stage]}"
+    assert digest(killed, name) == digest(tmp_path / "home", name)
+
+
+@pytest.mark.slow
+def test_sigterm_saves_a_checkpoint_and_a_rerun_continues(run, tmp_path: Path) -> None:
+    options = [*short("sft"), "train.train_iters=200", "checkpoint.save_interval=1000", "train.eval_interval=1000"]
+    command = [*script("sft"), *options]
+    home = tmp_path / "home"
+    run(*script("sft", "data_prep"), *options)
+    log = tmp_path / "log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"NEMOTRON_HOME": str(home)}, stderr=errors)
+    while not any(path.stat().st_size > 300 for path in home.glob("runs/super3-sft-model-*/metrics.jsonl")):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 130
+    assert "saving a checkpoint" in log.read_text()
+    assert len(list(home.glob("runs/super3-sft-model-*/checkpoints/checkpoint-*/COMPLETE"))) == 1
+    again = run(*command)
+    assert "continuing from step" in again.stderr
+
+
+@pytest.mark.slow
+def test_an_unfinished_evaluation_asks_only_the_missing_models(run, tmp_path: Path) -> None:
+    command = [*script("eval"), *short("eval")]
+    run(*script("pretrain"), *short("pretrain"))
+    home = tmp_path / "home"
+    assert kill_when(command, home, lambda: any(home.glob("runs/super3-eval-results-*/scored/random.json")), tmp_path)
+    again = run(*command)
+    assert "asking random weights" not in again.stderr
+    assert "asking base" in again.stderr

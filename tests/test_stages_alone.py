@@ -1,0 +1,28 @@
+"""`torchrun stages/<stage>/train.py -c tiny` in a fresh home: each stage alone, with one and with two processes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import STAGES, short, torchrun
+
+PRODUCES = {"pretrain": "pretrain-model", "sft": "sft-model", "rl": "rl-model", "eval": "eval-results"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_runs_alone(run, tmp_path: Path, stage: str, processes: int) -> None:
+    result = run(*torchrun(stage, processes), *short(stage))
+    folder = tmp_path / "home" / "artifacts" / f"super3-{PRODUCES[stage]}" / "v1"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["parents"][0]["role"] == "data"
+    if stage == "eval":
+        assert [entry["model"] for entry in json.loads((folder / "results.json").read_text())["scores"]] == [
+            "random"
+        ] * 3
+    else:
+        assert (folder / "model.safetensors").is_file()
+    if stage != "pretrain":
+        assert result.stderr.count("starting from random weights") == 1
+    assert result.stderr.count("published super3-" + PRODUCES[stage]) == 1
