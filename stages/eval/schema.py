@@ -58,6 +58,8 @@ class EvaluationSection(Section):
     batch_size: int = Field(ge=1)
     max_new_tokens: int = Field(ge=1)
     """Longest answer."""
+    answer_pattern: str | None
+    """Regular expression whose first group is the answer in what the model wrote. null: all after its thinking."""
     random_baseline: bool
     """Also score the architecture with random weights."""
     check_overlap: bool

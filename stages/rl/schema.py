@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from nemotron_shared.config.schema import (
     CheckpointSection,
+    LocalEngine,
     LoggerSection,
     OptimizerSection,
     RandomModelSection,
@@ -13,7 +14,6 @@ from nemotron_shared.config.schema import (
     SchedulerSection,
     Section,
     SourceSection,
-    TransformersEngine,
 )
 from stages.rl.rewards import REWARDS
 
@@ -35,10 +35,10 @@ class RLData(SourceSection):
     """Name of the NeMo-Gym agent that would verify the answer; written to each row's `agent_ref`."""
 
 
-class TRLEngine(TransformersEngine):
+class TRLEngine(LocalEngine):
     """TRL's GRPOTrainer over transformers' model classes."""
 
-    name: Literal["trl"]  # type: ignore[assignment]
+    name: Literal["trl"]
 
 
 class RLTrain(Section):

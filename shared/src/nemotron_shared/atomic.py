@@ -7,7 +7,7 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ TEMPORARY_PREFIX = ".tmp-"
 
 
 @contextmanager
-def open_atomic(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
+def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     """Open a temporary file that takes the name `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f"{TEMPORARY_PREFIX}{path.name}.", dir=path.parent)

@@ -114,6 +114,7 @@ def task_definition(name: str, about: dict[str, Any], settings: Any, tokenizer: 
             "doc_to_target": "{{text}}",
             "metric_list": [{"metric": "bits_per_byte"}],
         }
+    pattern = settings.answer_pattern or FINAL_ANSWER
     return common | {
         "output_type": "generate_until",
         "doc_to_text": "{{question}}",
@@ -126,7 +127,7 @@ def task_definition(name: str, about: dict[str, Any], settings: Any, tokenizer: 
         "filter_list": [
             {
                 "name": "final",
-                "filter": [{"function": "regex", "regex_pattern": FINAL_ANSWER}, {"function": "take_first"}],
+                "filter": [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}],
             }
         ],
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],

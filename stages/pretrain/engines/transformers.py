@@ -23,11 +23,12 @@ def train(task: Task) -> Outcome:
     data = task.input("data")
     tokenizer = load_tokenizer(data.path / "tokenizer")
     model = random_model(config.model, tokenizer, config.run.seed, config.engine)
+    rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size)
     valid = _rows(task, "valid", config.train.eval_rows)
     trainer = ScheduledTrainer(
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
-        train_dataset=_rows(task, "train", config.train.train_iters * config.train.global_batch_size),
+        train_dataset=rows,
         eval_dataset=valid,
         data_collator=default_data_collator,
         callbacks=callbacks(config, run, lambda step: step * config.train.global_batch_size * config.train.seq_length),
@@ -42,9 +43,9 @@ def train(task: Task) -> Outcome:
 
 def _rows(task: Task, split: str, num_rows: int) -> DocumentRows | None:
     """Rows of one split; None, said aloud, where the split is empty."""
-    directory = task.input("data").path
-    documents = [IndexedDataset(directory / prefix) for _, prefix in read_blend(directory / "blend.json")[split]]
-    if not sum(len(dataset) for dataset in documents):
-        task.run.say(f"the {split} split is empty: no validation")
+    entries = read_blend(task.input("data").path / "blend.json").get(split)
+    if not entries:
+        task.run.say(f"the {split} split is empty")
         return None
+    documents = [IndexedDataset(prefix) for _, prefix in entries]
     return DocumentRows(documents, task.config.train.seq_length, num_rows, task.config.run.seed)

@@ -27,8 +27,9 @@ def train(task: Task) -> Outcome:
     else:
         require_same_tokenizer(data.path / "tokenizer", base.path)
         model = load_model(base.path, config.engine)
-    rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size)
-    valid = _rows(task, "valid", config.train.eval_rows)
+    num_rows = config.train.train_iters * config.train.global_batch_size
+    rows = PackedRows(read_packed(data.path / "train.parquet"), num_rows, config.run.seed)
+    valid = validation_rows(task)
     trainer = ScheduledTrainer(
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
@@ -45,10 +46,10 @@ def train(task: Task) -> Outcome:
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 
 
-def _rows(task: Task, split: str, num_rows: int) -> PackedRows | None:
-    """Rows of one split; None, said aloud, where the split is empty."""
-    file = task.input("data").path / f"{split}.parquet"
+def validation_rows(task: Task) -> PackedRows | None:
+    """Rows of the validation split; None, said aloud, where it is empty."""
+    file = task.input("data").path / "valid.parquet"
     if not file.is_file():
-        task.run.say(f"the {split} split is empty: no validation")
+        task.run.say("the valid split is empty: no validation")
         return None
-    return PackedRows(read_packed(file), num_rows, task.config.run.seed)
+    return PackedRows(read_packed(file), task.config.train.eval_rows, task.config.run.seed)

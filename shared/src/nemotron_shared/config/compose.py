@@ -9,7 +9,7 @@ Hydra's compose API does the work: its `defaults:` list, its config groups, its 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +90,7 @@ def _search_path(path: Path, config_dir: Path) -> list[str]:
 
 
 @contextmanager
-def _hydra(directory: Path) -> Iterator[None]:
+def _hydra(directory: Path) -> Generator[None]:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(directory), version_base="1.3"):
@@ -100,7 +100,7 @@ def _hydra(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _readable_errors(path: Path, config_dir: Path, overrides: Sequence[str]) -> Iterator[None]:
+def _readable_errors(path: Path, config_dir: Path, overrides: Sequence[str]) -> Generator[None]:
     try:
         yield
     except ConfigCompositionException as error:
@@ -137,11 +137,17 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def leaf_keys(tree: DictConfig, prefix: str = "") -> Iterator[str]:
+def leaf_keys(tree: DictConfig) -> Iterator[str]:
     """Dotted keys of all values, a list or an empty mapping counting as one value."""
-    for key in tree:
-        node = OmegaConf.to_container(tree, resolve=False)[key]  # type: ignore[index]
-        yield from _leaves(node, f"{prefix}{key}")
+    for key, node in as_mapping(tree).items():
+        yield from _leaves(node, key)
+
+
+def as_mapping(tree: DictConfig) -> dict[str, Any]:
+    """The tree as plain values, references not resolved."""
+    content = OmegaConf.to_container(tree, resolve=False)
+    assert isinstance(content, dict)
+    return {str(key): node for key, node in content.items()}
 
 
 def _leaves(node: Any, key: str) -> Iterator[str]:

@@ -50,10 +50,9 @@ class TokenizerSection(Section):
     """End each document with the end-of-text id."""
 
 
-class TransformersEngine(Section):
-    """transformers' model classes and Trainer."""
+class LocalEngine(Section):
+    """What every engine over transformers' model classes can be told."""
 
-    name: Literal["transformers"]
     device: Literal["auto", "cpu"]
     """`auto` takes a GPU where there is one."""
     dtype: Literal["float32", "bfloat16"]
@@ -62,6 +61,12 @@ class TransformersEngine(Section):
     gradient_checkpointing: bool
     allow_reference_kernels: bool
     """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
+
+
+class TransformersEngine(LocalEngine):
+    """transformers' model classes and Trainer."""
+
+    name: Literal["transformers"]
 
 
 class ModelSection(Section):

@@ -41,13 +41,10 @@ def require_source(section: SourceSection) -> None:
     """Refuse a data preparation that has nothing to read.
 
     Raises:
-        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set.
+        UserError: `data_prep.source` is not set.
     """
     if section.source is None:
         raise UserError("data_prep.source is not set", "give files, folders or globs; or 'world' for the built-in text")
-    tokenizer = getattr(section, "tokenizer", None)
-    if tokenizer is not None and tokenizer.model is None:
-        raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
 
 
 def paths(section: SourceSection) -> list[str]:

@@ -69,8 +69,14 @@ class TokenizerFolder:
         return template
 
 
-def provide_tokenizer(model: str, into: Path) -> TokenizerFolder:
-    """Put the tokenizer called `tiny`, or a copy of the user's own, into a folder beside the data."""
+def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
+    """Put the tokenizer called `tiny`, or a copy of the user's own, into a folder beside the data.
+
+    Raises:
+        UserError: `model` is None, or a folder without a tokenizer.
+    """
+    if model is None:
+        raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
     if model == TINY:
         save_tokenizer(into)
         return TokenizerFolder(into)

@@ -58,15 +58,13 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
     for field in fields:
         if field not in known:
             raise UserError(f"model: NemotronHConfig has no field '{field}'", did_you_mean(field, known))
-    return NemotronHConfig(
-        **{
-            "vocab_size": len(tokenizer),
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-            **fields,
-        }
-    )
+    values: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return NemotronHConfig(**(values | fields))
 
 
 def load_model(path: Path, engine: Any) -> PreTrainedModel:

@@ -83,8 +83,8 @@ def _preview_inputs(
         if reference is None:
             continue
         try:
-            inputs[role] = store.resolve(reference, family=run.family)
-            shown[role] = inputs[role].reference
+            found = store.resolve(reference, family=run.family)
+            inputs[role], shown[role] = found, found.reference
         except UserError as error:
             shown[role] = f"{reference} (missing{_instead(step, role, run)})"
             if not _instead(step, role, run):

@@ -67,6 +67,7 @@ def make_plan(step: "Step", arguments: Arguments) -> Plan:
 def run_section(step: "Step", composed: Composed) -> RunSection:
     """The section that names the artifacts, which is needed before the rest can be resolved."""
     schema = step.schema.model_fields["run"].annotation
+    assert isinstance(schema, type) and issubclass(schema, RunSection)
     return validate(schema, resolve_section(composed.tree, "run"), _below(composed.origins, "run"))
 
 

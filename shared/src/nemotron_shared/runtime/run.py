@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -66,7 +66,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def open_run(directory: Path, name: str, *, saves_on_stop: bool, fresh: bool) -> Iterator[Run]:
+def open_run(directory: Path, name: str, *, saves_on_stop: bool, fresh: bool) -> Generator[Run]:
     """Enter a run's folder under a lock.
 
     Args:
@@ -87,7 +87,7 @@ def open_run(directory: Path, name: str, *, saves_on_stop: bool, fresh: bool) ->
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Generator[None]:
     with (directory / LOCK_NAME).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,7 +104,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _stop_signals(run: Run) -> Iterator[None]:
+def _stop_signals(run: Run) -> Generator[None]:
     """The first signal asks the loop to save and stop; the second ends the process."""
 
     def request(number: int, frame: FrameType | None) -> None:

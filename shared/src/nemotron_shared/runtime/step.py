@@ -20,6 +20,7 @@ from typing import Any
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.references import as_yaml
+from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
@@ -77,7 +78,7 @@ class Step:
     verb: str
     directory: Path
     description: str
-    schema: type
+    schema: type[Section]
     produces: str
     artifact_type: ArtifactType
     sections: tuple[str, ...]
@@ -121,8 +122,9 @@ class Step:
         plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
         if plan.finished is not None:
             say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
-            distributed.on_rank_zero(lambda: plan.store.use_again(plan.finished))
-            return plan.finished, True
+            finished = plan.finished
+            distributed.on_rank_zero(lambda: plan.store.use_again(finished))
+            return finished, True
         fresh = plan.config.run.force
         with open_run(plan.run_directory, plan.name, saves_on_stop=self.verb == "train", fresh=fresh) as run:
             distributed.on_rank_zero(lambda: write_text(run.directory / "config.yaml", as_yaml(plan.values)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import Dataset, SequentialSampler
+from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer
 from transformers.integrations import TensorBoardCallback
 
@@ -27,8 +27,8 @@ class ScheduledTrainer(Trainer):
 
     stage_config: Any
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> SequentialSampler:
-        return SequentialSampler(train_dataset if train_dataset is not None else self.train_dataset)  # type: ignore[arg-type]
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The schedule of the config instead of the Trainer's."""
@@ -36,8 +36,9 @@ class ScheduledTrainer(Trainer):
         return self.lr_scheduler
 
 
-def make_scheduler(config: Any, optimizer: torch.optim.Optimizer) -> LambdaLR:
-    """Learning-rate schedule of a stage's config."""
+def make_scheduler(config: Any, optimizer: torch.optim.Optimizer | None) -> LambdaLR:
+    """Learning-rate schedule of a stage's config, on an optimizer that the Trainer has made."""
+    assert optimizer is not None
     return LambdaLR(optimizer, learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters))
 
 

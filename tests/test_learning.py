@@ -1,0 +1,25 @@
+"""Learning is real: the README's command, unshortened, and what each stage must have added."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support import nemotron
+
+LEAST_GAIN = 0.15
+
+
+@pytest.mark.slow
+def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
+    run(*nemotron("super3", "pipeline", "-c", "tiny"))
+    file = tmp_path / "home" / "artifacts" / "super3-eval-results" / "v1" / "results.json"
+    results = json.loads(file.read_text())
+    assert results["tasks"]["sums"]["n_unique"] >= 200
+    scores = {entry["model"]: entry for entry in results["scores"] if entry["task"] == "sums"}
+    for before, after in pairwise(("base", "sft", "rl")):
+        assert scores[after]["value"] - scores[before]["value"] >= LEAST_GAIN
+        assert scores[after]["ci95"][0] > scores[before]["ci95"][1]
+    assert results["overlap"]["sums"]["found"] == 0
+    facts = {entry["model"]: entry["value"] for entry in results["scores"] if entry["task"] == "facts"}
+    assert facts["base"] > facts["random"] + 0.3

@@ -1,0 +1,97 @@
+"""The whole pipeline, short: what it makes, what a rerun reuses, what a change redoes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import SHORT, nemotron
+
+SHORT_PIPELINE = [f"{stage}.{override}" for stage, overrides in SHORT.items() for override in overrides]
+ARTIFACTS = {
+    "super3-pretrain-data", "super3-pretrain-model", "super3-sft-data", "super3-sft-model",
+    "super3-rl-data", "super3-rl-model", "super3-eval-data", "super3-eval-results",
+}  # fmt: skip
+
+
+def versions(home: Path) -> dict[str, int]:
+    return {folder.name: len(list(folder.glob("v*"))) for folder in (home / "artifacts").iterdir()}
+
+
+@pytest.mark.slow
+def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    pipeline = nemotron("super3", "pipeline", "-c", "tiny", *SHORT_PIPELINE)
+
+    first = run(*pipeline)
+    assert versions(home) == dict.fromkeys(ARTIFACTS, 1)
+    assert [f"{number}/7" in first.stderr for number in range(1, 8)] == [True] * 7
+    page = (home / "reports" / "super3.html").read_text()
+    results = json.loads((home / "artifacts" / "super3-eval-results" / "v1" / "results.json").read_text())
+    assert list(results["models"]) == ["random", "base", "sft", "rl"]
+    assert results["overlap"]["sums"]["found"] == 0
+    assert len(results["overlap"]["sums"]["checked_against"]) == 3
+    assert "super3-rl-model:v1" in page
+    assert "src=" not in page
+
+    again = run(*pipeline)
+    assert again.stderr.count("unchanged: using") == 8
+    assert versions(home) == dict.fromkeys(ARTIFACTS, 1)
+
+    run(*pipeline, "rl.optimizer.lr=1e-3")
+    changed = {name for name, count in versions(home).items() if count == 2}
+    assert changed == {"super3-rl-model", "super3-eval-results"}
+
+    back = run(*pipeline)
+    assert back.stderr.count("unchanged: using") == 8
+    shown = json.loads(run(*nemotron("artifacts", "show", "super3-rl-model", "--json")).stdout)
+    assert shown["version"] == 1
+
+    assert run(*nemotron("artifacts", "verify")).returncode == 0
+    lineage = run(*nemotron("artifacts", "lineage", "super3-eval-results:v1")).stdout
+    assert all(f"{name}:v1" in lineage for name in ARTIFACTS)
+    assert "world:documents" in lineage
+    mermaid = run(*nemotron("artifacts", "lineage", "super3-eval-results", "--mermaid")).stdout
+    assert mermaid.startswith("flowchart") or mermaid.startswith("graph")
+
+    alone = run(*nemotron("super3", "eval", "-c", "tiny", *SHORT["eval"], "run.model=sft:v1", "-t", "sums"))
+    assert "asking after SFT" in alone.stderr
+    run(*nemotron("super3", "data", "prep", "rl", "-c", "tiny", *SHORT["rl"], "--force"))
+    assert versions(home)["super3-rl-data"] == 2
+
+
+@pytest.mark.slow
+def test_own_questions_and_answers_go_through_the_whole_pipeline(run, tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Ann has {a} pens and gets {b} more. How many?", "answer": f"{a} + {b} = {a + b}\n#### {a + b}"}
+        for a in range(2, 22)
+        for b in range(2, 22)
+    ]
+    lines = [json.dumps(row) for row in rows]
+    lines.insert(7, '{"question": "no answer here"}')
+    (tmp_path / "problems.jsonl").write_text("\n".join(lines) + "\n")
+    run(*nemotron(
+        "super3", "pipeline", "-c", "qa", "data_prep.source=problems.jsonl", "data_prep.on_bad_row=reject",
+        "pretrain.train.train_iters=12", "sft.train.train_iters=6", "rl.train.train_iters=2",
+        "rl.train.eval_interval=2", "rl.grpo.max_new_tokens=8", "rl.grpo.num_prompts_per_step=4",
+        "eval.evaluation.max_new_tokens=8",
+    ))  # fmt: skip
+    artifacts = tmp_path / "home" / "artifacts"
+    for stage in ("pretrain", "sft", "rl", "eval"):
+        rejected = (artifacts / f"super3-{stage}-data" / "v1" / "rejected.jsonl").read_text().splitlines()
+        assert [json.loads(line)["line"] for line in rejected] == [8], stage
+    losses = [
+        json.loads(line) for line in (artifacts / "super3-pretrain-model/v1/metrics.jsonl").read_text().splitlines()
+    ]
+    trained = [entry["loss"] for entry in losses if "loss" in entry]
+    assert trained[-1] < trained[0] - 0.5
+    results = json.loads((artifacts / "super3-eval-results" / "v1" / "results.json").read_text())
+    assert results["overlap"]["questions"]["found"] == 0
+    assert results["tasks"]["questions"]["n"] >= 8
+
+
+@pytest.mark.slow
+def test_a_failing_step_stops_the_pipeline_and_keeps_what_is_finished(run, tmp_path: Path) -> None:
+    result = run(*nemotron("super3", "pipeline", "-c", "tiny", *SHORT_PIPELINE, "sft.optimizer.lrr=1"), ok=False)
+    assert result.returncode == 2
+    assert "step 3 of 7 (sft data prep) ended with exit code 2" in result.stderr
+    assert versions(tmp_path / "home") == {"super3-pretrain-data": 1, "super3-pretrain-model": 1}
