@@ -10,13 +10,13 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export UV_PROJECT_ENVIRONMENT=$scratch/environment NEMOTRON_HOME=$scratch/home
 
-uv sync --package "nemotron-$stage" --extra "" --locked --quiet 2>/dev/null ||
-    uv sync --package "nemotron-$stage" --locked --quiet
-if [ "$stage" = shared ]; then
-    uv run --package nemotron-shared --extra torch --with pytest --with hypothesis pytest -q shared/tests
-    exit
-fi
-uv run --package "nemotron-$stage" --with pytest pytest -q "stages/$stage/tests"
+extra=()
+[ "$stage" = shared ] && extra=(--extra torch)
+tests=stages/$stage/tests
+[ "$stage" = shared ] && tests=shared/tests
+uv sync --package "nemotron-$stage" "${extra[@]}" --locked --quiet
+uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with hypothesis pytest -q "$tests"
+[ "$stage" = shared ] && exit
 
 # Small enough for every commit; the full tiny pipeline has a test of its own.
 short=(-c tiny)

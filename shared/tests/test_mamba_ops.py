@@ -164,6 +164,17 @@ def test_half_precision_is_computed_in_float32(autocast):
     assert (got - want).norm() < 4e-3 * want.norm()  # only the rounding of the result
 
 
+def test_training_works_after_a_scan_in_inference_mode():
+    inputs = {name: t.requires_grad_() for name, t in scan_inputs(1, 13, 2, 2, 1, 2).items()}
+    mamba_scan.causal.cache_clear()
+    with torch.inference_mode():
+        before = ops.mamba_chunk_scan_combined(**inputs, chunk_size=13, dt_softplus=True)
+    after = ops.mamba_chunk_scan_combined(**inputs, chunk_size=13, dt_softplus=True)
+    after.sum().backward()
+    assert torch.equal(before, after)
+    assert inputs["A"].grad is not None
+
+
 def test_convolution_is_the_one_of_torch():
     x, weight, bias = numbers(2, 6, 9), numbers(6, 4, seed=1), numbers(6, seed=2)
     for layout in (x, x.mT.contiguous().mT):

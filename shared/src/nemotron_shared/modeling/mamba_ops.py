@@ -147,7 +147,7 @@ def selective_state_update(
     decay = torch.exp(step[..., None] * unexpanded(A).to(dtype))
     new = state.mul_(decay) if state.dtype == dtype else state.to(dtype) * decay
     by_group = new.unflatten(1, (B.shape[1], -1))
-    by_group.addcmul_((step * x.to(dtype)).view(*by_group.shape[:4], 1), B.to(dtype)[:, :, None, None])
+    by_group.addcmul_((step * x.to(dtype)).reshape(*by_group.shape[:4], 1), B.to(dtype)[:, :, None, None])
     if new is not state:
         state.copy_(new)
     seen = (by_group * C.to(dtype)[:, :, None, None]).reshape(-1, size)

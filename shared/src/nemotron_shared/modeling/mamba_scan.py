@@ -89,8 +89,9 @@ def build_decay(dt: Tensor, A: Tensor, runs: Tensor | None, tile: int) -> Decay:
 @cache
 def causal(tile: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """`mask` and `reach` (see `Decay`) of a row that holds one document."""
-    reach = torch.ones(tile, tile, dtype=dtype, device=device).tril_()
-    return torch.zeros_like(reach).masked_fill_(reach == 0, -math.inf), reach
+    with torch.inference_mode(False):  # made while generating, they must still serve training
+        reach = torch.ones(tile, tile, dtype=dtype, device=device).tril_()
+        return torch.zeros_like(reach).masked_fill_(reach == 0, -math.inf), reach
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:

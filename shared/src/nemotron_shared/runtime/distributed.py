@@ -27,20 +27,31 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+class _Alone:
+    """Whether rank 0 works by itself just now, while the other ranks wait for its answer."""
+
+    now = False
+
+
 def on_rank_zero(work: Callable[[], Result]) -> Result:
     """Run `work` on rank 0 and give its (picklable) result to every rank.
 
+    Inside `work`, this function and `barrier` do not wait for the other ranks, which are waiting already.
+
     A `UserError` on rank 0 is raised there; the other ranks exit with the same code and say nothing twice.
     """
-    if world_size() == 1:
+    if world_size() == 1 or _Alone.now:
         return work()
     _join()
     message: list[Any] = [None, None]
     if rank() == 0:
+        _Alone.now = True
         try:
             message = [work(), None]
         except UserError as error:
             message = [None, error]
+        finally:
+            _Alone.now = False
     _broadcast(message)
     result, error = message
     if error is not None:
@@ -61,7 +72,7 @@ def any_rank(flag: bool) -> bool:
 
 def barrier() -> None:
     """Wait until every rank is here."""
-    if world_size() > 1:
+    if world_size() > 1 and not _Alone.now:
         import torch
 
         torch.distributed.barrier()

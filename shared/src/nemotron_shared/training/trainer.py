@@ -95,7 +95,7 @@ def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]
         "dataloader_pin_memory": torch.cuda.is_available(),
         "remove_unused_columns": False,
         "save_total_limit": None,
-        "ddp_find_unused_parameters": True,  # a batch need not reach every expert
+        "ddp_find_unused_parameters": False,
     }
 
 
