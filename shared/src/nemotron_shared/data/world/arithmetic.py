@@ -19,7 +19,7 @@ from nemotron_shared.data.world.split import is_held_out
 MAX_TERM = 9
 MAX_TOTAL = 30
 TERMS_OF_A_PROBLEM = (4,)
-HELD_OUT_ONE_IN = 8
+HELD_OUT_ONE_IN = 6
 
 _EXPRESSION = re.compile(r"\d+(?:[+-]\d+)+")
 
