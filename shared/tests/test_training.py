@@ -10,6 +10,7 @@ from nemotron_shared.data.indexed_dataset import IndexedDataset, IndexedDatasetW
 from nemotron_shared.data.packed import pack_row
 from nemotron_shared.runtime.metrics import MetricsLog
 from nemotron_shared.training import checkpoints
+from nemotron_shared.training.blended_rows import BlendedRows, choose
 from nemotron_shared.training.document_rows import DocumentRows
 from nemotron_shared.training.packed_rows import PackedCollator, PackedRows
 from nemotron_shared.training.schedule import learning_rate_factor
@@ -123,3 +124,21 @@ def test_the_collator_keeps_documents_and_padding_apart() -> None:
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
     assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9], [-100, 3, -100, -100, -100]]
     assert batch["seq_idx"].tolist()[0] == [0, 0, 0, 1, 1]
+
+
+def test_a_blend_keeps_to_its_weights_at_every_length() -> None:
+    weights = np.array([5.0, 3.0, 1.5, 0.5])
+    chosen = choose(weights, 5000)
+    for length in (100, 1000, 5000):
+        counts = np.bincount(chosen[:length], minlength=4)
+        assert np.abs(counts - length * weights / weights.sum()).max() <= 6
+
+
+def test_each_part_of_a_blend_is_read_in_its_own_order(documents: IndexedDataset) -> None:
+    parts = [DocumentRows([documents], 5, 100, seed=3), DocumentRows([documents], 5, 100, seed=4)]
+    blend = BlendedRows(parts, [2.0, 1.0], num_rows=60)
+    for part in range(2):
+        mine = [index for index in range(60) if blend.choice[index] == part]
+        for place, index in enumerate(mine):
+            assert blend[index]["input_ids"].tolist() == parts[part][place]["input_ids"].tolist()
+    assert blend.realised_shares() == pytest.approx([2 / 3, 1 / 3], abs=0.03)

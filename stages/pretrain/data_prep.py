@@ -7,20 +7,23 @@ A row is an object with a text, {"text": "Mira lives in Oster."}. It becomes one
 the end-of-text id after it, in the split that the hash of its text decides.
 """
 
+import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter, write_blend
+from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter, IndexedStats, write_blend
 from nemotron_shared.data.rejects import Rejects
 from nemotron_shared.data.rows import describe_sources, open_rows, split_key
-from nemotron_shared.data.sources import Row
+from nemotron_shared.data.sources import BlendEntry, Row, load_blend
 from nemotron_shared.data.split import Split
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import pretrain_documents
@@ -34,21 +37,38 @@ SHARD = "shard_000000"
 BATCH_ROWS = 1000
 
 
+@dataclass(frozen=True)
+class Part:
+    """One data set of a blend; without a blend there is one."""
+
+    name: str
+    weight: float
+    settings: PretrainData
+    only: str | None = None
+    """The split that all its rows belong to; None: each row by its hash."""
+
+
 def prepare(task: Task) -> Outcome:
-    """Write one shard per split, with counts of what was read and what was not used."""
+    """Write one shard per data set and split, with counts of what was read and what was not used."""
     settings: PretrainData = task.config.data_prep
     output = task.run.fresh_output()
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     counts: Counter[str] = Counter()
+    blend: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+    splits: defaultdict[str, Counter[str]] = defaultdict(Counter)
     with Rejects(output / "rejected.jsonl") as rejects:
-        rows = open_rows(settings, pretrain_documents, settings.world_documents, rejects)
-        documents = _documents(rows, settings, rejects, counts)
-        splits = write_splits(documents, settings, tokenizer, output, counts)
-    if "train" not in splits:
-        raise UserError("no document is left for training", f"see why each was rejected: {output / 'rejected.jsonl'}")
+        for part in parts_of(settings):
+            rows = open_rows(part.settings, pretrain_documents, settings.world_documents, rejects)
+            documents = _documents(rows, part.settings, rejects, counts)
+            for split, stats in write_part(part, documents, tokenizer, output, counts).items():
+                blend[split].append((part.weight, f"{split}/{part.name}"))
+                splits[split] += Counter(documents=stats.documents, tokens=stats.tokens)
+    if "train" not in blend:
+        raise UserError("no document is left for training", "see the reasons in rejected.jsonl")
+    write_blend(output / "blend.json", blend)
     metadata = {
         "total_tokens": sum(split["tokens"] for split in splits.values()),
-        "splits": splits,
+        "splits": {name: dict(split) for name, split in splits.items()},
         "counts": {**counts, "rejected": dict(rejects.count_by_reason)},
         "vocab_size": tokenizer.vocab_size,
     }
@@ -57,25 +77,64 @@ def prepare(task: Task) -> Outcome:
     return Outcome(output, metadata)
 
 
-def write_splits(
-    documents: Iterable[Document],
-    settings: PretrainData,
-    tokenizer: TokenizerFolder,
-    output: Path,
-    counts: Counter[str],
-) -> dict[str, dict[str, int]]:
-    """Tokenise and write; gives documents and tokens of each split that is not empty."""
-    split = Split(settings.split.model_dump(), salt="questions")
+def parts_of(settings: PretrainData) -> list[Part]:
+    """The data sets to read: those of a blend file, or the one source.
+
+    Raises:
+        UserError: the blend file is not of its form.
+    """
+    file = blend_file(settings)
+    if file is None:
+        return [Part(SHARD, 1.0, settings)]
+    blend = load_blend(file)
+    parts = [_part(entry, settings, None) for entry in blend.datasets or []]
+    for split in SPLITS:
+        parts += [_part(entry, settings, split) for entry in getattr(blend, split) or []]
+    return parts
+
+
+def _part(entry: BlendEntry, settings: PretrainData, only: str | None) -> Part:
+    changed = {"source": entry.path, "text_field": entry.text_field}
+    return Part(entry.name, entry.weight, settings.model_copy(update=changed), only)
+
+
+def blend_file(settings: PretrainData) -> Path | None:
+    """The source, where it is a blend: a JSON file whose content is one object over several lines or lists."""
+    source = settings.source
+    if not isinstance(source, str) or not source.endswith(".json") or not Path(source).is_file():
+        return None
+    try:
+        content = json.loads(Path(source).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None  # JSON lines
+    return Path(source) if isinstance(content, dict) and {"datasets", *SPLITS} & set(content) else None
+
+
+def write_part(
+    part: Part, documents: Iterable[Document], tokenizer: TokenizerFolder, output: Path, counts: Counter[str]
+) -> dict[str, IndexedStats]:
+    """Tokenise and write one data set; gives the figures of each split that is not empty."""
+    split = Split(part.settings.split.model_dump(), salt="questions")
     writers: dict[str, IndexedDatasetWriter] = {}
     with ExitStack() as stack:
-        for key, ids in _encode(documents, settings, tokenizer, counts):
-            name = split.of(key)
+        for key, ids in _encode(documents, part.settings, tokenizer, counts):
+            name = part.only or split.of(key)
             if name not in writers:
-                writer = IndexedDatasetWriter(output / name / SHARD, tokenizer.vocab_size)
+                writer = IndexedDatasetWriter(output / name / part.name, tokenizer.vocab_size)
                 writers[name] = stack.enter_context(writer)
             writers[name].add_document(ids)
-    write_blend(output / "blend.json", {name: [(1.0, f"{name}/{SHARD}")] for name in SPLITS if name in writers})
-    return {name: {"documents": w.stats.documents, "tokens": w.stats.tokens} for name, w in writers.items()}
+    return {name: writer.stats for name, writer in writers.items()}
+
+
+def sources(config: PretrainConfig) -> list[Source]:
+    """Every file that is read, the blend file included."""
+    settings = config.data_prep
+    file = blend_file(settings)
+    if file is None:
+        return describe_sources(settings, "documents", settings.world_documents)
+    own = settings.model_copy(update={"source": str(file)})
+    parts = [describe_sources(part.settings, "documents", 0) for part in parts_of(settings)]
+    return [*describe_sources(own, "blend", 0), *(source for part in parts for source in part)]
 
 
 def _documents(
@@ -154,7 +213,7 @@ STEP = Step(
     produces="{family}-pretrain-data",
     artifact_type="PretrainBlendsArtifact",
     sections=("data_prep",),
-    sources=lambda config: describe_sources(config.data_prep, "documents", config.data_prep.world_documents),
+    sources=sources,
     work=prepare,
 )
 

@@ -5,6 +5,7 @@ from transformers import TrainingArguments, default_data_collator
 from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
 from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
 from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.blended_rows import BlendedRows
 from nemotron_shared.training.document_rows import DocumentRows
 from nemotron_shared.training.threads import set_threads
 from nemotron_shared.training.trainer import (
@@ -41,11 +42,16 @@ def train(task: Task) -> Outcome:
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 
 
-def _rows(task: Task, split: str, num_rows: int) -> DocumentRows | None:
-    """Rows of one split; None, said aloud, where the split is empty."""
+def _rows(task: Task, split: str, num_rows: int) -> BlendedRows | None:
+    """Rows of one split in the proportions of the blend; None, said aloud, where the split is empty."""
     entries = read_blend(task.input("data").path / "blend.json").get(split)
     if not entries:
         task.run.say(f"the {split} split is empty")
         return None
-    documents = [IndexedDataset(prefix) for _, prefix in entries]
-    return DocumentRows(documents, task.config.train.seq_length, num_rows, task.config.run.seed)
+    seq_length, seed = task.config.train.seq_length, task.config.run.seed
+    parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed) for _, prefix in entries]
+    rows = BlendedRows(parts, [weight for weight, _ in entries], num_rows)
+    if len(entries) > 1:
+        shares = zip(entries, rows.realised_shares(), strict=True)
+        task.run.say(f"{split}: " + ", ".join(f"{prefix.name} {share:.1%}" for (_, prefix), share in shares))
+    return rows

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from nemotron_shared.data.tokenizer_folder import copy_tokenizer
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.modeling.architecture import load_architecture
-from nemotron_shared.modeling.mamba_install import announce, install_cpu_ops
+from nemotron_shared.modeling.cpu_experts import register_cpu_experts
+from nemotron_shared.modeling.mamba_install import announce, install_cpu_ops, lift_time_step_limit
+from nemotron_shared.runtime.run import say
 
 disable_progress_bar()  # our own progress line is the only one
 # Libraries that call each other's renamed settings; nothing a user could change.
@@ -34,18 +37,38 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Any) 
     """
     config = nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
     refuse_if_too_large(config, section.architecture)
-    install_cpu_ops()
     announce(count_parameters(config), engine.allow_reference_kernels)
-    set_seed(seed)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=engine.attn_implementation)
+    return _from_config(config, seed, engine)
 
 
 def random_like(path: Path, seed: int, engine: Any) -> PreTrainedModel:
     """The architecture of a model folder with weights drawn from `seed`."""
-    install_cpu_ops()
     config = AutoConfig.from_pretrained(path, local_files_only=True)
+    if isinstance(config, NemotronHConfig):
+        config.time_step_min = NemotronHConfig().time_step_min  # the initialisation draws above it
+    return _from_config(config, seed, engine)
+
+
+@cache
+def _install_kernels() -> None:
+    """Choose the Mamba code once per process, and say which it is."""
+    say(install_cpu_ops())
+
+
+def _from_config(config: Any, seed: int, engine: Any) -> PreTrainedModel:
+    _install_kernels()
     set_seed(seed)
-    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=engine.attn_implementation)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **_implementations(config, engine))
+    lift_time_step_limit(model)
+    return model
+
+
+def _implementations(config: Any, engine: Any) -> dict[str, str]:
+    """Which attention and experts code runs; the experts of our own only where there is no GPU."""
+    chosen = {"attn_implementation": engine.attn_implementation}
+    if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():
+        chosen["experts_implementation"] = register_cpu_experts()
+    return chosen
 
 
 def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
@@ -69,10 +92,12 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
 
 def load_model(path: Path, engine: Any) -> PreTrainedModel:
     """A model from a Hugging Face folder, in float32."""
-    install_cpu_ops()
+    _install_kernels()
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, local_files_only=True, attn_implementation=engine.attn_implementation
+        path, dtype=torch.float32, local_files_only=True, **_implementations(config, engine)
     )
+    lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
 

@@ -1,8 +1,8 @@
 """Questions whose answer can be checked: for RL, and held out for evaluation.
 
-    {"question": "What is 7+5-3?", "expected_answer": "9", "key": "5+7-3"}
-    {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
-     "answer": 0, "key": "town of Mira"}
+{"question": "What is 7+5-3?", "expected_answer": "9", "key": "5+7-3"}
+{"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
+ "answer": 0, "key": "town of Mira"}
 """
 
 from collections.abc import Iterator

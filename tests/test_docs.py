@@ -1,0 +1,284 @@
+"""What the documents say is true: commands run, tables show the configs' values, links lead somewhere.
+
+A command that would train is run with `--dry-run`; the preparation of a reader's own files is run in earnest.
+Files that the examples name are written first, from the documents' own blocks where they show them.
+"""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from documents import DOCUMENTS, Command, all_blocks, anchors, blocks, commands, name_of, prose, tables
+from omegaconf import OmegaConf
+from support import ROOT, STAGES, nemotron
+
+from nemotron_shared.artifacts import Producer, Store
+from nemotron_shared.cli.main import main
+from nemotron_shared.cli.table import FAMILIES
+from nemotron_shared.config.compose import compose, leaf_keys
+from nemotron_shared.data.tokenizer import save_tokenizer
+
+COMMANDS = commands()
+PROGRAMS = {"nemotron", "python", "torchrun"}
+MEMBERS = ("shared", *STAGES)
+NOT_MADE_YET = {"docs/report.png"}
+TEXTS = {"web/a.jsonl": '{"text": "Mira lives in Oster."}\n', "books/a.txt": "Tova keeps a goat.\n"}
+
+
+def stage_steps(command: Command) -> bool:
+    """Whether a command runs steps of a stage, and not `nemotron artifacts`, `nemotron report` or `--help`."""
+    return any(word in FAMILIES or "stages" in re.split(r"[./]", word) for word in command.words) and not (
+        "artifacts" in command.words or "report" in command.words
+    )
+
+
+def prepares_own_files(command: Command) -> bool:
+    """Whether a command only prepares files of the reader's, which takes a moment."""
+    return "prep" in command.words and any(word.startswith("data_prep.source=") for word in command.words)
+
+
+def call_here(command: Sequence[str], stdout: object = None) -> int:
+    """Run `python -m stages.sft.train ...` in this process, which saves a second for each of many commands."""
+    assert command[1] == "-m"
+    return importlib.import_module(command[2]).STEP.main(command[3:])
+
+
+def execute(command: Command) -> int:
+    """Run a command, dry where it would train, and return its exit code."""
+    program, *rest = command.words
+    if stage_steps(command) and not prepares_own_files(command) and not {"-d", "--dry-run"} & set(rest):
+        rest.append("--dry-run")
+    if program == "nemotron":
+        return main(rest)
+    if program == "torchrun":
+        rest = [word for word in rest if not re.fullmatch(r"--nproc-per-node=\d+", word)]
+        module = rest[0].removesuffix(".py").replace("/", ".")
+        return call_here([sys.executable, "-m", module, *rest[1:]])
+    assert program == "python"
+    rest = [str(ROOT / word) if word.endswith(".py") else word for word in rest]
+    return subprocess.run([sys.executable, *rest], check=False).returncode
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which every artifact of super3 exists, for commands that look at what has been made."""
+    store = Store.open(str(tmp_path_factory.mktemp("made")))
+    for stage in STAGES:
+        for verb in ("data_prep", "train"):
+            step = importlib.import_module(f"stages.{stage}.{verb}").STEP
+            if step.artifact_type == "EvalResultsArtifact":
+                continue
+            folder = store.home / "work"
+            folder.mkdir()
+            (folder / "file").write_text(f"{stage} {verb}")
+            producer = Producer(stage, verb, "0", "0", "", "", None, f"python -m {step.module}", {})
+            name = step.produces.format(family="super3")
+            store.publish(folder, name=name, type=step.artifact_type, fingerprint=name, producer=producer)
+    store.set_alias("super3-sft-model", 1, "best")
+    return store.home
+
+
+@pytest.fixture
+def place(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Command], None]:
+    """Go where a command can run: the examples' files are there, and with `-c` a store of nothing."""
+
+    def prepare(command: Command) -> None:
+        titled = [block for language in ("jsonl", "yaml") for block in all_blocks(language) if block.title]
+        for name, text in {**TEXTS, **{block.title: block.text for block in titled}}.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        for folder in ("my-tokenizer", "my-model"):
+            save_tokenizer(tmp_path / folder)
+        if not {"-c", "--config"} & set(command.words):
+            shutil.copytree(made, tmp_path / "home")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+        monkeypatch.setattr("nemotron_shared.cli.launch.run_process", call_here)
+
+    return prepare
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.words[0] in PROGRAMS], ids=str)
+def test_a_command_of_the_documents_runs(place, capfd: pytest.CaptureFixture[str], command: Command) -> None:
+    if command.words[1].startswith("benchmarks/"):
+        assert (ROOT / command.words[1]).is_file(), command.places
+        return
+    place(command)
+    code = execute(command)
+    assert code == 0, f"{command.places}: {command}\n{''.join(capfd.readouterr())}"
+
+
+def is_script(words: tuple[str, ...]) -> bool:
+    """A script of ours: there, executable, without a syntax error, called with members that exist."""
+    path = ROOT / words[0]
+    good = path.is_file() and os.access(path, os.X_OK) and set(words[1:]) <= set(MEMBERS)
+    return good and subprocess.run(["bash", "-n", str(path)], check=False).returncode == 0
+
+
+def is_pytest(words: tuple[str, ...]) -> bool:
+    """Paths that exist, and the one marker."""
+    return all((ROOT / word).exists() for word in words[1:] if word not in {"-m", "not slow"})
+
+
+def is_changed(words: tuple[str, ...]) -> bool:
+    """`ci/changed.py`, run where it needs no other branch."""
+    command = [sys.executable, str(ROOT / "ci" / "changed.py"), "--all"]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return len(words) == 3 and words[2] in {"--all", "origin/main"} and json.loads(found) == list(MEMBERS)
+
+
+def is_installation(words: tuple[str, ...]) -> bool:
+    """What needs a network or changes the environment that this test runs in."""
+    return words in {("python3", "-m", "pip", "install", "uv"), ("uv", "sync")}
+
+
+def is_version(words: tuple[str, ...]) -> bool:
+    """`uv version` would edit the repository."""
+    return (
+        words[2] == "--package" and words[3].removeprefix("nemotron-") in MEMBERS and words[4:] == ("--bump", "minor")
+    )
+
+
+# Commands that are looked at and not run, by how they begin.
+LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
+    ("python3", "-m"): is_installation,
+    ("python3", "ci/changed.py"): is_changed,
+    ("uv", "sync"): is_installation,
+    ("uv", "version"): is_version,
+    ("pytest",): is_pytest,
+    ("ci/check.sh",): is_script,
+    ("ci/stage.sh",): is_script,
+    ("ci/release.sh",): is_script,
+    (".ci/run",): is_script,
+}
+
+
+def test_every_other_command_is_known_and_could_run() -> None:
+    for command in COMMANDS:
+        if command.words[0] not in PROGRAMS:
+            checks = [check for start, check in LOOKED_AT.items() if command.words[: len(start)] == start]
+            assert len(checks) == 1, f"{command.places[0]}: no check for the command: {command}"
+            assert checks[0](command.words), f"{command.places[0]}: could not run: {command}"
+
+
+def test_the_commands_were_seen() -> None:
+    assert len(COMMANDS) >= 60
+    assert sum(command.words[0] in PROGRAMS for command in COMMANDS) >= 48
+    assert sum("stages" in place for command in COMMANDS for place in command.places) >= 24
+
+
+def test_links_lead_somewhere() -> None:
+    seen = 0
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose(document)):
+            file, _, anchor = target.partition("#")
+            path = (document.parent / file).resolve() if file else document
+            seen += 1
+            if not target.startswith("http") and name_of(path) not in NOT_MADE_YET:
+                assert path.exists(), f"{name_of(document)}: {target}"
+                assert not anchor or anchor in anchors(path), f"{name_of(document)}: {target}"
+    assert seen >= 25
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_no_figure_is_missing(document: Path) -> None:
+    lines = enumerate(document.read_text(encoding="utf-8").splitlines(), start=1)
+    assert [number for number, line in lines if "FIGURE" in line] == []
+
+
+def raw(stage: str, config: str) -> dict[str, object]:
+    """Values by dotted key, references as they are written."""
+    tree = compose(ROOT / "stages" / stage / "config", config, []).tree
+    content = OmegaConf.to_container(tree, resolve=False)
+    found = {}
+    for key in leaf_keys(tree):
+        node = content
+        for part in key.split("."):
+            node = node[part]  # type: ignore[index,call-overload]
+        found[key] = node
+    return found
+
+
+def read(cell: str) -> object:
+    return yaml.safe_load(cell.strip("`"))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_settings_tables_show_the_values_of_the_configs(stage: str) -> None:
+    readme, default, tiny = ROOT / "stages" / stage / "README.md", raw(stage, "default"), raw(stage, "tiny")
+    rows = [row for table in tables(readme, "| key | meaning | default | tiny |") for row in table]
+    assert [row[0].strip("`") for row in rows] == list(dict.fromkeys(row[0].strip("`") for row in rows))
+    assert {row[0].strip("`") for row in rows} == set(default)
+    for key, meaning, *shown in rows:
+        name = key.strip("`")
+        assert len(meaning) > 5
+        assert read(shown[0]) == default[name], f"{stage}: {name}: default"
+        assert (read(shown[1]) if shown[1] else default[name]) == tiny[name], f"{stage}: {name}: tiny"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_qa_table_shows_what_qa_changes(stage: str) -> None:
+    tiny, qa = raw(stage, "tiny"), raw(stage, "qa")
+    (rows,) = tables(ROOT / "stages" / stage / "README.md", "| key | tiny | qa |")
+    shown = {key.strip("`"): (read(before), read(after)) for key, before, after in rows}
+    assert shown == {key: (tiny[key], qa[key]) for key in tiny if tiny[key] != qa[key]}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_engines_table_is_honest(stage: str) -> None:
+    (rows,) = tables(ROOT / "stages" / stage / "README.md", "| engine | library | state |")
+    there = {row[0].strip("`") for row in rows if row[2] != "Not there yet."}
+    assert there == set(importlib.import_module(f"stages.{stage}.train").ENGINES)
+
+
+def test_the_file_map_names_everything() -> None:
+    found = [block for block in blocks(ROOT / "README.md") if any(line.startswith("uv.lock") for line in block.lines)]
+    named = {line.split()[0].rstrip("/") for line in found[0].lines}
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {".git"}
+    present = {
+        path.name for path in ROOT.iterdir() if path.is_file() or any(file.is_file() for file in path.rglob("*"))
+    }
+    assert {name for name in present - ignored if not name.endswith(".egg-info")} == {
+        name.partition("/")[0] for name in named
+    }
+
+
+def test_artifact_names_of_the_documents_are_made_by_a_step() -> None:
+    steps = [
+        importlib.import_module(f"stages.{stage}.{verb}").STEP for stage in STAGES for verb in ("data_prep", "train")
+    ]
+    known = {step.produces.format(family=family) for step in steps for family in FAMILIES}
+    seen = set()
+    for document in DOCUMENTS:
+        names = re.findall(r"\b(?:super3|nano3|super49b)-[a-z]+-[a-z]+\b", document.read_text(encoding="utf-8"))
+        assert set(names) <= known, f"{name_of(document)}: {set(names) - known}"
+        seen |= set(names)
+    assert len(seen) >= 8
+
+
+def test_examples_of_data_are_valid() -> None:
+    rows = [line for language in ("json", "jsonl") for block in all_blocks(language) for line in objects(block.text)]
+    assert len(rows) >= 15
+    assert tomllib.loads((ROOT / "env.toml.example").read_text())["wandb"]["project"] == "nemotron"
+
+
+def objects(text: str) -> list[dict]:
+    """One object over many lines, or one per line."""
+    return [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
+
+
+def test_what_is_not_there_yet_is_refused(run) -> None:
+    for option in ("--run", "--batch"):
+        result = run(*nemotron("super3", "sft", "-c", "tiny", option, "YOUR-CLUSTER"), ok=False)
+        assert result.returncode == 2
+        assert option in result.stderr
