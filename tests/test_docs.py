@@ -92,7 +92,7 @@ def place(tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     """Go where a command can run: the examples' files are there, and with `-c` a store of nothing."""
 
     def prepare(command: Command) -> None:
-        titled = [block for language in ("jsonl", "yaml") for block in all_blocks(language) if block.title]
+        titled = [block for language in ("json", "jsonl", "yaml") for block in all_blocks(language) if block.title]
         for name, text in {**TEXTS, **{block.title: block.text for block in titled}}.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
@@ -171,8 +171,8 @@ def test_every_other_command_is_known_and_could_run() -> None:
 
 
 def test_the_commands_were_seen() -> None:
-    assert len(COMMANDS) >= 60
-    assert sum(command.words[0] in PROGRAMS for command in COMMANDS) >= 48
+    assert len(COMMANDS) >= 70
+    assert sum(command.words[0] in PROGRAMS for command in COMMANDS) >= 57
     assert sum("stages" in place for command in COMMANDS for place in command.places) >= 24
 
 

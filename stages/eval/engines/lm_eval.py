@@ -1,5 +1,6 @@
 """Ask one model with EleutherAI's lm-eval, in this process, offline."""
 
+import logging
 import math
 import os
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
-from lm_eval import simple_evaluate
+from lm_eval import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
@@ -27,6 +28,9 @@ FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
 Samples = dict[str, list[dict[str, Any]]]
 
 
+logging.getLogger("lm_eval").setLevel(logging.ERROR)
+
+
 class QuietLM(HFLM):
     """An HFLM without progress bars; it takes the switch per call only."""
 
@@ -37,6 +41,9 @@ class QuietLM(HFLM):
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+
+    def _loglikelihood_tokens(self, requests: list[Any], disable_tqdm: bool = True, **options: Any) -> list[Any]:
+        return super()._loglikelihood_tokens(requests, disable_tqdm=True, **options)
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Log-likelihood of each whole text."""
@@ -49,17 +56,15 @@ def evaluate_model(task: Task, model: Artifact | None, tasks: dict[str, dict[str
     lm = _language_model(task, model)
     samples: Samples = {}
     for name, about in tasks.items():
-        results = simple_evaluate(
-            model=lm,
-            tasks=[task_definition(name, about, task.config.evaluation, lm.tokenizer)],
-            task_manager=TaskManager(include_defaults=False, verbosity="ERROR"),
+        definition = task_definition(name, about, task.config.evaluation, lm.tokenizer)
+        # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
+        results = evaluate(
+            lm=lm,
+            task_dict=TaskManager(include_defaults=False).load([definition]),
             limit=task.config.evaluation.limit,
             bootstrap_iters=0,
             log_samples=True,
             apply_chat_template=about["kind"] == "generate",
-            random_seed=task.config.run.seed,
-            numpy_random_seed=task.config.run.seed,
-            torch_random_seed=task.config.run.seed,
             verbosity="ERROR",
         )
         found = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
@@ -97,6 +102,7 @@ def task_definition(name: str, about: dict[str, Any], settings: Any, tokenizer: 
         "dataset_path": "json",
         "dataset_kwargs": {"data_files": {"test": str(Path(about["file"]).resolve())}},
         "test_split": "test",
+        "num_fewshot": 0,
         "metadata": {"version": 1.0},
     }
     if about["kind"] == "choice":
