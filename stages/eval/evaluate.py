@@ -35,6 +35,7 @@ def evaluate(task: Task, evaluate_model: EvaluateModel) -> Outcome:
     tasks = chosen_tasks(task)
     models = models_to_score(task)
     for index, (name, model) in enumerate(models.items()):
+        task.run.stop_if_requested()
         if index % distributed.world_size() == distributed.rank():
             _score_model(task, name, model, tasks, evaluate_model)
     distributed.barrier()

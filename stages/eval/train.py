@@ -7,6 +7,8 @@ python stages/eval/train.py run.model=sft:v2 evaluation.limit=100
 import sys
 from pathlib import Path
 
+from nemotron_shared.data.rows import own_files
+from nemotron_shared.modeling.architecture import own_file
 from nemotron_shared.runtime.engine import load_engine
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import data_prep
@@ -36,6 +38,7 @@ STEP = Step(
     consumes=("data", "model"),
     optional=("base", "sft"),
     prepare=data_prep.STEP,
+    sources=lambda config: own_files(own_file(config.model.architecture)),
     work=run,
 )
 

@@ -7,6 +7,8 @@ python stages/pretrain/train.py -c tiny train.train_iters=100 optimizer.lr=1e-3
 import sys
 from pathlib import Path
 
+from nemotron_shared.data.rows import own_files
+from nemotron_shared.modeling.architecture import own_file
 from nemotron_shared.runtime.engine import load_engine
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.pretrain import data_prep
@@ -33,6 +35,7 @@ STEP = Step(
     sections=("engine", "model", "train", "optimizer", "scheduler", "checkpoint"),
     consumes=("data",),
     prepare=data_prep.STEP,
+    sources=lambda config: own_files(own_file(config.model.architecture)),
     work=train,
 )
 

@@ -7,6 +7,8 @@ python stages/sft/train.py run.model=/models/nemotron train.train_iters=500
 import sys
 from pathlib import Path
 
+from nemotron_shared.data.rows import own_files
+from nemotron_shared.modeling.architecture import own_file
 from nemotron_shared.runtime.engine import load_engine
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft import data_prep
@@ -33,6 +35,7 @@ STEP = Step(
     sections=("engine", "model", "train", "optimizer", "scheduler", "checkpoint"),
     consumes=("data", "model"),
     prepare=data_prep.STEP,
+    sources=lambda config: own_files(own_file(config.model.architecture)),
     work=train,
 )
 

@@ -56,6 +56,7 @@ def evaluate_model(task: Task, model: Artifact | None, tasks: dict[str, dict[str
     lm = _language_model(task, model)
     samples: Samples = {}
     for name, about in tasks.items():
+        task.run.stop_if_requested()
         definition = task_definition(name, about, task.config.evaluation, lm.tokenizer)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
@@ -78,7 +79,8 @@ def _language_model(task: Task, artifact: Artifact | None) -> HFLM:
         model, tokenizer = load_model(artifact.path, config.engine), load_tokenizer(artifact.path)
     else:
         model, tokenizer = _random_weights(task)
-    device = "cuda" if config.engine.device == "auto" and torch.cuda.is_available() else "cpu"
+    on_gpu = config.engine.device == "auto" and torch.cuda.is_available()
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu"
     return QuietLM(
         pretrained=model.to(device).eval(), tokenizer=tokenizer, batch_size=config.evaluation.batch_size, device=device
     )

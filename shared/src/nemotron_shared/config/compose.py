@@ -123,6 +123,8 @@ def _composition_error(
         return UserError(f"{path.name}: {_first_line(error)}")
     with _hydra(path.parent):
         known = list(leaf_keys(hydra_compose(path.stem, overrides=_search_path(path, config_dir))))
+    if any(name == key or name.startswith(f"{key}.") for name in known):
+        return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
     return UserError(f"{COMMAND_LINE}: unknown key '{key}'", did_you_mean(key, known, "see --dry-run for all keys"))
 
 

@@ -49,6 +49,8 @@ def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str,
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
         return f"{where}: missing key '{key}'\n  set it, or begin the file with 'defaults: [default, _self_]'"
+    if isinstance(details["input"], dict) and details["type"] == "value_error":
+        return f"{where}: {details['msg'].removeprefix('Value error, ')}"
     message = details["msg"].removeprefix("Value error, ")
     return f"{where}: {key or 'config'}: {message} (got {details['input']!r})" if key else f"{where}: {message}"
 

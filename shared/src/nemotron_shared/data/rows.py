@@ -1,13 +1,15 @@
 """The rows of a data preparation: from the built-in world, or from the user's files."""
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Source
-from nemotron_shared.config.schema import SourceSection
+from nemotron_shared.config.schema import SourceSection, TokenizerSection
 from nemotron_shared.data.rejects import Rejects
 from nemotron_shared.data.sources import Row, read_rows, source_digests
-from nemotron_shared.digest import json_digest
+from nemotron_shared.data.tokenizer_folder import FILES
+from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
 
 WORLD = "world"
@@ -28,6 +30,13 @@ def open_rows(section: SourceSection, world: WorldRows, world_rows: int, rejects
     return read_rows(paths(section), limit=section.sample, on_bad=section.on_bad_row, rejects=refused)
 
 
+def own_files(*named: str | None) -> list[Source]:
+    """Manifest entries for the user's own files that a config names: a template, an architecture, a tokenizer."""
+    files = [Path(name) for name in named if name is not None and Path(name).exists()]
+    inside = [path for file in files for path in (tree_files(file) if file.is_dir() else [file])]
+    return [Source(str(path), file_digest(path), {}) for path in inside]
+
+
 def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> str:
     """What decides the split of a row: the configured field, a `key` that the world gives, or its own text."""
     if section.key_field is None:
@@ -41,10 +50,13 @@ def require_source(section: SourceSection) -> None:
     """Refuse a data preparation that has nothing to read.
 
     Raises:
-        UserError: `data_prep.source` is not set.
+        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set.
     """
     if section.source is None:
         raise UserError("data_prep.source is not set", "give files, folders or globs; or 'world' for the built-in text")
+    tokenizer = getattr(section, "tokenizer", None)
+    if tokenizer is not None and tokenizer.model is None:
+        raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
 
 
 def paths(section: SourceSection) -> list[str]:
@@ -55,7 +67,16 @@ def paths(section: SourceSection) -> list[str]:
 def describe_sources(section: SourceSection, kind: str, world_rows: int) -> list[Source]:
     """Manifest entries for what is read; raises UserError where a file is missing."""
     require_source(section)
+    tokenizer = getattr(section, "tokenizer", None)
+    own = own_files(getattr(section, "chat_template", None), *_tokenizer_files(tokenizer))
     if section.source != WORLD:
-        return [Source(**entry) for entry in source_digests(paths(section))]
+        return [*(Source(**entry) for entry in source_digests(paths(section))), *own]
     identity = {"world": kind, "seed": section.seed, "rows": world_rows}
-    return [Source(f"{WORLD}:{kind}", json_digest(identity), identity)]
+    return [Source(f"{WORLD}:{kind}", json_digest(identity), identity), *own]
+
+
+def _tokenizer_files(tokenizer: TokenizerSection | None) -> list[str]:
+    """The files of a tokenizer folder that data preparation copies; it may hold a whole model besides."""
+    if tokenizer is None or tokenizer.model is None:
+        return []
+    return [str(Path(tokenizer.model) / name) for name in FILES]

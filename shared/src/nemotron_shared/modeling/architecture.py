@@ -10,13 +10,19 @@ from nemotron_shared.errors import UserError, did_you_mean
 FOLDER = Path(__file__).parent / "architectures"
 
 
+def own_file(name_or_path: str) -> str | None:
+    """The path, where an architecture is the user's own file and not a name."""
+    return name_or_path if name_or_path.endswith((".yaml", ".yml")) else None
+
+
 def load_architecture(name_or_path: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """Fields of an architecture by name (`tiny`, `nano3`, `super3`) or from the user's own YAML file.
 
     Raises:
         UserError: there is no such architecture, or its file is not a mapping.
     """
-    path = Path(name_or_path) if name_or_path.endswith((".yaml", ".yml")) else FOLDER / f"{name_or_path}.yaml"
+    own = own_file(name_or_path)
+    path = FOLDER / f"{name_or_path}.yaml" if own is None else Path(own)
     if not path.is_file():
         known = sorted(file.stem for file in FOLDER.glob("*.yaml"))
         remedy = did_you_mean(name_or_path, known, f"there are: {', '.join(known)}; or give the path of a YAML file")

@@ -4,6 +4,7 @@ Nothing is written. The exit code is 0 only when the step could start.
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,7 @@ def _collect(problems: list[str], check: Callable[[], None]) -> None:
 def exact_command(module: str, arguments: Arguments, processes: int) -> str:
     """The command that does what the preview shows, here."""
     options = ["-c", arguments.config, *arguments.overrides]
-    return " ".join([*launch_command(module, max(processes, distributed.world_size())), *options])
+    return shlex.join([*launch_command(module, max(processes, distributed.world_size())), *options])
 
 
 def _as_text(preview: Preview) -> str:

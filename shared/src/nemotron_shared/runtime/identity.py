@@ -24,13 +24,15 @@ def code_digest(stage_directory: Path) -> str:
         f"{root.name}/{path.relative_to(root).as_posix()}": file_digest(path)
         for root in (shared, stage_directory)
         for path in tree_files(root)
-        if path.suffix in {".py", ".jinja"} and _makes_results(path.relative_to(root))
+        if _makes_results(path.relative_to(root))
     }
     return json_digest(files)
 
 
 def _makes_results(path: Path) -> bool:
-    return path.parts[0] not in PRESENTATION and "tests" not in path.parts and "build" not in path.parts
+    if path.parts[0] in PRESENTATION or {"tests", "build"} & set(path.parts):
+        return False
+    return path.suffix == ".py" or path.parent.name == "architectures"
 
 
 def producer(stage: str, verb: str, stage_directory: Path, config_digest: str) -> Producer:

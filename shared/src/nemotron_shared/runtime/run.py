@@ -44,6 +44,11 @@ class Run:
         """One line for people, from rank 0 only."""
         say(f"[{self.name}] {line}")
 
+    def stop_if_requested(self) -> None:
+        """End here, between two pieces of work that are each kept, when a signal asked for it."""
+        if self.stop_requested:
+            raise Stopped(f"[{self.name}] stopped", "run the same command again to continue")
+
     def forget(self) -> None:
         """Remove everything but the lock."""
         for path in self.directory.iterdir():
@@ -111,7 +116,7 @@ def _stop_signals(run: Run) -> Generator[None]:
         if run.stop_requested:
             raise KeyboardInterrupt
         run.stop_requested = True
-        run.say(f"{signal.Signals(number).name}: saving a checkpoint, then stopping (again to stop at once)")
+        run.say(f"{signal.Signals(number).name}: saving, then stopping (again to stop at once)")
 
     before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -1,5 +1,6 @@
 """Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -85,7 +86,7 @@ def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]
         "save_strategy": "steps",
         "save_steps": config.checkpoint.save_interval,
         "logging_steps": 1,
-        "report_to": ["wandb"] if config.logger.wandb_project else [],
+        "report_to": _reporters(config.logger.wandb_project),
         "seed": config.run.seed,
         "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
         "bf16": config.engine.dtype == "bfloat16",
@@ -97,6 +98,16 @@ def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]
         "save_total_limit": None,
         "ddp_find_unused_parameters": False,
     }
+
+
+def _reporters(wandb_project: str | None) -> list[str]:
+    if wandb_project is None:
+        return []
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            f"logger.wandb_project={wandb_project}: the package wandb is not installed", "pip install wandb"
+        )
+    return ["wandb"]
 
 
 def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
