@@ -4,9 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from datasets import Dataset
-from torch.optim.lr_scheduler import LambdaLR
 from trl import GRPOConfig, GRPOTrainer
 
 from nemotron_shared.data.tokenizer_folder import provide_tokenizer
@@ -16,9 +14,9 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.threads import set_threads
 from nemotron_shared.training.trainer import (
+    StageTrainer,
     callbacks,
     last_values,
-    make_scheduler,
     train_to_end,
     trainer_settings,
 )
@@ -26,15 +24,8 @@ from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig
 
 
-class ScheduledGRPOTrainer(GRPOTrainer):
-    """A GRPOTrainer that follows our learning-rate schedule."""
-
-    stage_config: RLConfig
-
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
-        """The schedule of the config instead of the Trainer's."""
-        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)
-        return self.lr_scheduler
+class ScheduledGRPOTrainer(StageTrainer, GRPOTrainer):
+    """A GRPOTrainer with our schedule and our way to resume."""
 
 
 def train(task: Task) -> Outcome:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import PrinterCallback, Trainer
+from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
 from transformers.integrations import TensorBoardCallback
 
 from nemotron_shared.errors import UserError
@@ -20,21 +20,34 @@ from nemotron_shared.training.callback import RunCallback
 from nemotron_shared.training.schedule import learning_rate_factor
 
 
-class ScheduledTrainer(Trainer):
+class StageTrainer:
+    """What our Trainers change in the library's, whichever of them it is: the schedule, and how weights are resumed."""
+
+    stage_config: Any
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """The schedule of the config instead of the Trainer's."""
+        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)  # ty: ignore[unresolved-attribute]
+        return self.lr_scheduler
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load every weight, or fail.
+
+        A checkpoint is written under the names of the published models, which differ from those in memory. The
+        Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
+        """
+        saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
+        (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[unresolved-attribute]
+
+
+class ScheduledTrainer(StageTrainer, Trainer):
     """A Trainer that reads rows in the order of the dataset and follows our learning-rate schedule.
 
     The datasets shuffle themselves from a seed, so the n-th row is known without drawing the ones before it.
     """
 
-    stage_config: Any
-
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
-
-    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
-        """The schedule of the config instead of the Trainer's."""
-        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)
-        return self.lr_scheduler
 
 
 def make_scheduler(config: Any, optimizer: torch.optim.Optimizer | None) -> LambdaLR:
