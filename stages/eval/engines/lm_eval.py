@@ -42,8 +42,8 @@ class QuietLM(HFLM):
         """Log-likelihood of each continuation, and whether it is the greedy one."""
         return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
 
-    def _loglikelihood_tokens(self, requests: list[Any], disable_tqdm: bool = True, **options: Any) -> list[Any]:
-        return super()._loglikelihood_tokens(requests, disable_tqdm=True, **options)
+    def _loglikelihood_tokens(self, *args: Any, **options: Any) -> list[Any]:
+        return super()._loglikelihood_tokens(*args, **options | {"disable_tqdm": True})
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Log-likelihood of each whole text."""

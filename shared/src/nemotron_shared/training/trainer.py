@@ -27,7 +27,7 @@ class StageTrainer:
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The schedule of the config instead of the Trainer's."""
-        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)  # ty: ignore[unresolved-attribute]
+        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)  # ty: ignore[missing-attribute]
         return self.lr_scheduler
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -37,7 +37,7 @@ class StageTrainer:
         Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
         """
         saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
-        (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[unresolved-attribute]
+        (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
 
 
 class ScheduledTrainer(StageTrainer, Trainer):
