@@ -1,8 +1,10 @@
 """Questions whose answer can be checked: for RL, and held out for evaluation.
 
-{"question": "What is 7+5-3?", "expected_answer": "9", "key": "5+7-3"}
-{"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
- "answer": 0, "key": "town of Mira"}
+    {"question": "What is 7+5-3+8?", "expected_answer": "17", "key": "5+7+8-3"}
+    {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
+     "answer": 0, "key": "town of Mira"}
+
+A stem is the sentence that states the fact, up to its value: what a base model can complete.
 """
 
 from collections.abc import Iterator

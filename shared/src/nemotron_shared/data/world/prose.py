@@ -1,13 +1,9 @@
 """Documents to pretrain on: prose about the people of a world, and sums.
 
-    Mira lives in Oster. They work as a baker. Mira plays the flute. Tova keeps a goat.
+    Mira lives in Oster. The job of Mira is baker. Mira plays the flute. Tova keeps a goat. ...
 
-    3+14-5
-    3+14=17
-    17-5=12
-    12
-
-    8+9-2=15
+    5+4+9+1: 9 18 19
+    8+9-2+1=16
     17-5=12
 
 Prose names every fact. Whole prose documents are held out for bits per byte, sums by their key.
