@@ -7,74 +7,64 @@ A row is an object with a text, {"text": "Mira lives in Oster."}. It becomes one
 the end-of-text id after it, in the split that the hash of its text decides.
 """
 
-import json
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter, IndexedStats, write_blend
-from nemotron_shared.data.rejects import Rejects
-from nemotron_shared.data.rows import describe_sources, open_rows, split_key
-from nemotron_shared.data.sources import BlendEntry, Row, load_blend
-from nemotron_shared.data.split import Split
+from nemotron_shared.data.blends import BlendEntry, find_blend, load_blend, realised_weights
+from nemotron_shared.data.encoders import EncoderChoice, choose_encoder
+from nemotron_shared.data.indexed_dataset import write_blend
+from nemotron_shared.data.indexed_merge import merge_pairs
+from nemotron_shared.data.prep.finish import Totals, finish, place
+from nemotron_shared.data.prep.plan import Shard, make_shards
+from nemotron_shared.data.prep.progress import rejected_text
+from nemotron_shared.data.prep.receipts import Receipt, shard_folder
+from nemotron_shared.data.prep.sample import sample_rows
+from nemotron_shared.data.prep.shards import Setting, run_shards
+from nemotron_shared.data.rows import describe_sources, input_files
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import pretrain_documents
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
+from stages.pretrain.documents import DocumentWork, Part, Vocabulary, text_of
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
-Document = tuple[str, str]  # what decides its split, and its text
+DIRECTORY = Path(__file__).resolve().parent
 SPLITS = ("train", "valid", "test")
-SHARD = "shard_000000"
-BATCH_ROWS = 1000
-
-
-@dataclass(frozen=True)
-class Part:
-    """One data set of a blend; without a blend there is one."""
-
-    name: str
-    weight: float
-    settings: PretrainData
-    only: str | None = None
-    """The split that all its rows belong to; None: each row by its hash."""
+ENDINGS = (".bin", ".idx")
+ONE_SOURCE = "documents"
+"""Name of the data set where no blend gives names."""
 
 
 def prepare(task: Task) -> Outcome:
-    """Write one shard per data set and split, with counts of what was read and what was not used."""
+    """Write token shards for each data set and split, with counts of what was read and what was not used."""
     settings: PretrainData = task.config.data_prep
     output = task.run.fresh_output()
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
-    counts: Counter[str] = Counter()
-    blend: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
-    splits: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    with Rejects(output / "rejected.jsonl") as rejects:
-        for part in parts_of(settings):
-            rows = open_rows(part.settings, pretrain_documents, settings.world_documents, rejects)
-            documents = _documents(rows, part.settings, rejects, counts)
-            for split, stats in write_part(part, documents, tokenizer, output, counts).items():
-                blend[split].append((part.weight, f"{split}/{part.name}"))
-                splits[split] += Counter(documents=stats.documents, tokens=stats.tokens)
-    if "train" not in blend:
-        raise UserError("no document is left for training", "see the reasons in rejected.jsonl")
-    write_blend(output / "blend.json", blend)
-    metadata = {
-        "total_tokens": sum(split["tokens"] for split in splits.values()),
-        "splits": {name: dict(split) for name, split in splits.items()},
-        "counts": {**counts, "rejected": dict(rejects.count_by_reason)},
-        "vocab_size": tokenizer.vocab_size,
-    }
+    parts = parts_of(settings)
+    world = task.run.checkpoints / "world.jsonl"
+    files = [input_files(part.settings, world, pretrain_documents, settings.world_documents) for part in parts]
+    shards = make_shards(files, settings.shard_mb << 20, settings.sample)
+    choice = choose_encoder(tokenizer, sample_texts(shards, parts), settings.tokenizer.backend)
+    if line := choice.announcement():
+        task.run.say(line)
+    work = DocumentWork(tuple(parts), vocabulary_of(tokenizer, settings), choice.spec)
+    work.__dict__["encoder"] = choice.encoder  # loaded for the probe already; forked workers share it
+    setting = Setting.of(settings, task.run)
+    receipts = run_shards(shards, work, setting)
+    totals = finish(setting.directory, shards, receipts, output / "rejected.jsonl")
+    made = collect_pairs(parts, shards, receipts, setting.directory)
+    pairs = merge_each(made, output) if settings.merge else place_pairs(made, output)
+    write_blend(output / "blend.json", weigh(parts, pairs, output))
+    metadata = describe(parts, pairs, totals, tokenizer)
     write_json(output / "stats.json", metadata)
-    task.run.say(f"{counts['rows']:,} rows, {metadata['total_tokens']:,} tokens, {rejects.total} rejected")
-    return Outcome(output, metadata)
+    said = f"{totals.counts['rows']:,} rows, {metadata['total_tokens']:,} tokens, {choice.backend} {choice.version}"
+    task.run.say("; ".join(filter(None, [said, rejected_text(totals.rejected)])))
+    return Outcome(output, {**metadata, "encoder": encoder_metadata(choice)}, digests=digests_of(pairs, output))
 
 
 def parts_of(settings: PretrainData) -> list[Part]:
@@ -85,45 +75,153 @@ def parts_of(settings: PretrainData) -> list[Part]:
     """
     file = blend_file(settings)
     if file is None:
-        return [Part(SHARD, 1.0, settings)]
+        return [Part(ONE_SOURCE, 1.0, settings)]
     blend = load_blend(file)
-    parts = [_part(entry, settings, None) for entry in blend.datasets or []]
+    parts = [_part(entry, settings, None) for entry in blend.datasets]
     for split in SPLITS:
-        parts += [_part(entry, settings, split) for entry in getattr(blend, split) or []]
+        parts += [_part(entry, settings, split) for entry in getattr(blend, split)]
     return parts
 
 
 def _part(entry: BlendEntry, settings: PretrainData, only: str | None) -> Part:
-    changed = {"source": entry.path, "text_field": entry.text_field}
+    changed = {"source": entry.path, "subset": entry.subset, "hub_split": entry.split}
+    if entry.text_field is not None:
+        changed["text_field"] = entry.text_field
     return Part(entry.name, entry.weight, settings.model_copy(update=changed), only)
 
 
 def blend_file(settings: PretrainData) -> Path | None:
-    """The source, where it is a blend: a JSON file whose content is one object over several lines or lists."""
-    source = settings.source
-    if not isinstance(source, str) or not source.endswith(".json") or not Path(source).is_file():
-        return None
-    try:
-        content = json.loads(Path(source).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return None  # JSON lines
-    return Path(source) if isinstance(content, dict) and {"datasets", *SPLITS} & set(content) else None
+    """The source, where it is a blend: one of ours by name, or a JSON file of that form."""
+    return find_blend(settings.source, DIRECTORY / "config") if isinstance(settings.source, str) else None
 
 
-def write_part(
-    part: Part, documents: Iterable[Document], tokenizer: TokenizerFolder, output: Path, counts: Counter[str]
-) -> dict[str, IndexedStats]:
-    """Tokenise and write one data set; gives the figures of each split that is not empty."""
-    split = Split(part.settings.split.model_dump(), salt="questions")
-    writers: dict[str, IndexedDatasetWriter] = {}
-    with ExitStack() as stack:
-        for key, ids in _encode(documents, part.settings, tokenizer, counts):
-            name = part.only or split.of(key)
-            if name not in writers:
-                writer = IndexedDatasetWriter(output / name / part.name, tokenizer.vocab_size)
-                writers[name] = stack.enter_context(writer)
-            writers[name].add_document(ids)
-    return {name: writer.stats for name, writer in writers.items()}
+def sample_texts(shards: Sequence[Shard], parts: Sequence[Part]) -> list[str]:
+    """Some documents from all over the input, to compare tokenizer backends on."""
+    found = ((text_of(row, parts[shard.part].settings), shard) for shard, row in sample_rows(shards))
+    return [text for text, _ in found if isinstance(text, str)]
+
+
+def vocabulary_of(tokenizer: TokenizerFolder, settings: PretrainData) -> Vocabulary:
+    """How many ids, and which stand around a document."""
+    return Vocabulary(
+        tokenizer.vocab_size,
+        (tokenizer.special_id("bos_token"),) if settings.tokenizer.add_bos else (),
+        (tokenizer.special_id("eos_token"),) if settings.tokenizer.add_eos else (),
+    )
+
+
+def encoder_metadata(choice: EncoderChoice) -> dict[str, Any]:
+    """What encoded, for the manifest; it is no part of the result, which is the same with every backend."""
+    return {"backend": choice.backend, "version": choice.version, "probed": choice.probed, "skipped": choice.skipped}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A .bin and its .idx: where they are, what is in them, and their digests by ending."""
+
+    prefix: Path
+    documents: int
+    tokens: int
+    sha256: Mapping[str, str]
+
+
+Pairs = dict[str, dict[str, list[Pair]]]
+"""By split, by data set."""
+
+
+def collect_pairs(parts: Sequence[Part], shards: Sequence[Shard], receipts: Sequence[Receipt], made: Path) -> Pairs:
+    """What the workers wrote, in the order of the input.
+
+    Raises:
+        UserError: nothing is left for training.
+    """
+    pairs: Pairs = {split: {} for split in SPLITS if any(split in receipt.figures for receipt in receipts)}
+    for shard, receipt in zip(shards, receipts, strict=True):
+        for split, figures in receipt.figures.items():
+            digests = {ending: receipt.files[f"{split}{ending}"]["sha256"] for ending in ENDINGS}
+            pair = Pair(shard_folder(made, receipt.shard) / split, **figures, sha256=digests)
+            pairs[split].setdefault(parts[shard.part].name, []).append(pair)
+    if "train" not in pairs:
+        raise UserError("no document is left for training", "see the reasons in rejected.jsonl")
+    return pairs
+
+
+def place_pairs(pairs: Pairs, output: Path) -> Pairs:
+    """Give every pair its place, `<split>/<data set>/shard_000000`."""
+    return {
+        split: {
+            name: [_placed(pair, output / split / name / f"shard_{i:06d}") for i, pair in enumerate(found)]
+            for name, found in sets.items()
+        }
+        for split, sets in pairs.items()
+    }
+
+
+def _placed(pair: Pair, prefix: Path) -> Pair:
+    for ending in ENDINGS:
+        place(_beside(pair.prefix, ending), _beside(prefix, ending))
+    return replace(pair, prefix=prefix)
+
+
+def merge_each(pairs: Pairs, output: Path) -> Pairs:
+    """Write one pair for each data set and split, `<split>/<data set>`."""
+    return {
+        split: {name: [_merged(found, output / split / name)] for name, found in sets.items()}
+        for split, sets in pairs.items()
+    }
+
+
+def _merged(found: Sequence[Pair], prefix: Path) -> Pair:
+    merge_pairs([pair.prefix for pair in found], prefix)
+    return Pair(prefix, sum(pair.documents for pair in found), sum(pair.tokens for pair in found), {})
+
+
+def _beside(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)
+
+
+def digests_of(pairs: Pairs, output: Path) -> dict[str, str]:
+    """SHA-256 by name in the output, of the files that workers wrote."""
+    every = (pair for sets in pairs.values() for found in sets.values() for pair in found)
+    return {
+        _beside(pair.prefix, ending).relative_to(output).as_posix(): digest
+        for pair in every
+        for ending, digest in pair.sha256.items()
+    }
+
+
+def weigh(parts: Sequence[Part], pairs: Pairs, output: Path) -> dict[str, list[tuple[float, str]]]:
+    """The entries of blend.json. A data set's weight is shared out over its shards by their tokens, so that together
+    they get just that weight."""
+    return {
+        split: [
+            (weight * pair.tokens / sum(other.tokens for other in sets[name]), str(pair.prefix.relative_to(output)))
+            for name, weight in weights_of(parts, split).items()
+            for pair in sets.get(name, ())
+        ]
+        for split, sets in pairs.items()
+    }
+
+
+def weights_of(parts: Sequence[Part], split: str) -> dict[str, float]:
+    """Weight by data set, of those that may have documents in a split."""
+    return {part.name: part.weight for part in parts if part.only in (None, split)}
+
+
+def describe(parts: Sequence[Part], pairs: Pairs, totals: Totals, tokenizer: TokenizerFolder) -> dict[str, Any]:
+    """The contents of stats.json."""
+    tokens = {
+        split: {name: sum(pair.tokens for pair in found) for name, found in sets.items()}
+        for split, sets in pairs.items()
+    }
+    documents = {split: sum(p.documents for found in sets.values() for p in found) for split, sets in pairs.items()}
+    return {
+        "total_tokens": sum(sum(sets.values()) for sets in tokens.values()),
+        "splits": {split: {"documents": documents[split], "tokens": sum(tokens[split].values())} for split in pairs},
+        "weights": {split: realised_weights(weights_of(parts, split), tokens[split]) for split in pairs},
+        "counts": totals.as_metadata(),
+        "vocab_size": tokenizer.vocab_size,
+    }
 
 
 def sources(config: PretrainConfig) -> list[Source]:
@@ -137,77 +235,10 @@ def sources(config: PretrainConfig) -> list[Source]:
     return [*describe_sources(own, "blend", 0), *(source for part in parts for source in part)]
 
 
-def _documents(
-    rows: Iterable[Row], settings: PretrainData, rejects: Rejects, counts: Counter[str]
-) -> Iterator[Document]:
-    for row in rows:
-        counts["rows"] += 1
-        text = text_of(row, settings)
-        reason = _unusable(text, settings)
-        if reason is None:
-            yield split_key(row.value, settings, text), text
-        elif settings.on_bad_row == "reject" or reason == TOO_SHORT:
-            rejects.add(row.file, row.line, reason, str(row.value))
-        else:
-            raise UserError(f"{row.file}:{row.line}: {reason}", f"fields here: {', '.join(row.value)}; "
-                            "set data_prep.text_field, or data_prep.on_bad_row=reject")  # fmt: skip
-
-
-TOO_SHORT = "shorter than data_prep.min_doc_chars"
-
-
-def text_of(row: Row, settings: PretrainData) -> Any:
-    """The text of a row; None where a field is missing."""
-    if settings.text_template is None:
-        return row.value.get(settings.text_field)
-    try:
-        return settings.text_template.format(**row.value)
-    except KeyError:
-        return None
-
-
-def _unusable(text: Any, settings: PretrainData) -> str | None:
-    if text is None:
-        return f"no field '{settings.text_template or settings.text_field}'"
-    if not isinstance(text, str):
-        return "the text is not a string"
-    if not text:
-        return "the text is empty"
-    if settings.min_doc_chars and len(text) < settings.min_doc_chars:
-        return TOO_SHORT
-    return None
-
-
-def _encode(
-    documents: Iterable[Document], settings: PretrainData, tokenizer: TokenizerFolder, counts: Counter[str]
-) -> Iterator[tuple[str, np.ndarray]]:
-    before = [tokenizer.special_id("bos_token")] if settings.tokenizer.add_bos else []
-    after = [tokenizer.special_id("eos_token")] if settings.tokenizer.add_eos else []
-    for batch in _batches(documents):
-        encodings = tokenizer.tokenizer.encode_batch_fast([text for _, text in batch], add_special_tokens=False)
-        for (key, _), encoding in zip(batch, encodings, strict=True):
-            ids = encoding.ids
-            if settings.max_doc_tokens and len(ids) > settings.max_doc_tokens:
-                ids = ids[: settings.max_doc_tokens]
-                counts["cut to max_doc_tokens"] += 1
-            yield key, np.asarray([*before, *ids, *after])
-
-
-def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    batch: list[Document] = []
-    for document in documents:
-        batch.append(document)
-        if len(batch) == BATCH_ROWS:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
 STEP = Step(
     stage="pretrain",
     verb="data_prep",
-    directory=Path(__file__).resolve().parent,
+    directory=DIRECTORY,
     description=__doc__,
     schema=PretrainConfig,
     produces="{family}-pretrain-data",

@@ -7,17 +7,17 @@ from nemotron_shared.config.schema import (
     LoggerSection,
     ModelSection,
     OptimizerSection,
+    PreparedSection,
     RunSection,
     SchedulerSection,
     Section,
-    SourceSection,
     TokenizerSection,
     TrainSection,
     TransformersEngine,
 )
 
 
-class PretrainData(SourceSection):
+class PretrainData(PreparedSection):
     """How text becomes token shards."""
 
     world_documents: int = Field(ge=1)
@@ -30,6 +30,8 @@ class PretrainData(SourceSection):
     """Shorter documents are rejected and counted."""
     max_doc_tokens: int | None = Field(ge=1)
     """Longer documents are cut there and counted."""
+    merge: bool
+    """One bin/idx pair for each data set and split, instead of one for each shard."""
     tokenizer: TokenizerSection
 
 

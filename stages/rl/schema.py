@@ -9,16 +9,44 @@ from nemotron_shared.config.schema import (
     LocalEngine,
     LoggerSection,
     OptimizerSection,
+    PreparedSection,
     RandomModelSection,
     RunSection,
     SchedulerSection,
     Section,
-    SourceSection,
 )
 from stages.rl.rewards import REWARDS
 
 
-class RLData(SourceSection):
+class Holdout(Section):
+    """The last rows of the input as validation; at most one of the two is set."""
+
+    rows: int | None = Field(ge=1)
+    """So many rows."""
+    fraction: float | None = Field(gt=0, lt=1)
+    """This share of the rows, and at least one."""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether rows are held out by their place; if not, `split` divides them by hash."""
+        return self.rows is not None or self.fraction is not None
+
+    @model_validator(mode="after")
+    def one_at_most(self) -> "Holdout":
+        """A count and a share of the same rows contradict each other."""
+        if self.rows is not None and self.fraction is not None:
+            raise ValueError("data_prep.holdout: give rows or fraction, and null for the other")
+        return self
+
+
+class PlaceholderSources(Section):
+    """Where the source sets of placeholder rows are: a folder, a Parquet file, or `hf://org/name`."""
+
+    dapo: str | None
+    skywork: str | None
+
+
+class RLData(PreparedSection):
     """How questions become prompts with an expected answer."""
 
     world_problems: int = Field(ge=1)
@@ -32,7 +60,9 @@ class RLData(SourceSection):
     system_prompt: str | None
     """System message before each question."""
     agent: str
-    """Name of the NeMo-Gym agent that would verify the answer; written to each row's `agent_ref`."""
+    """Name of the NeMo-Gym agent that would verify the answer; written to the `agent_ref` of rows without one."""
+    placeholder_sources: PlaceholderSources
+    holdout: Holdout
 
 
 class TRLEngine(LocalEngine):

@@ -9,17 +9,17 @@ from nemotron_shared.config.schema import (
     LoggerSection,
     ModelSection,
     OptimizerSection,
+    PreparedSection,
     RunSection,
     SchedulerSection,
     Section,
-    SourceSection,
     TokenizerSection,
     TrainSection,
     TransformersEngine,
 )
 
 
-class SFTData(SourceSection):
+class SFTData(PreparedSection):
     """How chats become packed rows."""
 
     world_chats: int = Field(ge=1)

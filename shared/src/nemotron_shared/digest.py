@@ -5,16 +5,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-BLOCK_BYTES = 1 << 20
-
-
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def json_digest(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,8 +84,11 @@ class Artifact:
         return Source(self.path.as_uri(), self.manifest.digest, detail)
 
 
-def seal(directory: Path, *, links: bool) -> dict[str, FileEntry]:
-    """Make a finished folder safe to publish: no left-overs, everything on disk, every file hashed."""
+def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:
+    """Make a finished folder safe to publish: no left-overs, everything on disk, every file hashed.
+
+    `known` gives digests that were taken when the files were written, by their name in the folder.
+    """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder to publish")
     for leftover in directory.rglob(f"{TEMPORARY_PREFIX}*"):
@@ -98,7 +101,7 @@ def seal(directory: Path, *, links: bool) -> dict[str, FileEntry]:
         else:
             _sync_file(path)
 
-    table = file_table(directory, before=admit)
+    table = file_table(directory, before=admit, known=known)
     if not table:
         raise UserError(f"{directory}: holds no files to publish")
     for folder, _, _ in os.walk(directory):
@@ -125,16 +128,24 @@ def table_digest(files: dict[str, FileEntry]) -> str:
 
 
 def file_table(
-    root: Path, *, before: Callable[[Path], None] | None = None, hidden: bool = True
+    root: Path,
+    *,
+    before: Callable[[Path], None] | None = None,
+    hidden: bool = True,
+    known: Mapping[str, str] | None = None,
 ) -> dict[str, FileEntry]:
-    """Hash what `contents` finds. `before` is called with each path, and may refuse it, before it is read."""
+    """Hash what `contents` finds, unless its digest is known.
+
+    `before` is called with each path, and may refuse it, before it is read.
+    """
     table = {}
     for name, path in contents(root, hidden=hidden).items():
         if not path.is_file():
             raise UserError(f"{path}: not a file, or a link to none", "remove it, or link to files one by one")
         if before:
             before(path)
-        table[name] = FileEntry(file_digest(path), path.stat().st_size)
+        digest = (known or {}).get(name) or file_digest(path)
+        table[name] = FileEntry(digest, path.stat().st_size)
     return table
 
 

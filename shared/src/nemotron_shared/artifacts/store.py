@@ -123,14 +123,16 @@ class Store:
         metadata: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
         links: bool = False,
+        digests: Mapping[str, str] | None = None,
     ) -> Artifact:
         """Move a finished folder into the store as the next version of `name`. Safe to interrupt and repeat.
 
+        `digests`, SHA-256 by file name, are believed: whoever wrote the files took them then.
         `links` allows links to files, for zero-copy references to large raw data: relative ones within the
         folder, absolute ones out of it.
         """
         names.check_name(name)
-        files = seal(directory, links=links)
+        files = seal(directory, links=links, known=digests)
         manifest = Manifest(
             name=name,
             version=self._next_version(name),

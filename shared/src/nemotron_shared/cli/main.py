@@ -48,6 +48,11 @@ def dispatch(words: list[str]) -> int:
         from nemotron_shared.report.command import main as report
 
         return report(words[1:])
+    inspected = _inspect_words(words)
+    if inspected is not None:
+        from nemotron_shared.inspect.command import main as inspect
+
+        return inspect(inspected)
     request = parse(words)
     if request is None:
         return 0
@@ -59,6 +64,15 @@ def dispatch(words: list[str]) -> int:
 
     stage, verb = step_of(request.command)
     return run_step(stage, verb, request)
+
+
+def _inspect_words(words: list[str]) -> list[str] | None:
+    """What follows `data inspect`, or `MODEL data inspect`; None for any other command."""
+    if words[:2] == ["data", "inspect"]:
+        return words[2:]
+    if words[1:3] == ["data", "inspect"] and words[0] in FAMILIES:
+        return ["--family", words[0], *words[3:]]
+    return None
 
 
 def parse(words: list[str]) -> Request | None:
@@ -102,7 +116,9 @@ def _check_command(family: str, command: list[str]) -> None:
             f"no command '{wrong}' for {family}", did_you_mean(wrong, COMMANDS, f"there are: {', '.join(COMMANDS)}")
         )
     if command[0] == "data" and (len(command) != 3 or command[1] != "prep" or command[2] not in STAGES):
-        raise UserError(f"'{' '.join(command)}' is not a command", "say: data prep pretrain|sft|rl|eval")
+        raise UserError(
+            f"'{' '.join(command)}' is not a command", "say: data prep pretrain|sft|rl|eval, or data inspect PATH"
+        )
     if command[0] != "data" and len(command) != 1:
         raise UserError(f"'{command[1]}' after '{command[0]}' means nothing", "overrides are written key=value")
     stage = command[-1]

@@ -53,6 +53,8 @@ commands
   MODEL data prep STAGE          prepare the data of pretrain, sft, rl or eval
   MODEL pretrain | sft | rl      train
   MODEL eval [-t TASK ...]       evaluate; -t picks tasks and may be repeated
+  data inspect PATH [--html FILE]
+                                 look at prepared data: text, loss mask, lengths, duplicates
   artifacts [list|show|lineage|verify|alias|path]
                                  what has been made, from what
   report [--family NAME] [--out FILE]

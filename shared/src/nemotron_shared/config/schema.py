@@ -3,7 +3,7 @@
 A field has no default: `config/default.yaml` is the one place where defaults are written down.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,9 +13,14 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    how_not_what: ClassVar[tuple[str, ...]] = ()
+    """Keys that change how the work is done and not what comes out; they are no part of a result's identity."""
+
 
 class RunSection(Section):
     """What this run reads, where it writes, and how it starts."""
+
+    how_not_what = ("home", "force", "threads", "nproc_per_node", "data", "model")
 
     family: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Model family; the first part of artifact names (`super3-sft-model`)."""
@@ -48,6 +53,10 @@ class TokenizerSection(Section):
     """Begin each document with the beginning-of-text id."""
     add_eos: bool
     """End each document with the end-of-text id."""
+    backend: Literal["auto", "gigatoken", "fastokens", "tokenizers"]
+    """What encodes. `auto`: the fastest that gives exactly the ids of `tokenizers` on a sample of the data."""
+
+    how_not_what = ("backend",)
 
 
 class LocalEngine(Section):
@@ -174,6 +183,10 @@ class SourceSection(Section):
 
     source: str | list[str] | None
     """`world`, or paths: files, folders, globs, or a blend JSON."""
+    subset: str | None
+    """Configuration of a hub data set, for a source `hf://org/name`."""
+    hub_split: str | None
+    """Split of a hub data set to read, such as `train`."""
     sample: int | None = Field(ge=1)
     """Read at most this many rows (the world: make this many)."""
     on_bad_row: Literal["error", "reject"]
@@ -183,3 +196,16 @@ class SourceSection(Section):
     split: SplitSection
     key_field: str | None
     """Field whose hash decides a row's split. null: the row's own text or question."""
+
+
+class PreparedSection(SourceSection):
+    """Rows that are prepared in shards, by several workers."""
+
+    how_not_what = ("workers", "executor")
+
+    workers: int | None = Field(ge=1)
+    """Processes that share the work; the result does not depend on it. null: one for each CPU."""
+    executor: Literal["local", "ray"]
+    """`local`: processes of this machine. `ray`: tasks on a Ray cluster, joined or started here."""
+    shard_mb: int = Field(ge=1)
+    """Megabytes of input that one worker takes at a time."""

@@ -31,8 +31,20 @@ SPLITS = ("train", "valid", "test")
 REBUILD = "run data preparation again with --force"
 
 
+def pair_of(prefix: Path) -> tuple[Path, Path]:
+    """The .bin and the .idx file of a prefix."""
+    return _beside(prefix, ".bin"), _beside(prefix, ".idx")
+
+
 def _beside(prefix: Path, ending: str) -> Path:
     return prefix.with_name(prefix.name + ending)  # not with_suffix: a prefix may contain a dot
+
+
+def _as_stored(ids: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """uint32 and int32 ids below 2^31 have the same bytes, so most are not copied."""
+    if ids.dtype.kind in "iu" and ids.dtype.itemsize == dtype.itemsize:
+        return np.ascontiguousarray(ids).view(dtype)
+    return ids.astype(dtype)
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -72,18 +84,24 @@ class IndexedDatasetWriter:
 
     def add_document(self, ids: np.ndarray) -> None:
         """Append one document: a 1-D array of at least one id, each from 0 to vocab_size - 1."""
+        self.add_documents(ids, np.array([ids.size]))
+
+    def add_documents(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Append documents that lie back to back in `ids` (1-D), of at least one token each."""
         if self._bin is None:
-            raise ValueError("add_document() outside the with block")
-        if ids.ndim != 1 or ids.size == 0 or ids.dtype.kind not in "iu":
-            raise ValueError(f"a document is a non-empty 1-D array of integers, not {ids.dtype}{list(ids.shape)}")
-        if ids.min() < 0 or ids.max() >= self.vocab_size:
+            raise ValueError("add_documents() outside the with block")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise ValueError(f"documents are a 1-D array of integers, not {ids.dtype}{list(ids.shape)}")
+        if ids.size != lengths.sum() or (lengths < 1).any():
+            raise ValueError("a document is not empty, and the lengths add up to the ids")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
             raise UserError(
-                f"{self.prefix}: document {len(self._lengths)} holds token ids {ids.min()} to {ids.max()}, "
+                f"{self.prefix}: token ids {ids.min()} to {ids.max()} after document {len(self._lengths)} lie "
                 f"outside the vocabulary of {self.vocab_size}",
                 "prepare the data with the tokenizer whose vocabulary size is given",
             )
-        self._bin.write(ids.astype(self.dtype).tobytes())
-        self._lengths.append(ids.size)
+        self._bin.write(memoryview(_as_stored(ids, self.dtype)))
+        self._lengths.frombytes(np.ascontiguousarray(lengths, dtype="<i4").tobytes())
         self._tokens += ids.size
 
     def __enter__(self) -> Self:
@@ -102,17 +120,18 @@ class IndexedDatasetWriter:
                 raise UserError(f"{self.prefix}: no document to write", "add documents, or enlarge this split")
             # a kill between the two renames must not leave an old index beside new tokens
             _beside(self.prefix, ".idx").unlink(missing_ok=True)
-        self._write_index()
+        write_index(_beside(self.prefix, ".idx"), np.array(self._lengths, dtype="<i4"), self.dtype)
 
-    def _write_index(self) -> None:
-        lengths = np.array(self._lengths, dtype="<i4")
-        ends = np.cumsum(lengths, dtype="<i8") * self.dtype.itemsize
-        code = next(code for code, dtype in DTYPES.items() if dtype == self.dtype)
-        with open_atomic(_beside(self.prefix, ".idx")) as file:
-            file.write(HEADER.pack(MAGIC, 1, code, len(lengths), len(lengths) + 1))
-            file.write(lengths.tobytes())
-            file.write(np.concatenate([np.zeros(1, "<i8"), ends[:-1]]).tobytes())
-            file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+
+def write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
+    """Write the .idx of documents of one sequence each, given their tokens and the dtype of the .bin."""
+    ends = np.cumsum(lengths, dtype="<i8") * dtype.itemsize
+    code = next(code for code, known in DTYPES.items() if known == dtype)
+    with open_atomic(path) as file:
+        file.write(HEADER.pack(MAGIC, 1, code, len(lengths), len(lengths) + 1))
+        file.write(lengths.astype("<i4").tobytes())
+        file.write(np.concatenate([np.zeros(1, "<i8"), ends[:-1]]).tobytes())
+        file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
 
 
 class IndexedDataset:

@@ -7,7 +7,7 @@ Two sequences, 11 12 13 -> 21 22 2 and 14 15 -> 23 2, become one row:
     seq_start_id   0                 6              list<int32>: where each sequence starts
 
 A chat template's mask says whether the token itself was written by the assistant. It is shifted left by one, inside
-each sequence, exactly once: here, in `pack_row`. Nothing downstream shifts again.
+each sequence, exactly once: here, in `pack_row` and `add_bins`. Nothing downstream shifts again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nemotron_shared.atomic import open_atomic
+from nemotron_shared.data.packing import Bins
+from nemotron_shared.data.sequences import Sequences
 from nemotron_shared.errors import UserError, did_you_mean
 
 COLUMNS = {"input_ids": np.int32, "loss_mask": np.uint8, "seq_start_id": np.int32}
@@ -121,9 +123,29 @@ class PackedWriter:
             self._flush(self._writer)
 
     def _flush(self, writer: pq.ParquetWriter) -> None:
-        columns = [_column([getattr(row, name) for row in self._pending], name) for name in COLUMNS]
-        writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=self.row_group_size)
+        self._write(writer, [_column([getattr(row, name) for row in self._pending], name) for name in COLUMNS])
         self._pending.clear()
+
+    def add_bins(self, sequences: Sequences, bins: Bins) -> int:
+        """Append one row for each bin of `sequences`, a row group at a time; gives how many tokens count in the loss.
+
+        Raises:
+            UserError: a sequence of fewer than 2 tokens.
+        """
+        if self._writer is None or self._pending:
+            raise ValueError("add_bins() outside the with block, or after add()")
+        if (sequences.lengths < 2).any():
+            raise UserError(f"{self.path}: a sequence of fewer than 2 tokens cannot be packed", "drop it")
+        counted = 0
+        for first in range(0, len(bins), self.row_group_size):
+            columns, trained = _rows_of_bins(sequences, bins, first, min(first + self.row_group_size, len(bins)))
+            self._write(self._writer, columns)
+            counted += trained
+        self.rows += len(bins)
+        return counted
+
+    def _write(self, writer: pq.ParquetWriter, columns: list[pa.Array]) -> None:
+        writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=self.row_group_size)
 
     def __enter__(self) -> Self:
         file = self._stack.enter_context(open_atomic(self.path))
@@ -146,8 +168,29 @@ class PackedWriter:
 
 
 def _column(values: list[np.ndarray], name: str) -> pa.Array:
-    offsets = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    return pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(values).astype(COLUMNS[name])))
+    return _lists(name, np.concatenate(values), np.cumsum([0, *map(len, values)]))
+
+
+def _lists(name: str, values: np.ndarray, bounds: np.ndarray) -> pa.Array:
+    """Lists `values[bounds[i] : bounds[i + 1]]`."""
+    return pa.ListArray.from_arrays(bounds.astype(np.int32), pa.array(values.astype(COLUMNS[name], copy=False)))
+
+
+def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tuple[list[pa.Array], int]:
+    """The columns of rows `first` to `last`, and how many of their tokens count."""
+    bounds = bins.bounds[first : last + 1]
+    chosen = bins.order[bounds[0] : bounds[-1]]
+    bounds = bounds - bounds[0]
+    ids, mask = sequences.gather(chosen)
+    ends = np.cumsum(sequences.lengths[chosen])
+    edges = np.concatenate([[0], ends])
+    counts = np.empty_like(mask)
+    counts[:-1] = mask[1:]
+    counts[ends - 1] = 0
+    rows = edges[bounds]
+    starts = edges[:-1] - np.repeat(rows[:-1], np.diff(bounds))
+    columns = [("input_ids", ids, rows), ("loss_mask", counts, rows), ("seq_start_id", starts, bounds)]
+    return [_lists(*column) for column in columns], int(np.count_nonzero(counts))
 
 
 def write_packed(

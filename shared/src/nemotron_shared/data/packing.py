@@ -1,23 +1,40 @@
 """Put sequences of different lengths into bins of one size, so that little of a training batch is padding.
 
-    pack(np.array([6, 4, 7, 3]), pack_size=10, algorithm="best_fit_decreasing", seed=0)  ->  [[2, 3], [0, 1]]
+    pack(np.array([6, 4, 7, 3]), 10, "best_fit_decreasing", seed=0).lists()  ->  [[2, 3], [0, 1]]
 
-best_fit_decreasing: longest first, each into the fullest bin that still has room. Fewest bins.
-first_fit_shuffle:   in a seeded random order, each into the first bin that still has room. Lengths mix within a bin.
-concatenative:       in the given order; a sequence that does not fit starts the next bin. Most bins, order kept.
+best_fit_decreasing:  longest first, each into the fullest bin that still has room. Fewest bins.
+first_fit_decreasing: another name of it; first fit in that order needs as many bins.
+first_fit_shuffle:    in a seeded random order, each into the first bin that still has room. Lengths mix within a bin.
+concatenative:        in the given order; a sequence that does not fit starts the next bin. Most bins, order kept.
 
-The bins of the first two are shuffled at the end, because finished bins hold their lengths in order.
+The bins of all but the last are shuffled at the end, because finished bins hold their lengths in order.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from nemotron_shared.errors import UserError, did_you_mean
 
-Bins = list[list[int]]
 WORD_BITS = 60  # a Python integer of up to 60 bits stays two machine digits
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Bin b holds the sequences `order[bounds[b] : bounds[b + 1]]`; int64 arrays of sequences and of bins + 1."""
+
+    order: np.ndarray
+    bounds: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def lists(self) -> list[list[int]]:
+        """Each bin as a list of indices."""
+        return [part.tolist() for part in np.split(self.order, self.bounds[1:-1])] if len(self) else []
 
 
 def pack(lengths: np.ndarray, pack_size: int, algorithm: str, seed: int) -> Bins:
@@ -33,66 +50,83 @@ def pack(lengths: np.ndarray, pack_size: int, algorithm: str, seed: int) -> Bins
     if outside.size:
         what = f"sequence {outside[0]} has {lengths[outside[0]]} tokens, outside 1 to {pack_size}"
         raise UserError(what, "cut or drop it before packing, or enlarge pack_size")
-    return ALGORITHMS[algorithm](lengths, pack_size, np.random.Generator(np.random.PCG64(seed)))
+    return ALGORITHMS[algorithm](lengths.astype(np.int64), pack_size, np.random.Generator(np.random.PCG64(seed)))
 
 
 def _best_fit_decreasing(lengths: np.ndarray, pack_size: int, random: np.random.Generator) -> Bins:
-    order = np.argsort(-lengths.astype(np.int64), kind="stable")
-    return _shuffled(_best_fit(order.tolist(), lengths.tolist(), pack_size), random)
+    order = np.argsort(-lengths, kind="stable")
+    numbers = np.array(_best_fit(lengths[order], pack_size), np.int64)
+    return _shuffled(order, numbers, random)
 
 
 def _first_fit_shuffle(lengths: np.ndarray, pack_size: int, random: np.random.Generator) -> Bins:
     order = random.permutation(len(lengths))
-    return _shuffled(_first_fit(order.tolist(), lengths.tolist(), pack_size), random)
+    return _shuffled(order, np.array(_first_fit(lengths[order].tolist(), pack_size), np.int64), random)
 
 
 def _concatenative(lengths: np.ndarray, pack_size: int, random: np.random.Generator) -> Bins:
-    bins: Bins = []
-    space = 0
+    bounds, space = [0], pack_size
     for index, length in enumerate(lengths.tolist()):
         if length > space:
-            bins.append([])
+            bounds.append(index)
             space = pack_size
-        bins[-1].append(index)
         space -= length
-    return bins
+    return Bins(np.arange(len(lengths)), np.array([*bounds, len(lengths)][: len(lengths) + 1], np.int64))
 
 
 ALGORITHMS: dict[str, Callable[[np.ndarray, int, np.random.Generator], Bins]] = {
     "best_fit_decreasing": _best_fit_decreasing,
+    "first_fit_decreasing": _best_fit_decreasing,
     "first_fit_shuffle": _first_fit_shuffle,
     "concatenative": _concatenative,
 }
 
 
-def _shuffled(bins: Bins, random: np.random.Generator) -> Bins:
-    return [bins[i] for i in random.permutation(len(bins)).tolist()]
+def _shuffled(order: np.ndarray, numbers: np.ndarray, random: np.random.Generator) -> Bins:
+    """Bins in random order. Sequence `order[i]` was put, as the i-th, into bin `numbers[i]`."""
+    sizes = np.bincount(numbers)
+    mixed = random.permutation(len(sizes))
+    place = np.empty_like(mixed)
+    place[mixed] = np.arange(len(sizes))
+    by_bin = np.argsort(place[numbers], kind="stable")
+    return Bins(order[by_bin], np.concatenate([[0], np.cumsum(sizes[mixed])]).astype(np.int64))
 
 
-def _best_fit(order: Iterable[int], lengths: list[int], pack_size: int) -> Bins:
-    """Each index into the bin with the least space that suffices, the latest such bin among equals.
+def _best_fit(falling: np.ndarray, pack_size: int) -> list[int]:
+    """The bin of each of these lengths, which fall: the bin with the least space that suffices.
 
-    Open bins wait on stacks by their remaining space. Finding the smallest sufficient space is a search for the next
-    set bit, so each index costs a fixed number of integer operations, however many bins are open.
+    Open bins wait on stacks by their remaining space; the smallest space that suffices is the next set bit. Equal
+    lengths are placed together. The bin that takes one of them is the fullest that can take the next, so it gets as
+    many as it holds, and so do all bins of its stack.
     """
-    bins: Bins = []
+    numbers: list[int] = []
+    opened = 0
     waiting: defaultdict[int, list[int]] = defaultdict(list)
     spaces = _BitSet(pack_size + 1)
-    for index in order:
-        length = lengths[index]
-        space = spaces.next_from(length)
-        if space < 0:
-            space, number = pack_size, len(bins)
-            bins.append([])
-        else:
-            number = waiting[space].pop()
-            if not waiting[space]:
-                spaces.remove(space)
-        bins[number].append(index)
-        if space > length:
-            waiting[space - length].append(number)
-            spaces.add(space - length)
-    return bins
+    starts = np.flatnonzero(np.diff(falling, prepend=0)).tolist()
+    for start, end in pairwise([*starts, len(falling)]):
+        length, left = int(falling[start]), end - start
+        while left:
+            space = spaces.next_from(length)
+            stack = waiting[space] if space >= 0 else None
+            space = pack_size if stack is None else space
+            each = min(space // length, left)
+            count = left // each if stack is None else min(left // each, len(stack))
+            if stack is None:
+                chosen = list(range(opened, opened + count))
+                opened += count
+            else:
+                chosen = stack[-count:]
+                del stack[-count:]
+                if not stack:
+                    spaces.remove(space)
+            numbers += chosen if each == 1 else [number for number in chosen for _ in range(each)]
+            left -= count * each
+            rest = space - each * length
+            if rest:
+                waiting[rest] += chosen
+                spaces.add(rest)
+    return numbers
 
 
 class _BitSet:
@@ -130,25 +164,29 @@ def _lowest_bit(number: int) -> int:
     return (number & -number).bit_length() - 1
 
 
-def _first_fit(order: list[int], lengths: list[int], pack_size: int) -> Bins:
-    """Each index into the earliest bin with enough space.
+def _first_fit(lengths: list[int], pack_size: int) -> list[int]:
+    """The bin of each length: the earliest with enough space.
 
     `space` is a complete binary tree in an array: node i has the children 2i and 2i + 1, the leaves are all bins that
     could be opened, and each node holds the largest space below it.
     """
-    leaves = 1 << max(len(order) - 1, 0).bit_length()
+    leaves = 1 << max(len(lengths) - 1, 0).bit_length()
     space = [pack_size] * (2 * leaves)
-    bins: Bins = []
-    for index in order:
-        length = lengths[index]
+    numbers = []
+    for length in lengths:
         node = 1
         while node < leaves:
-            node = 2 * node if space[2 * node] >= length else 2 * node + 1
-        if node - leaves == len(bins):
-            bins.append([])
-        bins[node - leaves].append(index)
-        space[node] -= length
+            node *= 2
+            if space[node] < length:
+                node += 1
+        numbers.append(node - leaves)
+        left = space[node] - length
+        space[node] = left
         while node > 1:
-            node //= 2
-            space[node] = max(space[2 * node], space[2 * node + 1])
-    return bins
+            other = space[node ^ 1]
+            node >>= 1
+            left = max(left, other)
+            if space[node] == left:
+                break
+            space[node] = left
+    return numbers

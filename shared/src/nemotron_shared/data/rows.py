@@ -1,13 +1,17 @@
-"""The rows of a data preparation: from the built-in world, or from the user's files."""
+"""The input of a data preparation: the built-in world, or the user's files."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from nemotron_shared.artifacts import Source
+from nemotron_shared.atomic import open_atomic
 from nemotron_shared.config.schema import SourceSection, TokenizerSection
 from nemotron_shared.data.rejects import Rejects
-from nemotron_shared.data.sources import Row, read_rows, source_digests
+from nemotron_shared.data.files import InputFile, expand, identity, local_file
+from nemotron_shared.data.sources import Row, read_rows
 from nemotron_shared.data.tokenizer_folder import FILES
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
@@ -27,7 +31,19 @@ def open_rows(section: SourceSection, world: WorldRows, world_rows: int, rejects
         made = world(section.seed, min(world_rows, section.sample or world_rows))
         return (Row(value, WORLD, number) for number, value in enumerate(made, start=1))
     refused = rejects if section.on_bad_row == "reject" else None
-    return read_rows(paths(section), limit=section.sample, on_bad=section.on_bad_row, rejects=refused)
+    where = {"subset": section.subset, "split": section.hub_split}
+    return read_rows(paths(section), **where, limit=section.sample, on_bad=section.on_bad_row, rejects=refused)
+
+
+def input_files(section: SourceSection, world_file: Path, world: WorldRows, world_rows: int) -> list[InputFile]:
+    """The files to prepare. The world's rows are written to `world_file` first, unless they are there."""
+    if section.source != WORLD:
+        return expand(paths(section), subset=section.subset, split=section.hub_split)
+    if not world_file.is_file():
+        with open_atomic(world_file, "wb") as file:
+            for row in world(section.seed, world_rows):
+                file.write(orjson.dumps(row) + b"\n")
+    return [local_file(world_file)]
 
 
 def own_files(*named: str | None) -> list[Source]:
@@ -70,7 +86,8 @@ def describe_sources(section: SourceSection, kind: str, world_rows: int) -> list
     tokenizer = getattr(section, "tokenizer", None)
     own = own_files(getattr(section, "chat_template", None), *_tokenizer_files(tokenizer))
     if section.source != WORLD:
-        return [*(Source(**entry) for entry in source_digests(paths(section))), *own]
+        files = expand(paths(section), subset=section.subset, split=section.hub_split)
+        return [*(Source(file.path, *identity(file)) for file in files), *own]
     identity = {"world": kind, "seed": section.seed, "rows": world_rows}
     return [Source(f"{WORLD}:{kind}", json_digest(identity), identity), *own]
 

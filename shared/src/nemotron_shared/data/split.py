@@ -57,7 +57,19 @@ class Split:
         ends = [math.fsum(self.fractions[name] for name in names[: i + 1]) for i in range(len(names))]
         return (*zip(ends[:-1], names[:-1], strict=True), (1.0, names[-1]))
 
+    @property
+    def only(self) -> str | None:
+        """The part that everything belongs to, where there is but one."""
+        return self._bounds[0][1] if len(self._bounds) == 1 else None
+
     def of(self, key: str) -> str:
         """The name of the part that `key` belongs to."""
-        place = bucket(key, self.salt)
+        return self._part_at(bucket(key, self.salt))
+
+    def of_document(self, text: str) -> str:
+        """The name of the part that a whole document belongs to, by its exact text: equal documents stay together."""
+        number = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        return self._part_at((number >> 11) * 2.0**-53)
+
+    def _part_at(self, place: float) -> str:
         return next(name for end, name in self._bounds if place < end)

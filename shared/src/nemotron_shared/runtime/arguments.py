@@ -38,6 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options shared by the scripts and by the `nemotron` command."""
     parser.add_argument("-c", "--config", default="default", metavar="NAME|PATH", help="config file (default: default)")
     parser.add_argument("--sample", type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)")
+    parser.add_argument("--executor", choices=("local", "ray"), help="who prepares data (data_prep.executor=...)")
     parser.add_argument("--force", action="store_true", help="redo the work even where a result exists")
     parser.add_argument("-d", "--dry-run", action="store_true", help="show what would run, and whether it could")
     parser.add_argument("--json", action="store_true", help="print results as JSON on stdout")
@@ -46,8 +48,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def flags_as_overrides(options: argparse.Namespace) -> tuple[str, ...]:
     """Overrides as typed, the short keys spelled out, followed by what the flags mean."""
     overrides = [_spell_out(override) for override in options.overrides]
-    if options.sample is not None:
-        overrides.append(f"data_prep.sample={options.sample}")
+    for name in ("sample", "workers", "executor"):
+        if getattr(options, name) is not None:
+            overrides.append(f"data_prep.{name}={getattr(options, name)}")
     if options.force:
         overrides.append("run.force=true")
     return tuple(overrides)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve, resolve_section
-from nemotron_shared.config.schema import RunSection
+from nemotron_shared.config.schema import RunSection, Section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
@@ -18,10 +18,6 @@ from nemotron_shared.runtime.run import say
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
-
-# Settings of `run` that change how, not what.
-HOW_NOT_WHAT = ("home", "force", "threads", "nproc_per_node", "data", "model")
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -77,8 +73,7 @@ def identify(
     """Name the work by everything its result depends on, and look whether it has been done."""
     name = step.produces.format(family=config.run.family)
     sources = step.sources(config)
-    relevant = {section: values[section] for section in step.sections}
-    relevant["run"] = {key: value for key, value in values["run"].items() if key not in HOW_NOT_WHAT}
+    relevant = {name: decisive(getattr(config, name), values[name]) for name in ("run", *step.sections)}
     config_digest = json_digest(_without_paths(relevant, inputs))
     parts = {
         "step": step.module,
@@ -91,6 +86,14 @@ def identify(
     directory = store.home / "runs" / f"{name}-{fingerprint[:12]}"
     finished = None if config.run.force else store.find_by_fingerprint(name, fingerprint)
     return Plan(name, config, values, config_digest, dict(inputs), sources, fingerprint, directory, store, finished)
+
+
+def decisive(section: Any, values: Any) -> Any:
+    """The values of a section that decide what comes out."""
+    if not isinstance(section, Section) or not isinstance(values, dict):
+        return values
+    names = (name for name in values if name not in section.how_not_what)
+    return {name: decisive(getattr(section, name), values[name]) for name in names}
 
 
 def find_inputs(step: "Step", run: RunSection, store: Store, arguments: Arguments) -> dict[str, Artifact | None]:

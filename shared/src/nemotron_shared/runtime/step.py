@@ -31,11 +31,15 @@ from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_ru
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step made: a folder that becomes the artifact, and what to remember about it."""
+    """What a step made: a folder that becomes the artifact, and what to remember about it.
+
+    `digests` are SHA-256 by file name, of files that were hashed when they were written.
+    """
 
     directory: Path
     metadata: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ class Step:
             sources=plan.all_sources(),
             metadata=dict(outcome.metadata),
             metrics=dict(outcome.metrics),
+            digests=outcome.digests,
         )
         shutil.rmtree(run.checkpoints, ignore_errors=True)
         run.say(f"published {artifact.reference} ({artifact.path})")

@@ -1,0 +1,120 @@
+"""How fast our data preparation is, and how much memory it needs, next to every peer that is installed.
+
+    python benchmarks/data_prep.py [--megatron ../Megatron-LM] [--only pretrain,sft] [--json results.json]
+
+Makes a corpus of about 200 MB from ordinary files on this machine and two tokenizers, and keeps both for the next
+time (`--work`). Then every program runs once per round. A run counts from the start of the command to its end:
+wall time, CPU-seconds and resident memory of the whole process tree. Medians over the rounds are shown; `ratio` is
+to the first row. Speeds are shown only where our bytes, ids and masks are those of the peers.
+
+Linux only: the process tree is read from /proc.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prep_bench import packing, pretrain, rl, sft
+from prep_bench.corpus import build_corpus
+from prep_bench.process_tree import CommandFailed
+from prep_bench.settings import Bench
+from prep_bench.table import Section, json_of, machine, text_of
+from prep_bench.vocabularies import VOCABULARIES, train
+
+SECTIONS = ("pretrain", "memory", "sft", "packing", "rl")
+
+
+def main() -> int:
+    options = arguments()
+    if not Path("/proc/self/stat").is_file():
+        sys.exit("this benchmark reads /proc, which this system does not have: run it on Linux")
+    bench, about = prepared(options)
+    sections: list[Section] = []
+    status = 0
+    for name in options.only:
+        print(f"{name}:", file=sys.stderr)
+        try:
+            sections += runners(bench, options)[name]()
+        except CommandFailed as error:
+            print(f"{name}: no speeds, because this went wrong:\n  {error}", file=sys.stderr)
+            status = 1
+    print(heading(about), *map(text_of, sections), sep="\n")
+    if options.json:
+        options.json.write_text(json.dumps({**about, "sections": json_of(sections)}, indent=2, default=str))
+    return status
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", type=section_names, default=SECTIONS, help=f"of {','.join(SECTIONS)}; default: all")
+    parser.add_argument("--megabytes", type=int, default=205, help="text in the corpus (default: 205)")
+    parser.add_argument("--add", action="append", default=[], metavar="FOLDER", help="another source of the corpus")
+    parser.add_argument("--megatron", type=Path, help="a checkout of Megatron-LM, to run its tools")
+    parser.add_argument("--peer-python", default=sys.executable, help="interpreter of the peers (default: this one)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slow-rounds", type=int, default=1, help="of a peer that takes over a minute (default: 1)")
+    parser.add_argument("--workers", type=int, default=2, help="of every program that has workers (default: 2)")
+    parser.add_argument("--ray", action="store_true", help="also run ours on Ray")
+    parser.add_argument("--chats", type=int, default=20_000, help="of the sft section (default: 20000)")
+    parser.add_argument("--rl-megabytes", type=int, default=2000, help="of the rl section (default: 2000)")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "nemotron-data-prep-benchmark"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file as well")
+    return parser.parse_args()
+
+
+def section_names(text: str) -> list[str]:
+    """The sections of `--only`."""
+    names = text.split(",")
+    unknown = [name for name in names if name not in SECTIONS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    return names
+
+
+def prepared(options: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
+    """Corpus and tokenizers, made or found; and what describes this measurement."""
+    work = options.work.resolve()
+    folder = work / "corpus"
+    print("corpus and tokenizers ...", file=sys.stderr)
+    corpus = build_corpus(folder, options.megabytes, [str(Path(extra).resolve()) for extra in options.add])
+    if corpus["text_bytes"] < options.megabytes * 1_000_000:
+        print(f"this machine has {corpus['text_bytes'] / 1e6:.0f} MB of such text; more with --add", file=sys.stderr)
+    tokenizers = {
+        v.name: train(v, folder / "corpus.jsonl", corpus["text_bytes"], work / v.name) for v in VOCABULARIES
+    }  # fmt: skip
+    megatron = options.megatron.resolve() if options.megatron else None
+    bench = Bench(
+        work, folder, corpus["documents"], corpus["text_bytes"], tokenizers, options.peer_python, megatron,
+        options.rounds, options.slow_rounds, options.workers, options.ray,
+    )  # fmt: skip
+    return bench, {"machine": machine(), "corpus": corpus, "rounds": options.rounds, "workers": options.workers}
+
+
+def runners(bench: Bench, options: argparse.Namespace) -> dict[str, Callable[[], list[Section]]]:
+    return {
+        "pretrain": lambda: pretrain.run(bench),
+        "memory": lambda: pretrain.run_memory(bench),
+        "sft": lambda: sft.run(bench, options.chats),
+        "packing": lambda: packing.run(bench),
+        "rl": lambda: rl.run(bench, options.rl_megabytes),
+    }
+
+
+def heading(about: dict[str, Any]) -> str:
+    here, corpus = about["machine"], about["corpus"]
+    packages = ", ".join(f"{name} {number}" for name, number in here["packages"].items())
+    return (
+        f"{here['cpu']}, {here['cores']} cores, {here['memory']}, load before {here['load']}\n"
+        f"Python {here['python']}, {packages}\n"
+        f"corpus: {corpus['documents']:,} documents, {corpus['text_bytes'] / 1e6:.1f} MB of text\n"
+        "n: runs; MB of resident memory at the worst moment, all processes and the largest; "
+        "work: by the program's own clock"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

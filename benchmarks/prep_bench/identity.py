@@ -1,0 +1,89 @@
+"""Do two tools write the same data set? Shards are compared as the one data set that they are together.
+
+digest_of([Path("shard_000000.bin"), Path("shard_000001.bin")]) == digest_of([Path("corpus_text_document.bin")])
+"""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER_BYTES = 34
+DTYPES = {4: np.dtype("<i4"), 8: np.dtype("<u2")}
+BLOCK = 1 << 24
+
+
+class Digest(NamedTuple):
+    """SHA-256 of the token file and of the index that one merged data set would have."""
+
+    bin: str
+    idx: str | None
+    """None where a tool writes no index."""
+    tokens: int
+
+
+class Index(NamedTuple):
+    code: int
+    lengths: np.ndarray
+    """int32, tokens of each sequence."""
+    ends: np.ndarray
+    """int64, sequences before the end of each document, without the leading 0."""
+
+
+def digest_of(bins: list[Path], token_bytes: int = 4) -> Digest:
+    """The digest of the shards in this order; every `.bin` has its `.idx` beside it, or none has.
+
+    Args:
+        token_bytes: size of a token where no index says it.
+    """
+    token_file = digest_of_files(bins)
+    size = sum(file.stat().st_size for file in bins)
+    indices = [file.with_suffix(".idx") for file in bins]
+    if not any(file.is_file() for file in indices):
+        return Digest(token_file, None, size // token_bytes)
+    parts = [read_index(file) for file in indices]
+    return Digest(token_file, hashlib.sha256(merged(parts)).hexdigest(), sum(int(p.lengths.sum()) for p in parts))
+
+
+def digest_of_files(files: list[Path]) -> str:
+    state = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                state.update(block)
+    return state.hexdigest()
+
+
+def read_index(path: Path) -> Index:
+    """Read an index; raises `ValueError` where it is not of the layout, its byte offsets included."""
+    content = path.read_bytes()
+    code = content[17]
+    sequences, entries = (int(n) for n in np.frombuffer(content, "<u8", 2, 18))
+    lengths = np.frombuffer(content, "<i4", sequences, HEADER_BYTES)
+    ends = np.frombuffer(content, "<i8", entries, HEADER_BYTES + 12 * sequences)[1:]
+    index = Index(code, lengths, ends)
+    if merged([index]) != content:
+        raise ValueError(f"{path}: not an index of version 1 over one gapless file")
+    return index
+
+
+def merged(parts: list[Index]) -> bytes:
+    """The index of all the parts one after another."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    before = np.cumsum([0, *(len(part.lengths) for part in parts)])
+    ends = [np.zeros(1, "<i8"), *(part.ends + shift for part, shift in zip(parts, before, strict=False))]
+    offsets = np.zeros(len(lengths), "<i8")
+    np.cumsum(lengths[:-1].astype("<i8") * DTYPES[parts[0].code].itemsize, out=offsets[1:])
+    documents = np.concatenate(ends).astype("<i8")
+    counts = np.array([len(lengths), len(documents)], "<u8").tobytes()
+    head = MAGIC + (1).to_bytes(8, "little") + bytes([parts[0].code]) + counts
+    return head + lengths.astype("<i4").tobytes() + offsets.tobytes() + documents.tobytes()
+
+
+def verdict(found: Digest, reference: Digest) -> str:
+    """How a data set compares with the reference, in words for the table."""
+    if found.bin == reference.bin:
+        return "same bytes" if found.idx == reference.idx else "same .bin" if found.idx is None else "OTHER .idx"
+    return "same token count" if found.tokens == reference.tokens else f"OTHER: {found.tokens:,} tokens"

@@ -1,0 +1,125 @@
+"""What a command costs, its whole process tree counted: wall time, CPU-seconds, memory.
+
+The command gets a session of its own. Every 50 ms /proc is read; a process counts when it is of that session or
+when its parent was counted, since workers of Ray or a fork server may leave the session.
+"""
+
+import os
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+POLL_SECONDS = 0.05
+PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS = os.sysconf("SC_CLK_TCK")
+LAST_LINES = 15
+
+
+class Usage(NamedTuple):
+    wall_s: float
+    cpu_s: float
+    """User and system time of all processes."""
+    peak_mb: float
+    """Largest sum of resident memory at one moment, in 10^6 bytes; shared pages count once per process."""
+    largest_mb: float
+    """Largest resident memory of one process."""
+    output: str
+    """What the command printed, both streams."""
+
+
+class CommandFailed(Exception):
+    """The command ended with an error; the message holds its last lines."""
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    started: int
+    cpu_ticks: int
+    resident: int
+    """Bytes."""
+
+
+@dataclass
+class Tree:
+    """The processes that were counted so far."""
+
+    session: int
+    ticks: dict[tuple[int, int], int] = field(default_factory=dict)
+    """CPU time last seen, by (pid, start time): a pid may be used again."""
+    peak: int = 0
+    largest: int = 0
+
+    def look(self) -> None:
+        """Read /proc once."""
+        alive = {process.pid: process for process in processes()}
+        members = [process for process in alive.values() if self._belongs(process, alive)]
+        for process in members:
+            self.ticks[process.pid, process.started] = process.cpu_ticks
+        self.peak = max(self.peak, sum(process.resident for process in members))
+        self.largest = max([self.largest, *(process.resident for process in members)])
+
+    def _belongs(self, process: Process, alive: dict[int, Process]) -> bool:
+        if process.session == self.session or (process.pid, process.started) in self.ticks:
+            return True
+        parent = alive.get(process.parent)
+        return parent is not None and parent.pid != process.pid and self._belongs(parent, alive)
+
+    def cpu_seconds(self) -> float:
+        return sum(self.ticks.values()) / TICKS
+
+
+def processes() -> Iterator[Process]:
+    with os.scandir("/proc") as entries:
+        numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    for number in numbers:
+        with suppress(OSError, IndexError):  # it may end while we read
+            yield _parse(number, Path(f"/proc/{number}/stat").read_text())
+
+
+def _parse(pid: int, stat: str) -> Process:
+    values = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    parent, session, user, system, started, pages = (int(values[i]) for i in (1, 3, 11, 12, 19, 21))
+    return Process(pid, parent, session, started, user + system, pages * PAGE)
+
+
+def run_measured(command: list[str], environment: dict[str, str], folder: Path) -> Usage:
+    """Run a command to its end in a folder; raises `CommandFailed` where it does not end well.
+
+    Args:
+        environment: variables to set besides those of this process.
+    """
+    with tempfile.TemporaryFile() as printed:  # not a pipe: what outlives the command would keep it open
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment}, cwd=folder, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        tree, ended = Tree(process.pid), threading.Event()
+        watcher = threading.Thread(target=_watch, args=(tree, ended))
+        watcher.start()
+        _, status, waited = os.wait4(process.pid, 0)
+        wall = time.perf_counter() - start
+        ended.set()
+        watcher.join()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        printed.seek(0)
+        output = printed.read().decode(errors="replace")
+    if process.returncode:
+        last = "\n    ".join(output.splitlines()[-LAST_LINES:])
+        raise CommandFailed(f"{' '.join(command)}\n  ended with {process.returncode}:\n    {last}")
+    cpu = max(tree.cpu_seconds(), waited.ru_utime + waited.ru_stime)
+    largest = max(tree.largest, waited.ru_maxrss * 1024)
+    return Usage(wall, cpu, max(tree.peak, largest) / 1e6, largest / 1e6, output)
+
+
+def _watch(tree: Tree, ended: threading.Event) -> None:
+    while not ended.wait(POLL_SECONDS):
+        tree.look()

@@ -1,0 +1,25 @@
+"""Start one of Megatron-LM's tools, also on Python 3.11.
+
+    python megatron_tool.py MEGATRON/tools/preprocess_data_fast.py --input corpus.jsonl ...
+
+Megatron-LM asks for Python 3.12, of which its tools need `typing.override` only.
+"""
+
+import runpy
+import sys
+import typing
+from pathlib import Path
+
+import typing_extensions
+
+
+def main() -> None:
+    if not hasattr(typing, "override"):
+        typing.override = typing_extensions.override  # ty: ignore[invalid-assignment]
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parents[1]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":  # its workers may import this file again
+    main()

@@ -1,0 +1,98 @@
+"""The Jinja that chat templates are written in: transformers' functions, {% generation %}, and fast look-ups.
+
+    {%- generation %}{{ message.content + '<|im_end|>' }}{%- endgeneration %}
+
+Equal templates give the text that `apply_chat_template` gives, in fewer steps.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
+OPEN, CLOSE = "\ufdd0generation\ufdd1", "\ufdd1generation\ufdd0"
+DICT_NAMES = frozenset(dir(dict))
+
+
+class Generated(str):
+    """What one {% generation %} block gave. It stays of this type only on its way straight into the text."""
+
+    __slots__ = ()
+
+
+class GenerationBlock(Extension):
+    """{% generation %}, around text that the model writes."""
+
+    tags = {"generation"}  # noqa: RUF012  (jinja2 wants a plain set here)
+    found = False
+    """Does the template have such a block?"""
+    marking = False
+    """Put OPEN and CLOSE around what blocks give?"""
+    calls = 0
+    """How often blocks were run."""
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Read a block: everything up to endgeneration."""
+        self.found = True
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_generated"), [], [], body).set_lineno(line)
+
+    def _generated(self, caller: Callable[[], str]) -> str:
+        self.calls += 1
+        return f"{OPEN}{caller()}{CLOSE}" if self.marking else Generated(caller())
+
+
+class ChatEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja as transformers sets it up. Plain dicts are asked for their keys first, which messages are made of.
+
+    Jinja itself tries an attribute first and pays an exception for each key that a template reads. The answers are the
+    same: a name that every dict has, such as `items`, takes Jinja's way.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])
+        self.filters["tojson"] = _tojson
+        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+
+    @property
+    def generation(self) -> GenerationBlock:
+        """The extension that sees {% generation %}."""
+        block = self.extensions[GenerationBlock.identifier]
+        assert isinstance(block, GenerationBlock)
+        return block
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`message.role`."""
+        if type(obj) is dict and attribute not in DICT_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """`message["role"]`."""
+        if type(obj) is dict and type(argument) is str:
+            if argument in obj:
+                return obj[argument]
+            if argument not in DICT_NAMES:
+                return self.undefined(obj=obj, name=argument)
+        return super().getitem(obj, argument)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """Plain JSON: jinja2's own filter escapes HTML, which a model should not learn."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

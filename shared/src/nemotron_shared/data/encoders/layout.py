@@ -1,0 +1,43 @@
+"""Is a tokenizer plain byte-level BPE, whose tokens are the bytes of the text and nothing else?
+
+    "héllo"  ->  "hÃ©" "llo"   every character of a token stands for one byte: 3 + 3 bytes
+
+GPT-2, Llama 3 and Nemotron 3 are; a tokenizer that normalizes the text, or puts a space in front of it, is not.
+"""
+
+import json
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+# Pre-tokenizers that only cut the text. Others drop or change characters.
+CUTTING = ("Digits", "Punctuation", "Split")
+
+
+def is_plain_byte_level(tokenizer: Tokenizer) -> bool:
+    """Whether the tokens' bytes, in order, are the text's bytes."""
+    return (
+        tokenizer.normalizer is None
+        and _is_plain_bpe(tokenizer.model)
+        and _only_cuts(tokenizer)
+        and not any(token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values())
+        and all(tokenizer.token_to_id(byte) is not None for byte in ByteLevel.alphabet())
+    )
+
+
+def _is_plain_bpe(model: Any) -> bool:
+    return isinstance(model, BPE) and not (
+        model.dropout or model.byte_fallback or model.continuing_subword_prefix or model.end_of_word_suffix
+    )
+
+
+def _only_cuts(tokenizer: Tokenizer) -> bool:
+    """Cuts first, then the one step that turns bytes into characters."""
+    if tokenizer.pre_tokenizer is None:
+        return False
+    settings = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    *cuts, last = settings["pretokenizers"] if settings["type"] == "Sequence" else [settings]
+    is_byte_level = last["type"] == "ByteLevel" and not last["add_prefix_space"]
+    return is_byte_level and all(cut["type"] in CUTTING and cut.get("behavior") != "Removed" for cut in cuts)

@@ -1,0 +1,107 @@
+"""Workers as Ray tasks, on every machine of a cluster.
+
+An existing cluster is joined (RAY_ADDRESS, or one on this machine); otherwise one is started here for the time of the
+run. All machines must see the inputs and the run's folder under the same paths, such as a shared file system.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nemotron_shared.data.prep.plan import Shard
+from nemotron_shared.data.prep.receipts import RECEIPT, Receipt, shard_folder
+from nemotron_shared.errors import UserError
+
+RETRIES = 2
+Result = tuple[Shard, Receipt | UserError]
+
+
+def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
+    """Each shard with its receipt or error, as they come. After an error no further shard is begun.
+
+    Raises:
+        UserError: Ray is not installed, or a machine writes where this one cannot see it.
+    """
+    ray = _import_ray()
+    joined = _connect(ray, setting)
+    try:
+        yield from _tasks(ray, job, shards, setting, progress)
+    finally:
+        if not joined:
+            ray.shutdown()
+
+
+def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
+    process = ray.remote(max_retries=RETRIES, num_cpus=1)(_process)
+    shared = ray.put(job)
+    waiting = list(reversed(shards))
+    running: dict[Any, Shard] = {}
+    at_once = 2 * max(setting.workers, int(ray.cluster_resources().get("CPU", 1)))
+    while running or waiting:
+        while waiting and len(running) < at_once:
+            shard = waiting.pop()
+            running[process.remote(shared, shard)] = shard
+        finished, _ = ray.wait(list(running), timeout=0.5)
+        for task in finished:
+            shard = running.pop(task)
+            result = _result_of(ray, task, shard)
+            if isinstance(result, UserError):
+                waiting.clear()
+            elif not (shard_folder(job.directory, shard.index) / RECEIPT).is_file():
+                waiting.clear()
+                result = UserError(
+                    f"shard {shard.index} was written on another machine, and {job.directory} does not show it here",
+                    "put run.home on a file system that all machines of the Ray cluster share",
+                )
+            yield shard, result
+        progress.show()
+
+
+def _process(job: Any, shard: Shard) -> Receipt | UserError:
+    """Errors for the user travel as values: Ray would wrap an exception in its own."""
+    try:
+        return job.process(shard)
+    except UserError as error:
+        return error
+
+
+def _result_of(ray: Any, task: Any, shard: Shard) -> Receipt | UserError:
+    try:
+        return ray.get(task)
+    except ray.exceptions.WorkerCrashedError:
+        where = ", ".join(part.file.path for part in shard.ranges[:3])
+        return UserError(
+            f"workers died {RETRIES + 1} times on shard {shard.index} ({where})",
+            "the machine may be out of memory: try a smaller data_prep.shard_mb",
+        )
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            "data_prep.executor=ray: Ray is not installed", "pip install 'nemotron-shared[ray]', or executor=local"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, setting: Any) -> bool:
+    """True when a cluster was there before us, or this process is connected already."""
+    if ray.is_initialized():
+        return True
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    try:
+        ray.init(address="auto", **quiet)
+    except ConnectionError:
+        if os.environ.get("RAY_ADDRESS"):
+            raise UserError(
+                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there",
+                "start it, or unset the variable to work on this machine",
+            ) from None
+        ray.init(num_cpus=setting.workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+        setting.announce(f"no Ray cluster found: started one here with {setting.workers} workers")
+        return False
+    setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
+    return True

@@ -1,0 +1,91 @@
+"""Decompress `.gz` and `.zst` as a stream, and say so when the file is cut short.
+
+    with decompressed(open("a.jsonl.zst", "rb"), "zst", "a.jsonl.zst") as lines:
+        for line in lines:
+            ...
+
+Files of several members or frames, as `cat a.gz b.gz`, `pigz` and `pzstd` make them, are read to their end.
+Memory stays at a few MB, whatever the size of the file.
+"""
+
+import io
+import zlib
+from collections.abc import Callable
+from typing import IO, Any
+
+from nemotron_shared.errors import UserError
+
+FEED_BYTES = 1 << 15  # small, because one compressed byte can become a thousand
+BUFFER_BYTES = 1 << 20
+MOST_WINDOW_BYTES = 1 << 31  # what `zstd --long=31` needs
+
+
+class _Decompressed(io.RawIOBase):
+    """The content of one compressed file, read forward only."""
+
+    def __init__(self, source: IO[bytes], start: Callable[[], Any], broken: type[Exception], name: str) -> None:
+        self._source, self._start, self._broken, self._name = source, start, broken, name
+        self._member: Any = None
+        self._rest = b""
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._ready:
+            content = self._next()
+            if content is None:
+                return 0
+            self._ready = memoryview(content)
+        count = min(len(target), len(self._ready))
+        target[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+    def _next(self) -> bytes | None:
+        """Decompress one piece; None at the end of the file."""
+        data = self._rest or self._source.read(FEED_BYTES)
+        self._rest = b""
+        if self._member is None:
+            data = data.lstrip(b"\0") if self._broken is zlib.error else data  # tapes and tar pad gzip with zeros
+            if not data:
+                self._rest = self._source.read(FEED_BYTES)
+                return b"" if self._rest else None
+            self._member = self._start()
+        if not data:
+            raise UserError(f"{self._name}: cut short: the compressed stream has no end", "fetch the file again")
+        try:
+            content = self._member.decompress(data)
+        except self._broken as error:
+            raise UserError(f"{self._name}: cannot be decompressed: {error}", "fetch or write it again") from error
+        if self._member.eof:
+            self._rest, self._member = self._member.unused_data, None
+        return content
+
+
+def decompressed(source: IO[bytes], compression: str, name: str) -> io.BufferedReader:
+    """A stream of the plain content of `source`, which it closes in the end.
+
+    Args:
+        compression: "gz" or "zst".
+        name: what error messages call the file.
+
+    Reading raises `UserError` where the file is cut short or damaged.
+    """
+    if compression == "gz":
+        start, broken = lambda: zlib.decompressobj(wbits=31), zlib.error
+    else:
+        start, broken = _zstd()
+    return io.BufferedReader(_Decompressed(source, start, broken, name), BUFFER_BYTES)
+
+
+def _zstd() -> tuple[Callable[[], Any], type[Exception]]:
+    import zstandard
+
+    engine = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW_BYTES)
+    return engine.decompressobj, zstandard.ZstdError

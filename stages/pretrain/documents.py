@@ -1,0 +1,192 @@
+"""What a worker does with the documents of a shard: tokenise them, and write those of each split back to back.
+
+    {"text": "Mira lives in Oster."}  ->  train.bin: 312 97 44 871 9 2    (2 is the end-of-text id)
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemotron_shared.data.encoders import EncoderSpec
+from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter
+from nemotron_shared.data.prep.reader import ShardReader
+from nemotron_shared.data.reading import Row
+from nemotron_shared.data.rows import split_key
+from nemotron_shared.data.split import Split
+from stages.pretrain.schema import PretrainData
+
+BATCH_CHARACTERS = 4 << 20
+"""Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
+TOO_SHORT = "shorter than data_prep.min_doc_chars"
+EMPTY = "empty text"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One data set of a blend; without a blend there is one.
+
+    Attributes:
+        settings: `data_prep` with this data set's own source and text field.
+        only: the split that all its rows belong to; None: each row by its hash.
+    """
+
+    name: str
+    weight: float
+    settings: PretrainData
+    only: str | None = None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How many ids there are, and those around each document."""
+
+    size: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+@dataclass
+class DocumentWork:
+    """`Work` of the engine. Picklable: a worker loads the tokenizer itself."""
+
+    parts: tuple[Part, ...]
+    vocabulary: Vocabulary
+    encoder_spec: EncoderSpec
+
+    @cached_property
+    def encoder(self) -> Any:
+        """Loaded once per process; forked workers share it."""
+        return self.encoder_spec.load()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "encoder"}
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        """Write `<split>.bin` and `.idx`; gives {split: {"documents", "tokens"}}."""
+        part = self.parts[reader.shard.part]
+        split = Split(part.settings.split.model_dump(), salt="questions")
+        only = part.only or split.only
+        with ExitStack() as stack:
+            writers = Writers(folder, self, part, reader, stack)
+            for row in reader:
+                text = usable_text(row, part.settings, reader)
+                if text is not None:
+                    writers.add(only or split_of(row, text, part.settings, split), row, text)
+            return writers.finish()
+
+
+@dataclass
+class Writers:
+    """One file pair per split, each with the documents that wait for the next tokenizer call."""
+
+    folder: Path
+    work: DocumentWork
+    part: Part
+    reader: ShardReader
+    stack: ExitStack
+    waiting: dict[str, list[tuple[Row, str]]] = field(default_factory=dict)
+    characters: dict[str, int] = field(default_factory=dict)
+    files: dict[str, IndexedDatasetWriter] = field(default_factory=dict)
+
+    def add(self, split: str, row: Row, text: str) -> None:
+        """Take one document, and encode those of its split when there are enough."""
+        self.waiting.setdefault(split, []).append((row, text))
+        self.characters[split] = self.characters.get(split, 0) + len(text)
+        if self.characters[split] >= BATCH_CHARACTERS:
+            self._encode(split)
+
+    def finish(self) -> dict[str, dict[str, int]]:
+        """Encode what is left and close the files."""
+        for split in self.waiting:
+            self._encode(split)
+        self.stack.close()
+        stats = {split: file.stats for split, file in self.files.items()}
+        return {split: {"documents": found.documents, "tokens": found.tokens} for split, found in stats.items()}
+
+    def _encode(self, split: str) -> None:
+        batch, self.waiting[split], self.characters[split] = self.waiting[split], [], 0
+        ids, offsets = self.work.encoder.encode([text for _, text in batch])
+        ids, lengths = self._cut(ids, offsets)
+        ids, lengths = with_boundaries(ids, lengths, self.work.vocabulary)
+        for (row, _), length in zip(batch, lengths, strict=True) if not lengths.all() else ():
+            if not length:
+                self.reader.leave_out(row, EMPTY, "the tokenizer makes no token of it")
+        if not ids.size:
+            return
+        if split not in self.files:
+            writer = IndexedDatasetWriter(self.folder / split, self.work.vocabulary.size)
+            self.files[split] = self.stack.enter_context(writer)
+        self.files[split].add_documents(ids, lengths[lengths > 0])
+        self.reader.counts["tokens"] += ids.size
+
+    def _cut(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """ids and lengths, with documents above max_doc_tokens cut there."""
+        lengths = np.diff(offsets)
+        most = self.part.settings.max_doc_tokens
+        if most is None or (lengths <= most).all():
+            return ids, lengths
+        self.reader.counts["cut to max_doc_tokens"] += int((lengths > most).sum())
+        kept = np.minimum(lengths, most)
+        return np.concatenate([ids[start : start + n] for start, n in zip(offsets[:-1], kept, strict=True)]), kept
+
+
+def with_boundaries(ids: np.ndarray, lengths: np.ndarray, around: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    """Put the ids that begin and end a document around each of those that lie back to back in `ids`."""
+    before, after = len(around.before), len(around.after)
+    if not before + after:
+        return ids, lengths
+    whole = lengths + (before + after)
+    ends = np.cumsum(whole)
+    framed = np.empty(int(whole.sum()), ids.dtype)
+    for i, token in enumerate(around.before):
+        framed[ends - whole + i] = token
+    for i, token in enumerate(around.after):
+        framed[ends - after + i] = token
+    position = 0
+    for start, length in zip((ends - whole + before).tolist(), lengths.tolist(), strict=True):
+        framed[start : start + length] = ids[position : position + length]
+        position += length
+    return framed, whole
+
+
+def split_of(row: Row, text: str, settings: PretrainData, split: Split) -> str:
+    """By the configured key, or by the exact text of the document."""
+    key = split_key(row.value, settings, "")
+    return split.of(key) if key else split.of_document(text)
+
+
+def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | None:
+    """The text of a row; None, after it was refused or left out, where there is none to train on."""
+    text = text_of(row, settings)
+    if type(text) is not str:
+        field_name = settings.text_template or settings.text_field
+        if text is None:
+            reader.refuse(row, f"no field '{field_name}'", f"fields here: {', '.join(row.value)}", SET_FIELD)
+        else:
+            reader.refuse(row, "the text is not a string", f"'{field_name}' is a {type(text).__name__}", SET_FIELD)
+        return None
+    if not text:
+        reader.leave_out(row, EMPTY)
+        return None
+    if settings.min_doc_chars and len(text) < settings.min_doc_chars:
+        reader.leave_out(row, TOO_SHORT)
+        return None
+    return text
+
+
+SET_FIELD = "set data_prep.text_field; or leave such rows out and count them: data_prep.on_bad_row=reject"
+
+
+def text_of(row: Row, settings: PretrainData) -> Any:
+    """The text of a row; None where a field is missing."""
+    if settings.text_template is None:
+        return row.value.get(settings.text_field)
+    try:
+        return settings.text_template.format(**row.value)
+    except KeyError:
+        return None

@@ -1,0 +1,174 @@
+"""Rows that only point to a question of another data set, and how they are filled in.
+
+    {"dataset": "nano_v3_sft_profiled_dapo17k", "agent_ref": {...},
+     "_hf_placeholder": {"row": 17, "question_template": {"prefix": "Solve this.\\n\\n", "suffix": ""}}}
+
+Row 17 of the source set has the question in prompt[0].content and the answer in reward_model.ground_truth:
+
+    {"dataset": "nano_v3_sft_profiled_dapo17k", "agent_ref": {...}, "question": "Solve this.\\n\\nWhat is 2+2?",
+     "expected_answer": "4", "responses_create_params": {"input": [{"role": "user", "content": "Solve this. ..."}]}}
+
+A DAPO source text stands between an instruction and a reminder, each set off by a blank line; both are dropped, and
+the template's prefix and suffix are put in their place. A Skywork template has `{question}` where the text belongs,
+and `question` keeps the bare text. The answer is the first value of what may be JSON, and always text: `"34"`,
+`["34"]` and `34` all give "34".
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from stages.rl.rows import Refused
+
+MARKER = "_hf_placeholder"
+Template = Literal["dapo", "skywork"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSet:
+    """Where the rows of a source set are, and how its questions are put into a template."""
+
+    hub: str
+    split: str
+    template: Template
+
+
+SOURCES = {
+    "dapo": SourceSet("BytedTsinghua-SIA/DAPO-Math-17k", "train", "dapo"),
+    "skywork": SourceSet("Skywork/Skywork-OR1-RL-Data", "math", "skywork"),
+}
+DATASETS = {
+    "nano_v3_sft_profiled_dapo17k": "dapo",
+    "nano_v3_sft_profiled_skywork_no_omni": "skywork",
+    "super_v3_lcsft_step1000_dapo17k": "dapo",
+    "super_v3_lcsft_step1000_skyworks": "skywork",
+}
+"""By the row's `dataset`, the source set that it points into. A new data set is a new line."""
+
+
+class Rows(Protocol):
+    """The rows of a source set, such as a `SourceTable`."""
+
+    def row(self, index: int) -> tuple[Any, Any]:
+        """`prompt` and `reward_model` of a row, counted from 0; raises IndexError where there is none."""
+        ...
+
+
+def is_placeholder(row: Mapping[str, Any]) -> bool:
+    """Whether a row has to be filled in. In Parquet every row has the marker, and null where it is none."""
+    return row.get(MARKER) is not None
+
+
+def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
+    """The row with its question and answer in place of the marker; all its other fields are kept.
+
+    Args:
+        tables: the source sets at hand, by their name in `SOURCES`.
+
+    Raises:
+        Refused: the data set is unknown, its source is not at hand, or has no such row, question or answer.
+    """
+    source = _source_of(row, tables)
+    marker = row[MARKER]
+    if not isinstance(marker, dict):
+        raise Refused("placeholder: not an object", type(marker).__name__)
+    prompt, reward = _source_row(tables[source], marker.get("row"), source)
+    question = _question_in(prompt)
+    full = fill_template(SOURCES[source].template, marker.get("question_template"), question)
+    kept = {key: value for key, value in row.items() if key != MARKER}
+    return {
+        **kept,
+        "question": question if SOURCES[source].template == "skywork" else full,
+        "expected_answer": answer_text(reward.get("ground_truth") if isinstance(reward, dict) else None),
+        "responses_create_params": {"input": [{"role": "user", "content": full}]},
+    }
+
+
+def _source_of(row: Mapping[str, Any], tables: Mapping[str, Rows]) -> str:
+    name = row.get("dataset")
+    source = DATASETS.get(name) if isinstance(name, str) else None
+    if source is None:
+        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known are {', '.join(DATASETS)}")
+    if source not in tables:
+        remedy = f"give its files: data_prep.placeholder_sources.{source}=FOLDER, or hf://{SOURCES[source].hub}"
+        raise Refused("placeholder: its source set is not given", f"'{name}' points into {SOURCES[source].hub}", remedy)
+    return source
+
+
+def _source_row(table: Rows, index: Any, source: str) -> tuple[Any, Any]:
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise Refused("placeholder: no row number", f"row is {index!r}")
+    try:
+        return table.row(index)
+    except IndexError as error:
+        raise Refused("placeholder: no such row in its source set", f"{source}: {error}") from error
+
+
+def _question_in(prompt: Any) -> str:
+    first = prompt[0] if isinstance(prompt, list) and prompt else None
+    question = first.get("content") if isinstance(first, dict) else None
+    if not isinstance(question, str) or not question.strip():
+        raise Refused("placeholder: no question in the source row", "prompt[0].content is empty or not text")
+    return question
+
+
+def fill_template(kind: Template, template: Any, question: str) -> str:
+    """The whole prompt of a question.
+
+    >>> fill_template("dapo", {"prefix": "Q: ", "suffix": ""}, "Be careful.\\n\\n2+2?\\n\\nThink.")
+    'Q: 2+2?'
+    >>> fill_template("skywork", "{question} Answer:", "2+2?")
+    '2+2? Answer:'
+    """
+    if kind == "dapo":
+        return f"{_between(template, 'prefix')}{bare_question(question)}{_between(template, 'suffix')}".rstrip("\n")
+    text = template.get("template") if isinstance(template, dict) else template
+    if not isinstance(text, str) or "{question}" not in text:
+        raise _unusable("text with {question} in it")
+    return text.replace("{question}", question)
+
+
+def bare_question(text: str) -> str:
+    """A text without its first and last paragraph, where it has three or more."""
+    parts = text.split("\n\n")
+    return "\n\n".join(parts[1:-1]) if len(parts) >= 3 else text
+
+
+def _between(template: Any, key: str) -> str:
+    known = {name: template.get(name) for name in ("prefix", "suffix")} if isinstance(template, dict) else {}
+    if not any(isinstance(value, str) for value in known.values()):
+        raise _unusable("an object with prefix and suffix")
+    value = "" if known[key] is None else known[key]
+    if not isinstance(value, str):
+        raise _unusable(f"text in its {key}")
+    return value
+
+
+def _unusable(wanted: str) -> Refused:
+    return Refused("placeholder: unusable question_template", f"needed is {wanted}")
+
+
+def answer_text(raw: Any) -> str:
+    """The first value of an answer, which may be a list, an object or JSON of one, as text.
+
+    A number keeps the digits that it was written with: "1.10" stays "1.10".
+
+    >>> [answer_text(raw) for raw in ("34", '["34"]', "[1.10, 2]", '{"value": 5}', 34, "x^2")]
+    ['34', '34', '1.10', '5', '34', 'x^2']
+    """
+    value = _decoded(raw.strip()) if isinstance(raw, str) else raw
+    if isinstance(value, list | dict) and value:
+        value = next(iter(value.values() if isinstance(value, dict) else value))
+    if value is None or value == "":
+        raise Refused("placeholder: no answer in the source row", "reward_model.ground_truth is empty")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _decoded(text: str) -> Any:
+    """What JSON text holds, numbers as they are written; a text that is no JSON, or holds nothing, is itself."""
+    try:
+        value = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
+    except (json.JSONDecodeError, RecursionError):
+        return text
+    return value if isinstance(value, str) or (isinstance(value, list | dict) and value) else text

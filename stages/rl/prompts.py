@@ -1,0 +1,108 @@
+"""What a worker does with the rows of a shard: bring each into NeMo-Gym's form, and write it to the file of its split.
+
+    problems.jsonl 0..32 MiB  ->  train.jsonl, valid.jsonl      {"train": {"rows": 41000}, "valid": {"rows": 820}}
+
+Where the last rows of the input are held out, no worker can know which those are: then all rows go to `rows.jsonl`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from nemotron_shared.data.files import InputFile
+from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
+from nemotron_shared.data.reading import Row
+from nemotron_shared.data.rows import split_key
+from nemotron_shared.data.split import Split
+from nemotron_shared.errors import UserError
+from stages.rl.placeholders import is_placeholder, resolve
+from stages.rl.rows import Refused, gym_row, question_of
+from stages.rl.schema import RLData
+from stages.rl.source_tables import SourceTable
+
+ALL = "rows"
+WRITE_BYTES = 1 << 20
+
+
+@dataclass
+class PromptWork:
+    """`Work` of the engine. Picklable: a worker opens the source sets of placeholders itself.
+
+    Attributes:
+        sources: Parquet files of each source set that was given.
+    """
+
+    settings: RLData
+    sources: dict[str, list[InputFile]]
+
+    @cached_property
+    def tables(self) -> dict[str, SourceTable]:
+        """Opened once per process, and not before the first placeholder."""
+        return {name: SourceTable(files) for name, files in self.sources.items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "tables"}
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        """Write `<split>.jsonl`, or `rows.jsonl`; gives {split: {"rows"}}."""
+        split = None if self.settings.holdout.wanted else Split(self.settings.split.model_dump(), salt="questions")
+        written: Counter[str] = Counter()
+        files: dict[str, IO[bytes]] = {}
+        with ExitStack() as stack:
+            for row in reader:
+                made = self.converted(row, reader)
+                if made is None:
+                    continue
+                line, name = made[0], ALL if split is None else split.of(made[1])
+                if name not in files:
+                    files[name] = stack.enter_context((folder / f"{name}.jsonl").open("wb", buffering=WRITE_BYTES))
+                files[name].write(line)
+                written[name] += 1
+        return {name: {"rows": count} for name, count in written.items()}
+
+    def converted(self, row: Row, reader: ShardReader) -> tuple[bytes, str] | None:
+        """The line to write and what decides its split; None, after it was refused, for a row that cannot be used."""
+        try:
+            value = row.value
+            if is_placeholder(value):
+                value = resolve(value, self.tables)
+                reader.counts["placeholders resolved"] += 1
+            made = gym_row(value, self.settings)
+            if made is not value and "agent_ref" in made and "responses_create_params" in value:
+                reader.counts["agent_ref completed"] += 1
+            return line_of(made, row), _key(made, row, self.settings)
+        except Refused as refused:
+            remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
+            reader.refuse(row, refused.reason, refused.detail, remedy)
+        return None
+
+
+def line_of(made: dict[str, Any], row: Row) -> bytes:
+    """A row that was not changed as the very bytes that were read, so that its numbers keep their digits.
+
+    Raises:
+        Refused: a value that JSON has no form for, such as a date or NaN out of a Parquet file.
+    """
+    if made is row.value and row.raw is not None:
+        line = row.raw.strip()
+        if b"\r" not in line:  # some readers would end the line there
+            return line + b"\n"
+    try:
+        text = json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise Refused("a value that JSON has no form for", str(error)) from error
+    return text.encode() + b"\n"
+
+
+def _key(made: dict[str, Any], row: Row, settings: RLData) -> str:
+    if settings.holdout.wanted:
+        return ""
+    try:
+        return split_key(row.value, settings, question_of(made))
+    except UserError as error:
+        raise Refused(error.message, error.remedy or "") from error

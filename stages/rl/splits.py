@@ -1,0 +1,97 @@
+"""Put the shards' rows together, one file for each split, in the order of the input and in constant memory.
+
+hold_out(receipts, made, output, Holdout(rows=1000, fraction=None))     # the last 1000 rows are val.jsonl
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from nemotron_shared.atomic import open_atomic
+from nemotron_shared.data.prep.receipts import Receipt, shard_folder
+from nemotron_shared.errors import UserError
+from stages.rl.prompts import ALL
+from stages.rl.schema import Holdout
+
+FILES = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
+COPY_BYTES = 1 << 20
+
+
+def join_splits(receipts: Sequence[Receipt], made: Path, output: Path) -> Counter[str]:
+    """Write the file of each split that has rows; gives the rows of each.
+
+    Raises:
+        UserError: none is left for training.
+    """
+    written = _rows(receipts)
+    if not written["train"]:
+        raise UserError("no question is left for training", f"see the reasons in {output / 'rejected.jsonl'}")
+    for split in written:
+        with open_atomic(output / FILES[split]) as target:
+            for receipt in receipts:
+                if split in receipt.figures:
+                    _copy(shard_folder(made, receipt.shard) / f"{split}.jsonl", target)
+    return written
+
+
+def hold_out(receipts: Sequence[Receipt], made: Path, output: Path, holdout: Holdout) -> Counter[str]:
+    """Write the last rows to val.jsonl and all others to train.jsonl; gives the rows of each.
+
+    Raises:
+        UserError: too few rows for both.
+    """
+    total = _rows(receipts)[ALL]
+    train = total - rows_held_out(total, holdout)
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_atomic(output / FILES[split])) for split in ("train", "valid")]
+        seen = 0
+        for receipt in receipts:
+            rows = receipt.figures.get(ALL, {"rows": 0})["rows"]
+            if rows:
+                _cut(shard_folder(made, receipt.shard) / f"{ALL}.jsonl", min(rows, max(0, train - seen)), rows, *files)
+            seen += rows
+    return Counter(train=train, valid=total - train)
+
+
+def rows_held_out(total: int, holdout: Holdout) -> int:
+    """How many of `total` rows are for validation: both sides have at least one.
+
+    Raises:
+        UserError: there are not enough rows to have some on both sides.
+    """
+    if total < 2:
+        raise UserError(
+            f"{total} rows are left, too few to hold some of them out", "set data_prep.holdout to null, or bring more"
+        )
+    if holdout.rows is None:
+        assert holdout.fraction is not None, "one of the two is set"
+        return min(total - 1, max(1, round(total * holdout.fraction)))
+    if holdout.rows >= total:
+        raise UserError(
+            f"data_prep.holdout.rows={holdout.rows}, but only {total:,} rows are left: none to train on",
+            f"hold out {total - 1:,} at most, or a share of them: data_prep.holdout.fraction=0.02",
+        )
+    return holdout.rows
+
+
+def _rows(receipts: Sequence[Receipt]) -> Counter[str]:
+    return sum((Counter({k: v["rows"] for k, v in receipt.figures.items()}) for receipt in receipts), Counter())
+
+
+def _cut(part: Path, train_rows: int, rows: int, train: IO[Any], valid: IO[Any]) -> None:
+    """The first rows of a part to one file, what is left to the other."""
+    if train_rows in (0, rows):
+        _copy(part, train if train_rows else valid)
+        return
+    with part.open("rb") as lines:
+        train.writelines(islice(lines, train_rows))
+        shutil.copyfileobj(lines, valid, COPY_BYTES)
+
+
+def _copy(part: Path, target: IO[Any]) -> None:
+    with part.open("rb") as source:
+        shutil.copyfileobj(source, target, COPY_BYTES)

@@ -1,0 +1,142 @@
+"""What a row needs so that a model can be prompted with it and its answer verified."""
+
+from typing import Any
+
+import pytest
+
+from stages.rl.rows import VERIFIER_FIELDS, Refused, check_row, gym_row, question_of
+from stages.rl.schema import RLData
+
+MATH = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
+TURN = {"role": "user", "content": "2+2?"}
+
+
+def forms(**changes: str) -> RLData:
+    """The settings that question rows are read by."""
+    unset = dict.fromkeys(("answer_pattern", "system_prompt"))
+    names = {"question_field": "question", "answer_field": "expected_answer", "agent": MATH["name"]}
+    return RLData.model_construct(None, **{**unset, **names, **changes})
+
+
+def math_row(**changes: Any) -> dict[str, Any]:
+    row = {
+        "responses_create_params": {"input": [TURN], "temperature": 0.5},
+        "agent_ref": MATH,
+        "question": "2+2?",
+        "expected_answer": "4",
+        "pass_rate": 0.25,
+    }
+    return {key: value for key, value in (row | changes).items() if value is not ...}
+
+
+def test_a_question_becomes_a_prompt_with_an_agent() -> None:
+    row = {"question": "2+2?", "expected_answer": 4, "key": "2+2"}
+    assert gym_row(row, forms(system_prompt="Be brief.")) == {
+        "responses_create_params": {"input": [{"role": "system", "content": "Be brief."}, TURN]},
+        "question": "2+2?",
+        "expected_answer": "4",
+        "agent_ref": MATH,
+    }
+
+
+def test_an_answer_can_be_taken_from_a_longer_text() -> None:
+    row = {"q": "2+2?", "a": "2 + 2 = 4\n#### 4 "}
+    settings = forms(question_field="q", answer_field="a", answer_pattern="#### (.+)")
+    assert gym_row(row, settings)["expected_answer"] == "4"
+
+
+def test_a_whole_row_is_handed_on_as_the_same_object() -> None:
+    row = math_row()
+    assert gym_row(row, forms()) is row
+
+
+def test_a_row_without_an_agent_gets_the_configured_one() -> None:
+    assert gym_row(math_row(agent_ref=...), forms())["agent_ref"] == MATH
+    assert gym_row(math_row(agent_ref={"name": MATH["name"]}), forms()) == math_row()
+
+
+def test_the_configured_agent_is_not_given_to_a_row_that_it_could_not_verify() -> None:
+    with pytest.raises(Refused, match="no verifier field 'options'"):
+        gym_row(math_row(agent_ref=...), forms(agent="mcqa_simple_agent"))
+
+
+def test_an_agent_of_ones_own_needs_no_known_fields() -> None:
+    row = {"responses_create_params": {"input": [TURN]}, "agent_ref": {**MATH, "name": "my_agent"}}
+    assert gym_row(row, forms()) is row
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        "2+2?",
+        [{"role": "user", "content": [{"type": "input_text", "text": "2+2?"}]}],
+        [TURN, {"type": "function_call", "name": "add", "arguments": "{}", "call_id": "1"}],
+        [{"type": "message", **TURN}, {"type": "function_call_output", "call_id": "1", "output": "4"}],
+        [{"role": "developer", "content": "Be brief."}, TURN],
+    ],
+)
+def test_every_form_of_input_that_the_responses_api_knows_is_accepted(turns: Any) -> None:
+    row = math_row(responses_create_params={"input": turns})
+    assert gym_row(row, forms()) is row
+    assert question_of(row) == "2+2?"
+
+
+def test_the_question_is_the_last_user_turn() -> None:
+    turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}, TURN]
+    assert question_of(math_row(responses_create_params={"input": turns})) == "2+2?"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"expected_answer": "4"}, "no field 'question'"),
+        ({"question": "2+2?", "expected_answer": None}, "no field 'expected_answer'"),
+        ({"question": ["2+2?"], "expected_answer": "4"}, "field 'question' is not text"),
+        ({"question": "2+2?", "expected_answer": True}, "field 'expected_answer' is not text"),
+        (math_row(responses_create_params=None), "responses_create_params is not an object"),
+        (math_row(responses_create_params={}), "responses_create_params.input is no list of turns"),
+        (math_row(responses_create_params={"input": [None]}), "a turn is not an object"),
+        (math_row(responses_create_params={"input": [{"content": "?"}]}), "a turn's role is unknown"),
+        (math_row(responses_create_params={"input": [{"role": "tool", "content": "?"}]}), "a turn's role is unknown"),
+        (math_row(responses_create_params={"input": [{"role": "user"}]}), "a turn's content is not text"),
+        (math_row(responses_create_params={"input": [{"role": "user", "content": ["?"]}]}), "a turn's content is not"),
+        (math_row(responses_create_params={"input": []}), "no user turn"),
+        (math_row(agent_ref={"type": MATH["type"]}), "agent_ref without a name"),
+        (math_row(agent_ref={"type": MATH["type"], "name": ""}), "agent_ref without a name"),
+        (math_row(agent_ref="math"), "agent_ref without a name"),
+        (math_row(agent_ref={**MATH, "type": "agents"}), "agent_ref.type is not 'responses_api_agents'"),
+        (math_row(expected_answer=...), "no verifier field 'expected_answer'"),
+        (math_row(question=None), "no verifier field 'question'"),
+        (math_row(expected_answer=4), "verifier field 'expected_answer' is not text"),
+        (
+            math_row(agent_ref={**MATH, "name": "code_gen_simple_agent"}, verifier_metadata={"tests": []}),
+            "no verifier field 'verifier_metadata.unit_tests'",
+        ),
+        (
+            math_row(agent_ref={**MATH, "name": "instruction_following_simple_agent"}, id=True),
+            "verifier field 'id' is not text or a number",
+        ),
+    ],
+)
+def test_a_bad_row_is_refused_for_a_fixed_reason(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refused) as refused:
+        gym_row(row, forms())
+    assert refused.value.reason.startswith(reason)
+
+
+def test_an_answer_that_the_pattern_does_not_find_is_refused() -> None:
+    with pytest.raises(Refused, match="no answer in the field: '4'"):
+        gym_row({"question": "2+2?", "expected_answer": "4"}, forms(answer_pattern="#### (.+)"))
+
+
+@pytest.mark.parametrize("agent", VERIFIER_FIELDS)
+def test_each_agent_misses_each_of_its_fields(agent: str) -> None:
+    fields = VERIFIER_FIELDS[agent]
+    samples = {str: "x", int: 1, list: [], dict: {"unit_tests": []}}
+    whole = math_row(agent_ref={**MATH, "name": agent}, question=..., expected_answer=...)
+    whole |= {field: samples[types[0]] for field, types in fields.items() if "." not in field}
+    check_row(whole)
+    for field in fields:
+        if "." not in field:
+            with pytest.raises(Refused, match=f"no verifier field '{field}'"):
+                check_row({key: value for key, value in whole.items() if key != field})

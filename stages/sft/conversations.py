@@ -1,0 +1,311 @@
+r"""What a worker does with the conversations of a shard: render, tokenise and mask them.
+
+    {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
+    ->  ids   11 12 13 21 22  2
+        mask   0  0  0  1  1  1     written by the assistant
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nemotron_shared.data.chat import (
+    ADD_MARKS,
+    ChatFields,
+    ChatTemplate,
+    Message,
+    Span,
+    is_used_in,
+    mask_by_offsets,
+    to_messages,
+    validate_messages,
+)
+from nemotron_shared.data.encoders import EncoderSpec, masks_from_spans, token_bytes
+from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
+from nemotron_shared.data.reading import Row
+from nemotron_shared.data.rows import split_key
+from nemotron_shared.data.sequences import SPLITS, SequenceWriter
+from nemotron_shared.data.split import Split
+from nemotron_shared.data.tokenizer_folder import TokenizerFolder
+from nemotron_shared.errors import UserError
+from stages.sft.schema import SFTData
+
+BATCH_CHARACTERS = 4 << 20
+"""Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
+NOT_USED = "filtered by used_in"
+TOO_LONG = "longer than pack_size"
+NOTHING_LEFT = "empty after masking"
+TRUNCATED = "truncated"
+
+Rendered = tuple[str, list[Span]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One data set of a blend; without a blend there is one.
+
+    Attributes:
+        settings: `data_prep` with this data set's own source.
+        only: the split that all its rows belong to; None: each row by its hash.
+    """
+
+    name: str
+    weight: float
+    settings: SFTData
+    only: str | None = None
+
+
+@dataclass
+class Renderer:
+    """Rows to texts, with the characters that the assistant wrote."""
+
+    settings: SFTData
+    template: ChatTemplate
+
+    @cached_property
+    def fields(self) -> ChatFields:
+        """Where rows keep their conversation."""
+        names = ("format", "messages_field", "prompt_field", "response_field", "conversations_field")
+        return ChatFields(**{name: getattr(self.settings, name) for name in names})
+
+    def messages_of(self, row: Row) -> list[Message]:
+        """The conversation of a row.
+
+        Raises:
+            UserError: a field is missing, or the conversation makes no sense.
+        """
+        messages = to_messages(row.value, self.fields)
+        if reason := validate_messages(messages):
+            raise UserError(reason, TOLERATE)
+        return messages
+
+    def texts_of(self, row: Row, messages: list[Message]) -> list[Rendered]:
+        """The conversation as one text, or as one for each question.
+
+        Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
+        reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
+
+        Raises:
+            UserError: the template does not fit this conversation.
+        """
+        tools = row.value.get(self.settings.tools_field)
+        whole = self.template.render_with_spans(messages, tools)
+        if self.settings.split_turns == "never" or not loses_reasoning(messages, whole[0]):
+            return [whole]
+        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        ends = [*questions[1:], len(messages)]
+        pairs = list(zip(questions, ends, strict=True))
+        answered = [(i, end) for i, end in pairs if any(m["role"] == "assistant" for m in messages[i:end])]
+        return [self._of_question(messages, i, end, tools) for i, end in answered]
+
+    def _of_question(self, messages: list[Message], question: int, end: int, tools: Any) -> Rendered:
+        asked = self.template.render(messages[: question + 1], tools)
+        text, spans = self.template.render_with_spans(messages[:end], tools)
+        if not text.startswith(asked):
+            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+            raise UserError(what, "set data_prep.split_turns=never")
+        return text, [span for span in spans if span[0] >= len(asked)]
+
+
+def loses_reasoning(messages: list[Message], text: str) -> bool:
+    """Whether a text lacks the reasoning of an answer to an earlier question than the last."""
+    last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
+    earlier = (message for message in messages[:last] if message["role"] == "assistant")
+    thoughts = (message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
+                for message in earlier)  # fmt: skip
+    return any(thought and thought.strip() not in text for thought in thoughts)
+
+
+def first_question(messages: list[Message]) -> str:
+    """What decides a conversation's split: its first user turn, so that equal questions stay together."""
+    asked = (str(message["content"]) for message in messages if message["role"] == "user")
+    return next(asked, str(messages[0]["content"]))
+
+
+@dataclass
+class ChatWork:
+    """`Work` of the engine. Picklable: a worker loads tokenizer and template itself.
+
+    Attributes:
+        template: Jinja source. special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
+        tokenizer: its folder, on a disk that all workers see.
+    """
+
+    parts: tuple[Part, ...]
+    template: str
+    special_tokens: Mapping[str, str | None]
+    tokenizer: Path
+    encoder_spec: EncoderSpec
+
+    @cached_property
+    def encoder(self) -> Any:
+        """Loaded once per process; forked workers share it."""
+        return self.encoder_spec.load()
+
+    @cached_property
+    def token_bytes(self) -> Any:
+        """The bytes that each token stands for."""
+        return token_bytes(self.tokenizer)
+
+    @cached_property
+    def slow_tokenizer(self) -> Any:
+        """For texts whose tokens do not spell them."""
+        return TokenizerFolder(self.tokenizer).tokenizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        loaded = ("encoder", "token_bytes", "slow_tokenizer")
+        return {name: value for name, value in vars(self).items() if name not in loaded}
+
+    def renderer(self, part: Part) -> Renderer:
+        """For the rows of one data set."""
+        return Renderer(part.settings, ChatTemplate(self.template, **self.special_tokens))
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        """Write the sequences of a shard; gives the number of conversations of each split."""
+        part = self.parts[reader.shard.part]
+        with SequenceWriter(folder) as writer:
+            batch = Batch(self, part, reader, writer)
+            for row in reader:
+                batch.add(row)
+            batch.encode()
+        return {"conversations": dict(batch.conversations)}
+
+
+@dataclass
+class Batch:
+    """Conversations that wait for the next tokenizer call."""
+
+    work: ChatWork
+    part: Part
+    reader: ShardReader
+    writer: SequenceWriter
+    rows: list[tuple[Row, str, int]] = field(default_factory=list)
+    """Row, split, and how many of the texts are its."""
+    texts: list[str] = field(default_factory=list)
+    spans: list[list[Span]] = field(default_factory=list)
+    characters: int = 0
+    conversations: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._settings = self.part.settings
+        self._renderer = self.work.renderer(self.part)
+        self._split = Split(self._settings.split.model_dump(), salt="questions")
+
+    def add(self, row: Row) -> None:
+        """Render one row; encode when there is enough text."""
+        settings = self._settings
+        wanted = settings.used_in_filter
+        if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
+            self.reader.leave_out(row, NOT_USED)
+            return
+        try:
+            messages = self._renderer.messages_of(row)
+            rendered = self._renderer.texts_of(row, messages)
+            split = self.part.only or self._split.only or self._split.of(self._key(row, messages))
+        except UserError as error:
+            reason, _, detail = error.message.partition(": ")
+            self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)
+            return
+        self.rows.append((row, split, len(rendered)))
+        for text, spans in rendered:
+            self.texts.append(text)
+            self.spans.append(spans)
+            self.characters += len(text)
+        if self.characters >= BATCH_CHARACTERS:
+            self.encode()
+
+    def _key(self, row: Row, messages: list[Message]) -> str:
+        return split_key(row.value, self._settings, first_question(messages))
+
+    def encode(self) -> None:
+        """Turn what waits into sequences and write those that teach something."""
+        if self.texts:
+            tokens = self._tokens()
+            self._write(tokens, self._decide(tokens))
+        self.rows, self.texts, self.spans, self.characters = [], [], [], 0
+
+    def _tokens(self) -> "Tokens":
+        work = self.work
+        ids, offsets = work.encoder.encode(self.texts)
+        mask, known = masks_from_spans(ids, offsets, self.texts, self.spans, work.token_bytes)
+        for i in np.flatnonzero(~known).tolist():
+            slow_ids, slow_mask = mask_by_offsets(work.slow_tokenizer, self.texts[i], self.spans[i])
+            assert slow_ids == ids[offsets[i] : offsets[i + 1]].tolist(), "the encoder gives other ids than its check"
+            mask[offsets[i] : offsets[i + 1]] = slow_mask
+        return Tokens(np.asarray(ids), mask, np.asarray(offsets, np.int64))
+
+    def _decide(self, tokens: "Tokens") -> np.ndarray:
+        """How many tokens of each text to keep: all, up to a limit, or none."""
+        settings = self._settings
+        keep = tokens.lengths
+        if settings.max_doc_tokens is not None:
+            keep = np.minimum(keep, settings.max_doc_tokens)
+        too_long = keep > settings.pack_size
+        keep = np.minimum(keep, settings.pack_size)
+        if settings.too_long == "reject":
+            keep[too_long] = 0
+        prompts_too = tokens.all_masked()
+        keep[prompts_too | (tokens.learnt(keep) == 0)] = 0
+        first = 0
+        for row, split, count in self.rows:
+            texts = slice(first, first + count)
+            first += count
+            if keep[texts].any():
+                self.conversations[split] += 1
+            elif prompts_too[texts].any():
+                self.reader.refuse(row, "the loss mask counts every token, the prompt included", "", ADD_MARKS)
+            else:
+                rejected = settings.too_long == "reject" and too_long[texts].any()
+                self.reader.leave_out(row, TOO_LONG if rejected else NOTHING_LEFT)
+        self.reader.counts[TRUNCATED] += int(np.count_nonzero((keep > 0) & (keep < tokens.lengths)))
+        return keep
+
+    def _write(self, tokens: "Tokens", keep: np.ndarray) -> None:
+        splits = np.repeat([SPLITS.index(split) for _, split, _ in self.rows], [count for *_, count in self.rows])
+        kept = np.flatnonzero(keep)
+        ids, mask = tokens.heads(keep, kept)
+        self.writer.add(ids, mask, keep[kept], splits[kept])
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Encoded texts back to back: text i is `offsets[i] : offsets[i + 1]` of ids and mask."""
+
+    ids: np.ndarray
+    mask: np.ndarray
+    offsets: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each text."""
+        return np.diff(self.offsets)
+
+    def all_masked(self) -> np.ndarray:
+        """Of which texts every token was written by the assistant."""
+        return (self._sums[self.offsets[1:]] - self._sums[self.offsets[:-1]] == self.lengths) & (self.lengths > 0)
+
+    def learnt(self, keep: np.ndarray) -> np.ndarray:
+        """How many of the first `keep` tokens of each text are learnt; the very first is predicted from nothing."""
+        start = self.offsets[:-1]
+        second = np.minimum(start + 1, start + keep)
+        return self._sums[start + keep] - self._sums[second]
+
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        """Masked tokens before each place."""
+        return np.concatenate([[0], np.cumsum(self.mask, dtype=np.int64)])
+
+    def heads(self, keep: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask of the first `keep` tokens of the texts `kept`."""
+        if np.array_equal(keep, self.lengths):
+            return self.ids, self.mask
+        low = self.offsets[kept]
+        pairs = list(zip(low.tolist(), (low + keep[kept]).tolist(), strict=True))
+        if not pairs:
+            return self.ids[:0], self.mask[:0]
+        return tuple(np.concatenate([array[a:b] for a, b in pairs]) for array in (self.ids, self.mask))
