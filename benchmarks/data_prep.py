@@ -25,7 +25,7 @@ from prep_bench.settings import Bench
 from prep_bench.table import Section, json_of, machine, text_of
 from prep_bench.vocabularies import VOCABULARIES, train
 
-SECTIONS = ("pretrain", "memory", "sft", "packing", "rl")
+SECTIONS = ("pretrain", "memory", "sft", "rl", "packing")
 
 
 def main() -> int:

@@ -116,8 +116,8 @@ def run_measured(command: list[str], environment: dict[str, str], folder: Path) 
         last = "\n    ".join(output.splitlines()[-LAST_LINES:])
         raise CommandFailed(f"{' '.join(command)}\n  ended with {process.returncode}:\n    {last}")
     cpu = max(tree.cpu_seconds(), waited.ru_utime + waited.ru_stime)
-    largest = max(tree.largest, waited.ru_maxrss * 1024)
-    return Usage(wall, cpu, max(tree.peak, largest) / 1e6, largest / 1e6, output)
+    # not waited.ru_maxrss: it includes what this process held when it started the command
+    return Usage(wall, cpu, tree.peak / 1e6, tree.largest / 1e6, output)
 
 
 def _watch(tree: Tree, ended: threading.Event) -> None:

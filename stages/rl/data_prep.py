@@ -19,7 +19,7 @@ from typing import Any
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.files import InputFile, identity, local_file
+from nemotron_shared.data.files import InputFile, identity
 from nemotron_shared.data.prep.finish import Totals, finish
 from nemotron_shared.data.prep.plan import make_shards
 from nemotron_shared.data.prep.progress import rejected_text
@@ -30,7 +30,7 @@ from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl.placeholders import SOURCES
 from stages.rl.prompts import PromptWork
 from stages.rl.schema import RLConfig, RLData
-from stages.rl.source_tables import in_small_groups, source_files
+from stages.rl.source_tables import lay_out, source_files
 from stages.rl.splits import FILES, hold_out, join_splits
 
 
@@ -41,7 +41,8 @@ def prepare(task: Task) -> Outcome:
     files = input_files(settings, task.run.checkpoints / "world.jsonl", problems, settings.world_problems)
     shards = make_shards([files], settings.shard_mb << 20, settings.sample)
     setting = Setting.of(settings, task.run)
-    receipts = run_shards(shards, PromptWork(settings, tables_at_hand(settings, task)), setting)
+    laid_out = lay_out(source_sets(settings), setting, settings.shard_mb << 20)
+    receipts = run_shards(shards, PromptWork(settings, laid_out), setting)
     totals = finish(setting.directory, shards, receipts, output / "rejected.jsonl")
     if settings.holdout.wanted:
         written = hold_out(receipts, setting.directory, output, settings.holdout)
@@ -53,15 +54,6 @@ def prepare(task: Task) -> Outcome:
     said = f"{written['train']:,} training questions, {written['valid']:,} for validation"
     task.run.say("; ".join(filter(None, [said, rejected_text(totals.rejected)])))
     return Outcome(output, metadata)
-
-
-def tables_at_hand(settings: RLData, task: Task) -> dict[str, list[InputFile]]:
-    """The files of each source set that was given, in row groups that are small enough to read for one row."""
-    tables = {}
-    for name, files in source_sets(settings).items():
-        copies = in_small_groups(files, task.run.checkpoints / "placeholders" / name, task.run.say)
-        tables[name] = [file if copy is None else local_file(copy) for file, copy in zip(files, copies, strict=True)]
-    return tables
 
 
 def source_sets(settings: RLData) -> dict[str, list[InputFile]]:

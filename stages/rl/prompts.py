@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from nemotron_shared.data.files import InputFile
 from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
 from nemotron_shared.data.reading import Row
 from nemotron_shared.data.rows import split_key
@@ -23,7 +22,7 @@ from nemotron_shared.errors import UserError
 from stages.rl.placeholders import is_placeholder, resolve
 from stages.rl.rows import Refused, gym_row, question_of
 from stages.rl.schema import RLData
-from stages.rl.source_tables import SourceTable
+from stages.rl.source_tables import LaidOut, SourceTable
 
 ALL = "rows"
 WRITE_BYTES = 1 << 20
@@ -31,19 +30,19 @@ WRITE_BYTES = 1 << 20
 
 @dataclass
 class PromptWork:
-    """`Work` of the engine. Picklable: a worker opens the source sets of placeholders itself.
+    """`Work` of the engine. Picklable: a worker opens the source sets itself.
 
     Attributes:
-        sources: Parquet files of each source set that was given.
+        sources: the source sets of placeholders that were given, laid out.
     """
 
     settings: RLData
-    sources: dict[str, list[InputFile]]
+    sources: dict[str, tuple[LaidOut, ...]]
 
     @cached_property
     def tables(self) -> dict[str, SourceTable]:
         """Opened once per process, and not before the first placeholder."""
-        return {name: SourceTable(files) for name, files in self.sources.items()}
+        return {name: SourceTable(shards) for name, shards in self.sources.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "tables"}

@@ -1,33 +1,37 @@
-"""Single rows of a source set, by number, out of Parquet files of any size.
+"""Single rows of a source set, by number.
 
-    SourceTable(files).row(17)     # ([{"role": "user", "content": "Solve ... 2+2?"}], {"ground_truth": "4"})
+    tables = lay_out({"dapo": files}, setting, shard_bytes)
+    SourceTable(tables["dapo"]).row(17)     # ([{"role": "user", "content": "Solve ... 2+2?"}], {"ground_truth": "4"})
 
-Only the two columns that are needed are read, one row group at a time, and the groups used last are kept.
+A Parquet file only gives up whole row groups, of a million rows at times. So each source set is first read once, in
+shards, and what is needed of its rows is written to plain files, where a row is two reads of known places:
+
+    records.bin     [[{"role":"user","content":"..."}],{"ground_truth":"4"}][[{"role":...
+    edges.bin       0 67 141 ...      where each record begins and the last one ends, 8 bytes each
 """
 
+import os
+from array import array
 from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from nemotron_shared.atomic import open_atomic
-from nemotron_shared.data.files import InputFile, expand, local_file, open_input
+import orjson
+
+from nemotron_shared.data.files import InputFile, expand, local_file
+from nemotron_shared.data.prep.plan import make_shards
+from nemotron_shared.data.prep.reader import ShardReader
+from nemotron_shared.data.prep.receipts import shard_folder
+from nemotron_shared.data.prep.shards import Setting, run_shards
 from nemotron_shared.errors import UserError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-COLUMNS = ["prompt", "reward_model"]
-KEPT_BYTES = 48 << 20
-"""Decoded row groups that a worker keeps."""
-LARGE_GROUP_BYTES = 16 << 20
-LARGE_GROUP_ROWS = 1 << 15
-"""A row group beyond either is cut up first. Rows count too: texts that repeat take few bytes until decoded."""
-ROWS_PER_GROUP = 1024
+COLUMNS = ("prompt", "reward_model")
+RECORDS, EDGES = "records.bin", "edges.bin"
+EDGE_BYTES = 8
 
 
 def source_files(place: str, split: str) -> list[InputFile]:
@@ -55,110 +59,70 @@ def _no_files(place: object, patterns: list[str]) -> NoReturn:
     raise UserError(f"{place}: no Parquet file of a source set is there", f"looked for {', '.join(patterns)}")
 
 
-class SourceTable:
-    """The rows of some Parquet files, numbered through from 0 in the order of the files.
+@dataclass(frozen=True)
+class LaidOut:
+    """A shard of a source set: its folder, and how many rows are in it."""
 
-    Nothing is opened before the first row is asked for.
-    """
+    folder: Path
+    rows: int
 
-    def __init__(self, files: Sequence[InputFile]) -> None:
-        self._files = files
-        self._groups: list[tuple[pq.ParquetFile, int]] = []
-        self._ends: list[int] = []
-        self._kept: OrderedDict[int, pa.Table] = OrderedDict()
 
-    def row(self, index: int) -> tuple[Any, Any]:
-        """`prompt` and `reward_model` of a row.
+class LayOut:
+    """`Work` of the engine: the columns that placeholders need, as records that can be read one by one."""
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        """Write `records.bin` and `edges.bin`; gives {"rows"}.
 
         Raises:
-            IndexError: there is no such row.
-            UserError: a file cannot be read, or has no such columns.
+            UserError: the files have no such columns.
         """
-        if not self._ends:
-            self._open()
-        count = self._ends[-1] if self._ends else 0
+        edges = array("Q", [0])
+        with (folder / RECORDS).open("wb", buffering=1 << 20) as records:
+            for row in reader:
+                if missing := [column for column in COLUMNS if column not in row.value]:
+                    raise UserError(
+                        f"{row.file}: has no column '{missing[0]}'",
+                        f"data_prep.placeholder_sources names files with the columns {' and '.join(COLUMNS)}",
+                    )
+                records.write(orjson.dumps([row.value[column] for column in COLUMNS], default=str))
+                edges.append(records.tell())
+        (folder / EDGES).write_bytes(edges.tobytes())
+        return {"rows": len(edges) - 1}
+
+
+def lay_out(
+    sets: Mapping[str, Sequence[InputFile]], setting: Setting, shard_bytes: int
+) -> dict[str, tuple[LaidOut, ...]]:
+    """Lay out every source set below the folder of the run; what is there of an earlier attempt is used again."""
+    tables = {}
+    for name, files in sets.items():
+        own = replace(setting, directory=setting.directory.parent / "placeholders" / name, on_bad_row="error")
+        receipts = run_shards(make_shards([files], shard_bytes), LayOut(), own)
+        tables[name] = tuple(LaidOut(shard_folder(own.directory, one.shard), one.figures["rows"]) for one in receipts)
+    return tables
+
+
+class SourceTable:
+    """The rows of a source set, numbered from 0 in the order of its files. Nothing is opened before it is needed."""
+
+    def __init__(self, shards: Sequence[LaidOut]) -> None:
+        self._shards = [shard for shard in shards if shard.rows]
+        self._upto = list(accumulate(shard.rows for shard in self._shards))
+
+    def row(self, index: int) -> tuple[Any, Any]:
+        """`prompt` and `reward_model` of a row; raises IndexError where there is no such row."""
+        count = self._upto[-1] if self._upto else 0
         if not 0 <= index < count:
             raise IndexError(f"row {index} of {count:,} rows, counted from 0")
-        number = bisect_right(self._ends, index)
-        group = self._group(number)
-        row = group.slice(index - (self._ends[number] - group.num_rows), 1).to_pylist()[0]
-        return row[COLUMNS[0]], row[COLUMNS[1]]
+        number = bisect_right(self._upto, index)
+        place = index - (self._upto[number] - self._shards[number].rows)
+        records, edges = self._files[number]
+        start, end = array("Q", os.pread(edges, 2 * EDGE_BYTES, place * EDGE_BYTES))
+        prompt, reward = orjson.loads(os.pread(records, end - start, start))
+        return prompt, reward
 
-    def _open(self) -> None:
-        tables = [_opened(file) for file in self._files]
-        self._groups = [(table, group) for table in tables for group in range(table.num_row_groups)]
-        self._ends = list(accumulate(table.metadata.row_group(group).num_rows for table, group in self._groups))
-
-    def _group(self, number: int) -> "pa.Table":
-        """A decoded row group; the ones that were not used for longest make room."""
-        if number in self._kept:
-            self._kept.move_to_end(number)
-            return self._kept[number]
-        table, group = self._groups[number]
-        while self._kept and sum(kept.nbytes for kept in self._kept.values()) > KEPT_BYTES - LARGE_GROUP_BYTES:
-            self._kept.popitem(last=False)
-        with _readable(table):
-            self._kept[number] = table.read_row_group(group, columns=COLUMNS, use_threads=False)
-        return self._kept[number]
-
-
-def _opened(file: InputFile) -> "pq.ParquetFile":
-    import pyarrow.parquet as pq
-
-    with _readable(file.path):
-        table = pq.ParquetFile(open_input(file))
-    if missing := [column for column in COLUMNS if column not in table.schema_arrow.names]:
-        raise UserError(
-            f"{file.path}: has no column '{missing[0]}'",
-            f"data_prep.placeholder_sources names Parquet files with the columns {' and '.join(COLUMNS)}",
-        )
-    return table
-
-
-@contextmanager
-def _readable(what: object) -> Generator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{what}: not a readable Parquet file: {error}", "fetch or write it again") from error
-
-
-def in_small_groups(files: Iterable[InputFile], folder: Path, say: Callable[[str], None]) -> list[Path | None]:
-    """For each file whose row groups are too large to read for one row, a copy in `folder` with small ones.
-
-    Returns:
-        The copy, or None where the file serves as it is, in the order of `files`.
-    """
-    copies: list[Path | None] = []
-    for number, file in enumerate(files):
-        table = _opened(file)
-        if not any(_is_large(table, group) for group in range(table.num_row_groups)):
-            copies.append(None)
-            continue
-        say(f"{file.path}: its row groups are too large to read for single rows; cutting them up")
-        copy = folder / f"{number:06d}.parquet"
-        _cut_up(table, copy)
-        copies.append(copy)
-    return copies
-
-
-def _is_large(table: "pq.ParquetFile", group: int) -> bool:
-    metadata = table.metadata.row_group(group)
-    chunks = (metadata.column(i) for i in range(metadata.num_columns))
-    wanted = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in COLUMNS]
-    return (
-        metadata.num_rows > LARGE_GROUP_ROWS
-        or sum(chunk.total_uncompressed_size for chunk in wanted) > LARGE_GROUP_BYTES
-    )
-
-
-def _cut_up(table: "pq.ParquetFile", target: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    schema = pa.schema([table.schema_arrow.field(column) for column in COLUMNS])
-    with open_atomic(target) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for batch in table.iter_batches(batch_size=ROWS_PER_GROUP, columns=COLUMNS, use_threads=False):
-            writer.write_batch(batch.select(COLUMNS), row_group_size=ROWS_PER_GROUP)
+    @cached_property
+    def _files(self) -> list[tuple[int, int]]:
+        """Descriptors of each shard's two files; they live as long as the process."""
+        names = [(shard.folder / RECORDS, shard.folder / EDGES) for shard in self._shards]
+        return [(os.open(records, os.O_RDONLY), os.open(edges, os.O_RDONLY)) for records, edges in names]

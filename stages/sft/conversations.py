@@ -1,8 +1,8 @@
 r"""What a worker does with the conversations of a shard: render, tokenise and mask them.
 
-    {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
-    ->  ids   11 12 13 21 22  2
-        mask   0  0  0  1  1  1     written by the assistant
+{"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
+->  ids   11 12 13 21 22  2
+    mask   0  0  0  1  1  1     written by the assistant
 """
 
 from collections import Counter
@@ -14,18 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from nemotron_shared.data.chat import (
-    ADD_MARKS,
-    ChatFields,
-    ChatTemplate,
-    Message,
-    Span,
-    is_used_in,
-    mask_by_offsets,
-    to_messages,
-    validate_messages,
-)
-from nemotron_shared.data.encoders import EncoderSpec, masks_from_spans, token_bytes
+from nemotron_shared.data.chat import ADD_MARKS, ChatTemplate, Message, Span, is_used_in, mask_by_offsets
+from nemotron_shared.data.encoders import Encoder, EncoderSpec, masks_from_spans, token_bytes
 from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
 from nemotron_shared.data.reading import Row
 from nemotron_shared.data.rows import split_key
@@ -33,6 +23,7 @@ from nemotron_shared.data.sequences import SPLITS, SequenceWriter
 from nemotron_shared.data.split import Split
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder
 from nemotron_shared.errors import UserError
+from stages.sft.rendering import Renderer, first_question
 from stages.sft.schema import SFTData
 
 BATCH_CHARACTERS = 4 << 20
@@ -41,8 +32,6 @@ NOT_USED = "filtered by used_in"
 TOO_LONG = "longer than pack_size"
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
-
-Rendered = tuple[str, list[Span]]
 
 
 @dataclass(frozen=True)
@@ -61,73 +50,6 @@ class Part:
 
 
 @dataclass
-class Renderer:
-    """Rows to texts, with the characters that the assistant wrote."""
-
-    settings: SFTData
-    template: ChatTemplate
-
-    @cached_property
-    def fields(self) -> ChatFields:
-        """Where rows keep their conversation."""
-        names = ("format", "messages_field", "prompt_field", "response_field", "conversations_field")
-        return ChatFields(**{name: getattr(self.settings, name) for name in names})
-
-    def messages_of(self, row: Row) -> list[Message]:
-        """The conversation of a row.
-
-        Raises:
-            UserError: a field is missing, or the conversation makes no sense.
-        """
-        messages = to_messages(row.value, self.fields)
-        if reason := validate_messages(messages):
-            raise UserError(reason, TOLERATE)
-        return messages
-
-    def texts_of(self, row: Row, messages: list[Message]) -> list[Rendered]:
-        """The conversation as one text, or as one for each question.
-
-        Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
-        reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
-
-        Raises:
-            UserError: the template does not fit this conversation.
-        """
-        tools = row.value.get(self.settings.tools_field)
-        whole = self.template.render_with_spans(messages, tools)
-        if self.settings.split_turns == "never" or not loses_reasoning(messages, whole[0]):
-            return [whole]
-        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
-        ends = [*questions[1:], len(messages)]
-        pairs = list(zip(questions, ends, strict=True))
-        answered = [(i, end) for i, end in pairs if any(m["role"] == "assistant" for m in messages[i:end])]
-        return [self._of_question(messages, i, end, tools) for i, end in answered]
-
-    def _of_question(self, messages: list[Message], question: int, end: int, tools: Any) -> Rendered:
-        asked = self.template.render(messages[: question + 1], tools)
-        text, spans = self.template.render_with_spans(messages[:end], tools)
-        if not text.startswith(asked):
-            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
-            raise UserError(what, "set data_prep.split_turns=never")
-        return text, [span for span in spans if span[0] >= len(asked)]
-
-
-def loses_reasoning(messages: list[Message], text: str) -> bool:
-    """Whether a text lacks the reasoning of an answer to an earlier question than the last."""
-    last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
-    earlier = (message for message in messages[:last] if message["role"] == "assistant")
-    thoughts = (message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
-                for message in earlier)  # fmt: skip
-    return any(thought and thought.strip() not in text for thought in thoughts)
-
-
-def first_question(messages: list[Message]) -> str:
-    """What decides a conversation's split: its first user turn, so that equal questions stay together."""
-    asked = (str(message["content"]) for message in messages if message["role"] == "user")
-    return next(asked, str(messages[0]["content"]))
-
-
-@dataclass
 class ChatWork:
     """`Work` of the engine. Picklable: a worker loads tokenizer and template itself.
 
@@ -140,17 +62,18 @@ class ChatWork:
     template: str
     special_tokens: Mapping[str, str | None]
     tokenizer: Path
-    encoder_spec: EncoderSpec
+    encoder_spec: EncoderSpec | None = None
 
     @cached_property
-    def encoder(self) -> Any:
+    def encoder(self) -> Encoder:
         """Loaded once per process; forked workers share it."""
+        assert self.encoder_spec is not None, "chosen before the work begins"
         return self.encoder_spec.load()
 
     @cached_property
     def token_bytes(self) -> Any:
-        """The bytes that each token stands for."""
-        return token_bytes(self.tokenizer)
+        """How many bytes each token stands for; None in tokenizers where that is not fixed."""
+        return token_bytes(TokenizerFolder(self.tokenizer))
 
     @cached_property
     def slow_tokenizer(self) -> Any:
@@ -232,12 +155,15 @@ class Batch:
     def _tokens(self) -> "Tokens":
         work = self.work
         ids, offsets = work.encoder.encode(self.texts)
-        mask, known = masks_from_spans(ids, offsets, self.texts, self.spans, work.token_bytes)
+        if work.token_bytes is None:
+            mask, known = np.zeros(len(ids), np.uint8), np.zeros(len(self.texts), bool)
+        else:
+            mask, known = masks_from_spans(ids, offsets, self.texts, self.spans, work.token_bytes)
         for i in np.flatnonzero(~known).tolist():
             slow_ids, slow_mask = mask_by_offsets(work.slow_tokenizer, self.texts[i], self.spans[i])
             assert slow_ids == ids[offsets[i] : offsets[i + 1]].tolist(), "the encoder gives other ids than its check"
             mask[offsets[i] : offsets[i + 1]] = slow_mask
-        return Tokens(np.asarray(ids), mask, np.asarray(offsets, np.int64))
+        return Tokens(ids, mask, offsets)
 
     def _decide(self, tokens: "Tokens") -> np.ndarray:
         """How many tokens of each text to keep: all, up to a limit, or none."""
@@ -308,4 +234,5 @@ class Tokens:
         pairs = list(zip(low.tolist(), (low + keep[kept]).tolist(), strict=True))
         if not pairs:
             return self.ids[:0], self.mask[:0]
-        return tuple(np.concatenate([array[a:b] for a, b in pairs]) for array in (self.ids, self.mask))
+        ids = np.concatenate([self.ids[start:end] for start, end in pairs])
+        return ids, np.concatenate([self.mask[start:end] for start, end in pairs])

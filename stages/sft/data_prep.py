@@ -9,171 +9,209 @@ conversations share one packed row and never see each other.
 """
 
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.chat import ChatFields, ChatTemplate, to_messages, tokenize_with_mask, validate_messages
-from nemotron_shared.data.packed import write_packed
+from nemotron_shared.data.blends import BlendEntry, find_blend, load_blend, realised_weights
+from nemotron_shared.data.chat import find_template, template_file
+from nemotron_shared.data.encoders import EncoderChoice, choose_encoder
 from nemotron_shared.data.packing import pack
-from nemotron_shared.data.rejects import Rejects
-from nemotron_shared.data.rows import describe_sources, open_rows, split_key
-from nemotron_shared.data.sources import Row
-from nemotron_shared.data.split import Split
+from nemotron_shared.data.prep.finish import Totals, finish
+from nemotron_shared.data.prep.plan import Shard, make_shards
+from nemotron_shared.data.prep.progress import rejected_text
+from nemotron_shared.data.prep.receipts import Receipt, shard_folder
+from nemotron_shared.data.prep.sample import sample_rows
+from nemotron_shared.data.prep.shards import Setting, run_shards
+from nemotron_shared.data.rows import describe_sources, input_files
+from nemotron_shared.data.sequences import SPLITS, Sequences
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import chats
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
+from stages.sft.conversations import ChatWork, Part
 from stages.sft.schema import SFTConfig, SFTData
 
-Sequence = tuple[list[int], list[int]]  # token ids, and for each a 1 where the assistant wrote it
-
-
-@dataclass
-class Encoder:
-    """Turns one row into token ids and a mask."""
-
-    settings: SFTData
-    tokenizer: TokenizerFolder
-    template: ChatTemplate
-
-    @property
-    def fields(self) -> ChatFields:
-        """Where rows keep their conversation."""
-        names = ("format", "messages_field", "prompt_field", "response_field", "conversations_field")
-        return ChatFields(**{name: getattr(self.settings, name) for name in names})
-
-    def messages_of(self, row: Row) -> list[dict[str, Any]]:
-        """The conversation of a row.
-
-        Raises:
-            UserError: a field is missing, or the conversation makes no sense.
-        """
-        messages = to_messages(row.value, self.fields)
-        if reason := validate_messages(messages):
-            raise UserError(reason)
-        return messages
-
-    def encode(self, row: Row, messages: list[dict[str, Any]]) -> Sequence:
-        """Token ids and loss mask of a conversation."""
-        text, spans = self.template.render_with_spans(messages, row.value.get(self.settings.tools_field))
-        return tokenize_with_mask(self.tokenizer.tokenizer, text, spans)
+DIRECTORY = Path(__file__).resolve().parent
+ONE_SOURCE = "conversations"
+"""Name of the data set where no blend gives names."""
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 
 
 def prepare(task: Task) -> Outcome:
-    """Encode, split, pack and write; count every row that did not make it."""
+    """Encode the shards, pack each split and write it; count every row that did not make it."""
     settings: SFTData = task.config.data_prep
     output = task.run.fresh_output()
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
-    encoder = Encoder(settings, tokenizer, chat_template(settings, tokenizer))
-    counts: Counter[str] = Counter()
-    with Rejects(output / "rejected.jsonl") as rejects:
-        rows = open_rows(settings, chats, settings.world_chats, rejects)
-        splits = split_sequences(_sequences(rows, encoder, rejects, counts), settings)
-    if not splits["train"]:
-        raise UserError("no conversation is left for training", "see the reasons in rejected.jsonl")
-    stats = {name: write_split(output / f"{name}.parquet", found, settings) for name, found in splits.items() if found}
-    metadata = {
-        "pack_size": settings.pack_size,
-        "data_format": "packed_sft_parquet",
-        "splits": stats,
-        "counts": {**counts, "rejected": dict(rejects.count_by_reason)},
+    parts = parts_of(settings)
+    world = task.run.checkpoints / "world.jsonl"
+    files = [input_files(part.settings, world, chats, settings.world_chats) for part in parts]
+    shards = make_shards(files, settings.shard_mb << 20, settings.sample)
+    work, choice = work_of(parts, shards, tokenizer, settings)
+    if line := choice.announcement():
+        task.run.say(line)
+    setting = Setting.of(settings, task.run)
+    receipts = run_shards(shards, work, setting)
+    totals = finish(setting.directory, shards, receipts, output / "rejected.jsonl")
+    sequences = Sequences.open([shard_folder(setting.directory, receipt.shard) for receipt in receipts])
+    conversations = sum((Counter(receipt.figures["conversations"]) for receipt in receipts), Counter[str]())
+    if not conversations["train"]:
+        raise UserError("no conversation is left for training", f"see the reasons in {output / 'rejected.jsonl'}")
+    splits = {
+        split: {"conversations": conversations[split], **write_split(output, split, sequences, settings)}
+        for split in SPLITS
+        if conversations[split]
     }
+    metadata = describe(settings, splits, totals) | {"data_sets": shares(parts, shards, receipts, sequences)}
     write_json(output / "stats.json", metadata)
-    task.run.say(
-        f"{counts['rows']:,} conversations, {stats['train']['packed_rows']:,} packed rows "
-        f"({stats['train']['fill']:.1%} full), {rejects.total} rejected"
-    )
-    return Outcome(output, metadata)
+    task.run.say("; ".join(filter(None, [summary(metadata, totals), rejected_text(totals.rejected)])))
+    encoder = {"backend": choice.backend, "version": choice.version, "probed": choice.probed, "skipped": choice.skipped}
+    return Outcome(output, {**metadata, "encoder": encoder})
 
 
-def chat_template(settings: SFTData, tokenizer: TokenizerFolder) -> ChatTemplate:
-    """The configured template, or the tokenizer's own."""
-    source = tokenizer.chat_template()
-    if settings.chat_template is not None:
-        file = Path(settings.chat_template)
-        if not file.is_file():
-            raise UserError(f"data_prep.chat_template: {file}: no such file", "give a Jinja file, or null")
-        source = file.read_text(encoding="utf-8")
-    names = ("bos_token", "eos_token", "pad_token")
-    return ChatTemplate(source, **{name: tokenizer.special_text(name) for name in names})
+def parts_of(settings: SFTData) -> list[Part]:
+    """The data sets to read: those of a blend file, or the one source.
+
+    Raises:
+        UserError: the blend file is not of its form.
+    """
+    file = blend_file(settings)
+    if file is None:
+        return [Part(ONE_SOURCE, 1.0, settings)]
+    blend = load_blend(file)
+    parts = [_part(entry, settings, None) for entry in blend.datasets]
+    for split in SPLITS:
+        parts += [_part(entry, settings, split) for entry in getattr(blend, split)]
+    return parts
 
 
-def _sequences(
-    rows: Iterable[Row], encoder: Encoder, rejects: Rejects, counts: Counter[str]
-) -> Iterator[tuple[str, Sequence]]:
-    """(split key, sequence) of every usable row."""
-    settings = encoder.settings
-    for row in rows:
-        counts["rows"] += 1
+def _part(entry: BlendEntry, settings: SFTData, only: str | None) -> Part:
+    if entry.text_field is not None:
+        raise UserError(f"'{entry.name}': 'text_field' means nothing for chats", "remove it from the blend file")
+    changed = {"source": entry.path, "subset": entry.subset, "hub_split": entry.split}
+    return Part(entry.name, entry.weight, settings.model_copy(update=changed), only)
+
+
+def blend_file(settings: SFTData) -> Path | None:
+    """The source, where it is a blend: one of ours by name, or a JSON file of that form."""
+    return find_blend(settings.source, DIRECTORY / "config") if isinstance(settings.source, str) else None
+
+
+def chat_template(settings: SFTData, tokenizer: TokenizerFolder) -> str:
+    """Jinja source of the configured template, or of the tokenizer's own.
+
+    Raises:
+        UserError: there is none.
+    """
+    return tokenizer.chat_template() if settings.chat_template is None else find_template(settings.chat_template)
+
+
+def work_of(
+    parts: Sequence[Part], shards: Sequence[Shard], tokenizer: TokenizerFolder, settings: SFTData
+) -> tuple[ChatWork, EncoderChoice]:
+    """What the workers do, and the choice of tokenizer backend that it rests on."""
+    special = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
+    work = ChatWork(tuple(parts), chat_template(settings, tokenizer), special, tokenizer.path)
+    choice = choose_encoder(tokenizer, sample_texts(work, shards), settings.tokenizer.backend)
+    work.encoder_spec = choice.spec
+    work.__dict__["encoder"] = choice.encoder  # loaded for the probe already; forked workers share it
+    return work, choice
+
+
+def sample_texts(work: ChatWork, shards: Sequence[Shard]) -> list[str]:
+    """Some rendered conversations from all over the input, to compare tokenizer backends on."""
+    renderers = [work.renderer(part) for part in work.parts]
+    texts = []
+    for shard, row in sample_rows(shards):
+        renderer = renderers[shard.part]
         try:
-            messages = encoder.messages_of(row)
-            ids, mask = encoder.encode(row, messages)
-        except UserError as error:
-            _refuse(row, error, settings, rejects)
-            continue
-        if len(ids) > settings.pack_size:
-            if settings.too_long == "reject":
-                rejects.add(row.file, row.line, "longer than pack_size", str(row.value))
-                continue
-            counts["truncated"] += 1
-            ids, mask = ids[: settings.pack_size], mask[: settings.pack_size]
-        if not any(mask):
-            rejects.add(row.file, row.line, "nothing of the assistant is left to learn", str(row.value))
-            continue
-        yield split_key(row.value, settings, first_question(messages)), (ids, mask)
+            texts += [text for text, _ in renderer.texts_of(row, renderer.messages_of(row))]
+        except UserError:
+            continue  # the worker that meets this row says what is wrong with it
+    return texts
 
 
-def _refuse(row: Row, error: UserError, settings: SFTData, rejects: Rejects) -> None:
-    if settings.on_bad_row == "error":
-        raise UserError(f"{row.file}:{row.line}: {error.message}", error.remedy) from error
-    rejects.add(row.file, row.line, error.message.split(":")[0], str(row.value), error.message)
+def write_split(output: Path, split: str, sequences: Sequences, settings: SFTData) -> dict[str, Any]:
+    """Pack one split and write `<split>.parquet`; gives its figures."""
+    from nemotron_shared.data.packed import PackedWriter  # pyarrow takes a moment, and workers do without
 
-
-def first_question(messages: list[dict[str, Any]]) -> str:
-    """What decides a conversation's split: its first user turn, so that equal questions stay together."""
-    asked = (str(message["content"]) for message in messages if message["role"] == "user")
-    return next(asked, str(messages[0]["content"]))
-
-
-def split_sequences(sequences: Iterable[tuple[str, Sequence]], settings: SFTData) -> dict[str, list[Sequence]]:
-    """Sequences of each split, in the order of reading."""
-    split = Split(settings.split.model_dump(), salt="questions")
-    found: defaultdict[str, list[Sequence]] = defaultdict(list)
-    for key, sequence in sequences:
-        found[split.of(key)].append(sequence)
-    return {name: found[name] for name in ("train", "valid", "test")}
-
-
-def write_split(path: Path, sequences: list[Sequence], settings: SFTData) -> dict[str, Any]:
-    """Pack one split and write it; gives its figures."""
-    lengths = np.array([len(ids) for ids, _ in sequences])
-    bins = pack(lengths, settings.pack_size, settings.algorithm, settings.seed)
-    write_packed(path, sequences, bins)
+    chosen = sequences.of_split(split)
+    bins = pack(chosen.lengths, settings.pack_size, settings.algorithm, settings.seed)
+    path = output / f"{split}.parquet"
+    with PackedWriter(path, settings.parquet_row_group_size, settings.parquet_compression) as writer:
+        trained = writer.add_bins(chosen, bins)
+    tokens = int(chosen.lengths.sum())
     return {
-        "conversations": len(sequences),
+        "sequences": len(chosen),
         "packed_rows": len(bins),
-        "tokens": int(lengths.sum()),
-        "trained_tokens": int(sum(sum(mask) for _, mask in sequences)),
-        "fill": float(lengths.sum() / (len(bins) * settings.pack_size)),
+        "sequences_per_row": round(len(chosen) / len(bins), 3),
+        "tokens": tokens,
+        "trained_tokens": trained,
+        "fill": tokens / (len(bins) * settings.pack_size),
     }
+
+
+def describe(settings: SFTData, splits: dict[str, dict[str, Any]], totals: Totals) -> dict[str, Any]:
+    """The contents of stats.json, but for the data sets of a blend."""
+    return {
+        "pack_size": settings.pack_size,
+        "algorithm": settings.algorithm,
+        "data_format": "packed_sft_parquet",
+        "splits": splits,
+        "counts": totals.as_metadata(),
+    }
+
+
+def shares(
+    parts: Sequence[Part], shards: Sequence[Shard], receipts: Sequence[Receipt], sequences: Sequences
+) -> list[dict[str, Any]]:
+    """Each data set's share of the tokens, beside the one that its weight asks for; each row is used once."""
+    by_folder = np.bincount(sequences.folder, weights=sequences.lengths, minlength=len(receipts))
+    tokens: Counter[str] = Counter()
+    for shard, count in zip(shards, by_folder.tolist(), strict=True):
+        if parts[shard.part].only in (None, "train"):
+            tokens[parts[shard.part].name] += int(count)
+    asked = {part.name: part.weight for part in parts if part.only in (None, "train")}
+    shown = ("name", "weight", "asked_share", "tokens", "available_share")
+    return [{key: row[key] for key in shown} for row in realised_weights(asked, tokens)]
+
+
+def summary(metadata: dict[str, Any], totals: Totals) -> str:
+    """One line for people."""
+    train = metadata["splits"]["train"]
+    rows = f"{totals.counts['rows']:,} conversations"
+    return f"{rows}, {train['packed_rows']:,} packed rows of {train['tokens']:,} tokens ({train['fill']:.1%} full)"
+
+
+def sources(config: SFTConfig) -> list[Source]:
+    """Every file that is read, the blend file included."""
+    settings = config.data_prep
+    if settings.chat_template is not None:
+        template = template_file(settings.chat_template)  # None for Jinja text, which is in the config itself
+        settings = settings.model_copy(update={"chat_template": None if template is None else str(template)})
+    file = blend_file(settings)
+    if file is None:
+        return describe_sources(settings, "chats", settings.world_chats)
+    own = settings.model_copy(update={"source": str(file)})
+    parts = [describe_sources(part.settings, "chats", 0) for part in parts_of(settings)]
+    return [*describe_sources(own, "blend", 0), *(source for part in parts for source in part)]
 
 
 STEP = Step(
     stage="sft",
     verb="data_prep",
-    directory=Path(__file__).resolve().parent,
+    directory=DIRECTORY,
     description=__doc__,
     schema=SFTConfig,
     produces="{family}-sft-data",
     artifact_type="SFTDataArtifact",
     sections=("data_prep",),
-    sources=lambda config: describe_sources(config.data_prep, "chats", config.data_prep.world_chats),
+    sources=sources,
     work=prepare,
 )
 

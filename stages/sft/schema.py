@@ -36,14 +36,26 @@ class SFTData(PreparedSection):
     """Field of the assistant's words, in prompt_response rows."""
     conversations_field: str
     """Field of the turns, in sharegpt rows."""
+    used_in_filter: str | None
+    """Use only rows whose `used_in_field` names this; the others are counted. null: all rows."""
+    used_in_field: str
+    """Field with a list, or comma-separated text, of what a row is meant for."""
     chat_template: str | None
-    """A Jinja file. null: the tokenizer's own template."""
+    """The name of a shipped template, a Jinja file, or Jinja text. null: the tokenizer's own template."""
+    split_turns: Literal["auto", "never"]
+    """auto: where a template hides the reasoning of earlier answers, each question makes a sequence of its own."""
+    max_doc_tokens: int | None = Field(ge=2)
+    """Cut longer sequences here, before `too_long` is asked. null: no limit."""
     pack_size: int = Field(ge=8)
-    """Tokens per packed row; a longer conversation is handled by `too_long`."""
+    """Tokens per packed row; a longer sequence is handled by `too_long`."""
     too_long: Literal["truncate", "reject"]
-    """A conversation above pack_size: cut its end off, or reject it. Both are counted."""
-    algorithm: Literal["best_fit_decreasing", "first_fit_shuffle", "concatenative"]
-    """How conversations are put together into rows."""
+    """A sequence above pack_size: cut its end off, or reject it. Both are counted."""
+    algorithm: Literal["best_fit_decreasing", "first_fit_decreasing", "first_fit_shuffle", "concatenative"]
+    """How sequences are put together into rows."""
+    parquet_compression: Literal["zstd", "snappy", "gzip", "none"]
+    """Compression of the packed files."""
+    parquet_row_group_size: int = Field(ge=1)
+    """Packed rows per row group."""
     tokenizer: TokenizerSection
 
 

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemotron_shared.data.files import InputFile, local_file
+from nemotron_shared.data.prep.shards import Setting
 from nemotron_shared.errors import UserError
-from stages.rl import source_tables
 from stages.rl.placeholders import DATASETS, SOURCES, answer_text, bare_question, fill_template, is_placeholder, resolve
 from stages.rl.rows import Refused
-from stages.rl.source_tables import SourceTable, in_small_groups, source_files
+from stages.rl.source_tables import SourceTable, lay_out, source_files
 
 DAPO_TEXT = (
     "Solve the problem. End with Answer.\n\nA goat eats 3 turnips.\n\nHow many are 7 goats' turnips?\n\nRemember."
@@ -184,44 +184,36 @@ def write_source(path: Path, count: int, rows_per_group: int, first: int = 0) ->
     return path
 
 
-def test_rows_are_numbered_through_all_row_groups_of_all_files(tmp_path: Path) -> None:
+def table(tmp_path: Path, paths: list[Path], shard_bytes: int = 1 << 20) -> SourceTable:
+    setting = Setting(tmp_path / "run" / "shards", "test", "reject", 1, "local", lambda line: None)
+    return SourceTable(lay_out({"dapo": inputs(paths)}, setting, shard_bytes)["dapo"])
+
+
+@pytest.mark.parametrize("shard_bytes", [1, 2000, 1 << 20])
+def test_rows_are_numbered_through_all_shards_of_all_files(tmp_path: Path, shard_bytes: int) -> None:
     files = [write_source(tmp_path / "a.parquet", 25, 10), write_source(tmp_path / "b.parquet", 7, 3, first=25)]
-    table = SourceTable(inputs(files))
+    found = table(tmp_path, files, shard_bytes)
     for index in (31, 0, 24, 25, 9, 10, 30, 5):
-        assert table.row(index) == ([{"content": f"Q{index}", "role": "user"}], {"ground_truth": str(index)})
+        assert found.row(index) == ([{"content": f"Q{index}", "role": "user"}], {"ground_truth": str(index)})
     for index in (-1, 32):
         with pytest.raises(IndexError, match=f"row {index} of 32 rows"):
-            table.row(index)
+            found.row(index)
 
 
-def test_only_a_few_row_groups_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_tables, "LARGE_GROUP_BYTES", 0)
-    monkeypatch.setattr(source_tables, "KEPT_BYTES", 2000)
-    table = SourceTable(inputs([write_source(tmp_path / "a.parquet", 1000, 10)]))
-    assert [table.row(index)[1] for index in range(1000)] == [{"ground_truth": str(index)} for index in range(1000)]
-    assert 2 <= len(table._kept) < 30
-
-
-def test_large_row_groups_are_cut_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_tables, "LARGE_GROUP_ROWS", 2000)
-    monkeypatch.setattr(source_tables, "ROWS_PER_GROUP", 100)
-    files = inputs([write_source(tmp_path / "large.parquet", 2500, 2500), write_source(tmp_path / "b.parquet", 5, 5)])
-    said: list[str] = []
-    copy, other = in_small_groups(files, tmp_path / "cut", said.append)
-    assert other is None
-    assert copy is not None
-    assert len(said) == 1
-    assert pq.ParquetFile(copy).num_row_groups == 25
-    assert SourceTable(inputs([copy])).row(2400) == SourceTable(files).row(2400)
+def test_a_source_set_without_rows_has_no_row(tmp_path: Path) -> None:
+    empty = pa.table({"prompt": pa.array([], pa.string()), "reward_model": pa.array([], pa.string())})
+    pq.write_table(empty, tmp_path / "a.parquet")
+    with pytest.raises(IndexError, match="row 0 of 0 rows"):
+        table(tmp_path, [tmp_path / "a.parquet"]).row(0)
 
 
 def test_a_source_needs_its_two_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"prompt": ["x"]}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match="has no column 'reward_model'"):
-        SourceTable(inputs([tmp_path / "a.parquet"])).row(0)
+        table(tmp_path, [tmp_path / "a.parquet"])
     (tmp_path / "b.parquet").write_bytes(b"no Parquet")
     with pytest.raises(UserError, match="not a readable Parquet file"):
-        SourceTable(inputs([tmp_path / "b.parquet"])).row(0)
+        table(tmp_path, [tmp_path / "b.parquet"])
 
 
 @pytest.mark.parametrize(

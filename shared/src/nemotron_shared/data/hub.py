@@ -93,7 +93,8 @@ def hub_files(path: str, *, subset: str | None = None, split: str | None = None)
             with hub_messages_off():
                 chosen = _chosen(snapshot, subset, split)
     source = "read from the hub" if snapshot.online else "read from the local cache"
-    say(f"{path}: {len(chosen)} files of commit {snapshot.commit[:12]}, {source}")
+    files = "1 file" if len(chosen) == 1 else f"{len(chosen)} files"
+    say(f"{path}: {files} of commit {snapshot.commit[:12]}, {source}")
     return chosen
 
 

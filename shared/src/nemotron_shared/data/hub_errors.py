@@ -7,7 +7,7 @@ with hub_errors("hf://org/name", "org/name", None):
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from nemotron_shared.data.remote import reported
+from nemotron_shared.data.remote import reported, without_secrets
 from nemotron_shared.errors import UserError
 
 
@@ -36,7 +36,7 @@ def hub_errors(text: str, name: str, revision: str | None) -> Generator[None]:
         name: the repository, organisation/name.
     """
     try:
-        from datasets.exceptions import DatasetNotFoundError, FileNotFoundDatasetsError
+        from datasets.exceptions import DatasetNotFoundError
         from huggingface_hub import errors
     except ImportError as error:
         what = f"{text}: hf:// paths need the packages datasets and huggingface_hub"
@@ -55,9 +55,11 @@ def hub_errors(text: str, name: str, revision: str | None) -> Generator[None]:
         except errors.LocalEntryNotFoundError as error:
             remedy = f"download it once, 'hf download --repo-type dataset {name}', or leave the offline mode"
             raise UserError(f"{text}: not in the local cache, and offline mode is set", remedy) from error
-        except FileNotFoundDatasetsError as error:
-            remedy = "name files by hand, as in hf://org/name/data/*.jsonl; or complete the cache if you are offline"
-            raise UserError(f"{text}: its card names files that are not there: {error}", remedy) from error
+        except (FileNotFoundError, ValueError) as error:
+            remedy = "name the files by hand, as in hf://org/name/data/*.jsonl; offline, the cache may be incomplete"
+            raise UserError(
+                f"{text}: what its card names cannot be found: {without_secrets(str(error))}", remedy
+            ) from error
         except RuntimeError as error:
             if "script" not in str(error):
                 raise

@@ -110,7 +110,8 @@ def reported(url: str) -> Generator[None]:
     # every service raises its own family of errors, and none of these packages need be installed
     except Exception as error:
         detail = f"{type(error).__name__}: {without_secrets(str(error))}"
-        raise UserError(f"{name}: cannot be read: {detail}", LOGIN.get(scheme, "try again")) from error
+        remedy = "; ".join(["check the connection", *filter(None, [LOGIN.get(scheme)])])
+        raise UserError(f"{name}: cannot be read: {detail}", remedy) from error
 
 
 def without_secrets(text: str) -> str:

@@ -88,8 +88,8 @@ def describe_sources(section: SourceSection, kind: str, world_rows: int) -> list
     if section.source != WORLD:
         files = expand(paths(section), subset=section.subset, split=section.hub_split)
         return [*(Source(file.path, *identity(file)) for file in files), *own]
-    identity = {"world": kind, "seed": section.seed, "rows": world_rows}
-    return [Source(f"{WORLD}:{kind}", json_digest(identity), identity), *own]
+    world = {"world": kind, "seed": section.seed, "rows": world_rows}
+    return [Source(f"{WORLD}:{kind}", json_digest(world), world), *own]
 
 
 def _tokenizer_files(tokenizer: TokenizerSection | None) -> list[str]:

@@ -1,7 +1,7 @@
 """Read all rows of some files, one after another, in one process.
 
-    for row in read_rows(["corpus/*.jsonl", "books/"]):
-        row.value["text"], row.file, row.line      # "Once upon", "corpus/a.jsonl", 17
+for row in read_rows(["corpus/*.jsonl", "books/"]):
+    row.value["text"], row.file, row.line      # "Once upon", "corpus/a.jsonl", 17
 """
 
 import sys

@@ -25,9 +25,13 @@ class TokenizerFolder:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, ready to encode."""
+        self.require()
+        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
+
+    def require(self) -> None:
+        """Raise `UserError` where there is no tokenizer."""
         if not (self.path / "tokenizer.json").is_file():
             raise UserError(f"{self.path}: holds no tokenizer.json", "give a Hugging Face tokenizer folder, or 'tiny'")
-        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
     if model == TINY:
         save_tokenizer(into)
         return TokenizerFolder(into)
-    TokenizerFolder(Path(model)).tokenizer.get_vocab_size()
+    TokenizerFolder(Path(model)).require()
     copy_tokenizer(Path(model), into)
     return TokenizerFolder(into)
 

@@ -129,7 +129,8 @@ def drawings(found: Inspection) -> list[Drawing]:
         percents = Counter[int]()
         for length, count in split.row_lengths.items():
             percents[-(-100 * length // size) if length > size else 100 * length // size] += count
-        found_drawings.append(Drawing("Fill of packed rows", "% of pack size", fill_histogram(percents), note, "rl"))
+        whole = "% of pack size" if found.located.pack_size else "% of the longest row, as no stats.json states a size"
+        found_drawings.append(Drawing("Fill of packed rows", whole, fill_histogram(percents), note, "rl"))
     return [drawing for drawing in found_drawings if drawing.bins]
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN_A_PIPE = 140
 BAR = 44
+ASCII = str.maketrans({"–": "-", "·": "|", "×": "x", "…": "...", "↵": " "})
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 GROUNDS = ("grey15", "grey27")  # of packed sequences in turn; with their own ink they read on any terminal
 INK = {"context": "grey78", "trained": "bold #7fe0a8", "special": "#8ab8ff", "bad": "bold #ff8a7e"}
@@ -50,9 +51,8 @@ def print_inspection(found: Inspection, tokens: int, console: "Console | None" =
 def _print(console: "Console", text: str, style: str = "") -> None:
     from rich.text import Text
 
-    if console.options.ascii_only:
-        text = text.encode("ascii", "replace").decode()
-    console.print(Text(text, style=style), soft_wrap=True)
+    # In a pipe a line stays a line; on a terminal words are wrapped.
+    console.print(Text(_plain(console, text), style=style), soft_wrap=not console.is_terminal)
 
 
 def _heading(console: "Console", text: str) -> None:
@@ -76,9 +76,7 @@ def _print_table(console: "Console", table: tables.Table) -> None:
         shown.add_column(heading, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for row in table.rows:
         cells = [visible(cell, " ") for cell in row]
-        if console.options.ascii_only:
-            cells = [cell.encode("ascii", "replace").decode() for cell in cells]
-        shown.add_row(*map(Text, cells))
+        shown.add_row(*(Text(_plain(console, cell)) for cell in cells))
     console.print(shown)
 
 
@@ -194,7 +192,10 @@ def _brackets(console: "Console") -> tuple[str, str]:
 
 
 def _plain(console: "Console", text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode() if console.options.ascii_only else text
+    """The text, or where only ASCII can be printed its escaped form."""
+    if not console.options.ascii_only:
+        return text
+    return text.translate(ASCII).encode("ascii", "backslashreplace").decode()
 
 
 def _print_refused(console: "Console", found: Inspection) -> None:

@@ -2,7 +2,7 @@
 
 from nemotron_shared.data.chat.masks import mask_by_offsets, tokenize_with_mask
 from nemotron_shared.data.chat.rows import ChatFields, Message, is_used_in, to_messages, validate_messages
-from nemotron_shared.data.chat.template import ADD_MARKS, ChatTemplate, Span, find_template
+from nemotron_shared.data.chat.template import ADD_MARKS, ChatTemplate, Span, find_template, template_file
 
 __all__ = [
     "ADD_MARKS",
@@ -13,6 +13,7 @@ __all__ = [
     "find_template",
     "is_used_in",
     "mask_by_offsets",
+    "template_file",
     "to_messages",
     "tokenize_with_mask",
     "validate_messages",

@@ -60,7 +60,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])
         self.filters["tojson"] = _tojson
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        functions: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        self.globals.update(functions)
 
     @property
     def generation(self) -> GenerationBlock:

@@ -154,12 +154,17 @@ def find_template(named: str) -> str:
     Raises:
         UserError: there is no such template.
     """
-    shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.jinja"))}
-    if named in shipped:
-        return shipped[named].read_text(encoding="utf-8")
+    file = template_file(named)
+    return named if file is None else file.read_text(encoding="utf-8")
+
+
+def template_file(named: str) -> Path | None:
+    """The file that such a setting means; None for Jinja text."""
     if "{{" in named or "{%" in named:
-        return named
-    if not Path(named).is_file():
+        return None
+    shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.jinja"))}
+    path = shipped.get(named, Path(named))
+    if not path.is_file():
         otherwise = f"give a name ({', '.join(shipped)}), a Jinja file, Jinja text, or null for the tokenizer's own"
         raise UserError(f"chat template '{named}': no such name or file", did_you_mean(named, shipped, otherwise))
-    return Path(named).read_text(encoding="utf-8")
+    return path

@@ -44,7 +44,11 @@ def mask_from_spans(ids: np.ndarray, text: str, spans: Sequence["Span"], lengths
 
 
 def masks_from_spans(
-    ids: np.ndarray, offsets: np.ndarray, texts: Sequence[str], spans: Sequence[Sequence["Span"]], lengths: np.ndarray
+    ids: np.ndarray,
+    offsets: np.ndarray,
+    texts: Sequence[str],
+    spans: Sequence[Sequence["Span"]],
+    lengths: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The loss masks of many texts, aligned with `ids`, and which texts' masks are right.
 
@@ -53,12 +57,14 @@ def masks_from_spans(
         offsets: where each text's tokens start in `ids`; one more entry than texts.
         texts: what was encoded, n of them.
         spans: for each text the [start, end) characters to train on.
-        lengths: from `token_bytes`.
+        lengths: from `token_bytes`; None says that no text's mask can be known here.
 
     Returns:
         uint8 [len(ids)], 1 where a token counts, and bool [n]. False: the tokens do not add up to the text, or all
         of them would count; its mask is worthless, and `tokenize_with_mask` decides or says what is wrong.
     """
+    if lengths is None:
+        return np.zeros(len(ids), dtype=np.uint8), np.zeros(len(texts), dtype=bool)
     ends = offsets_of(lengths[ids])
     starts = ends[offsets[:-1]]
     sizes, first, last, owners = _places(texts, spans)

@@ -1,0 +1,98 @@
+"""Rows to texts: a conversation through the chat template, with the characters that the assistant wrote.
+
+{"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
+->  "<|im_start|>user\\n2+2?<|im_end|>\\n<|im_start|>assistant\\n4<|im_end|>\\n", [(54, 65)]
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nemotron_shared.data.chat import ChatFields, ChatTemplate, Message, Span, to_messages, validate_messages
+from nemotron_shared.data.prep.reader import TOLERATE
+from nemotron_shared.data.reading import Row
+from nemotron_shared.errors import UserError
+from stages.sft.schema import SFTData
+
+Rendered = tuple[str, list[Span]]
+
+
+@dataclass
+class Renderer:
+    """Rows to texts, with the characters that the assistant wrote."""
+
+    settings: SFTData
+    template: ChatTemplate
+
+    @cached_property
+    def fields(self) -> ChatFields:
+        """Where rows keep their conversation."""
+        names = ("format", "messages_field", "prompt_field", "response_field", "conversations_field")
+        return ChatFields(**{name: getattr(self.settings, name) for name in names})
+
+    def messages_of(self, row: Row) -> list[Message]:
+        """The conversation of a row.
+
+        Raises:
+            UserError: a field is missing, or the conversation makes no sense.
+        """
+        messages = to_messages(row.value, self.fields)
+        if reason := validate_messages(messages):
+            raise UserError(reason, TOLERATE)
+        return messages
+
+    def texts_of(self, row: Row, messages: list[Message]) -> list[Rendered]:
+        """The conversation as one text, or as one for each question.
+
+        Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
+        reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
+
+        Raises:
+            UserError: the template does not fit this conversation.
+        """
+        texts = self._texts_of(messages, row.value.get(self.settings.tools_field))
+        if not all(text.isascii() or is_unicode(text) for text, _ in texts):
+            raise UserError("a lone surrogate, which is no character, in a tool call's arguments", TOLERATE)
+        return texts
+
+    def _texts_of(self, messages: list[Message], tools: Any) -> list[Rendered]:
+        whole = self.template.render_with_spans(messages, tools)
+        if self.settings.split_turns == "never" or not loses_reasoning(messages, whole[0]):
+            return [whole]
+        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        ends = [*questions[1:], len(messages)]
+        pairs = list(zip(questions, ends, strict=True))
+        answered = [(i, end) for i, end in pairs if any(m["role"] == "assistant" for m in messages[i:end])]
+        return [self._of_question(messages, i, end, tools) for i, end in answered]
+
+    def _of_question(self, messages: list[Message], question: int, end: int, tools: Any) -> Rendered:
+        asked = self.template.render(messages[: question + 1], tools)
+        text, spans = self.template.render_with_spans(messages[:end], tools)
+        if not text.startswith(asked):
+            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+            raise UserError(what, "set data_prep.split_turns=never")
+        return text, [span for span in spans if span[0] >= len(asked)]
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a tokenizer can take this; JSON inside of JSON may hold halves of characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def loses_reasoning(messages: list[Message], text: str) -> bool:
+    """Whether a text lacks the reasoning of an answer to an earlier question than the last."""
+    last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
+    earlier = (message for message in messages[:last] if message["role"] == "assistant")
+    thoughts = (message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
+                for message in earlier)  # fmt: skip
+    return any(thought and thought.strip() not in text for thought in thoughts)
+
+
+def first_question(messages: list[Message]) -> str:
+    """What decides a conversation's split: its first user turn, so that equal questions stay together."""
+    asked = (str(message["content"]) for message in messages if message["role"] == "user")
+    return next(asked, str(messages[0]["content"]))
