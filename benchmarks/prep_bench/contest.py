@@ -27,7 +27,9 @@ class Contestant:
     """Seconds of work by the program's own clock, its start not counted."""
     environment: dict[str, str] = field(default_factory=dict)
     peer: bool = True
-    """False: ours; a failure of ours ends the benchmark, a failure of a peer is reported."""
+    """False: ours."""
+    may_fail: bool = False
+    """True: a failure is reported, as a peer's is; else it ends the section."""
     most_rounds: int | None = None
 
 
@@ -71,7 +73,7 @@ def compete(contestants: Sequence[Contestant], rounds: int, slow_rounds: int, fo
             try:
                 done.append(run_once(contestant, folder))
             except CommandFailed as error:
-                if not contestant.peer:
+                if not (contestant.peer or contestant.may_fail):
                     raise
                 failed[contestant.name] = str(error)
             print(f"{done[-1][0].wall_s:.1f} s" if done else "failed", file=sys.stderr, flush=True)

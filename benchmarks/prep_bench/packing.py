@@ -84,7 +84,7 @@ def _ids(lengths: np.ndarray, one_byte: bool) -> Any:
 
 
 def _gathered(ids: Any, bins: Bins) -> Any:
-    """The ids of each bin as one list; gives what `_figures` reads."""
+    """The ids of each bin as one list; gives what `figures` reads."""
     import pyarrow as pa
 
     rows = ids.take(pa.array([index for indices in bins for index in indices]))
@@ -107,7 +107,7 @@ def _trl(ids: Any) -> Callable[[], Any]:
 
 def _time(ways: list[tuple[str, Callable[[], Any]]], rounds: int, lengths: np.ndarray) -> list[Score]:
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in ways}
-    found = {name: _figures(way(), lengths) for name, way in ways}  # imports and first allocations happen here
+    found = {name: figures(way(), lengths) for name, way in ways}  # imports and first allocations happen here
     for _ in range(rounds):
         for name, way in ways:
             gc.collect()
@@ -124,7 +124,7 @@ def _time(ways: list[tuple[str, Callable[[], Any]]], rounds: int, lengths: np.nd
     return scores
 
 
-def _figures(result: Any, lengths: np.ndarray) -> str:
+def figures(result: Any, lengths: np.ndarray) -> str:
     """Bins and how full they are; raises `ValueError` where a sequence is lost, doubled, or does not fit."""
     if isinstance(result, list):
         if sorted(index for indices in result for index in indices) != list(range(len(lengths))):

@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import json
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemotron_shared.data.rejects import SNIPPET_CHARACTERS, Rejects
-from nemotron_shared.data.sources import ReadCounts, expand, load_blend, parse_json, read_rows, source_digests
+from nemotron_shared.data.reading import parse_json
+from nemotron_shared.data.sources import ReadCounts, read_rows
 from nemotron_shared.errors import UserError
 
 
@@ -126,8 +126,6 @@ def test_integers_of_any_size_stay_exact():
         (["train.jsonl"], "train.jsonl", "holds no rows"),
         (["folder/.hidden.jsonl"], "folder", "an empty folder"),
         (["folder/README.md", "folder/a.jsonl"], "folder", "both rows and text documents"),
-        ([], "hf://nvidia/data", "not supported yet"),
-        ([], "s3://bucket/data", "download it first"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_with_a_remedy(tmp_path, monkeypatch, names, asked, message):
@@ -146,22 +144,9 @@ def test_missing_inputs_are_found_before_the_first_row(tmp_path):
         read_rows([tmp_path / "a.jsonl", tmp_path / "b.jsonl"])
 
 
-def test_a_file_named_twice_is_refused(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"text": "x"}\n')
-    with pytest.raises(UserError, match="named twice"):
-        expand([path, tmp_path])
-
-
 def test_a_limit_below_one_is_refused(tmp_path):
     with pytest.raises(UserError, match="limit of 0"):
         read_rows([write(tmp_path / "a.jsonl", "{}\n")], limit=0)
-
-
-def test_digests_are_of_the_content(tmp_path):
-    path = write(tmp_path / "a.jsonl", "{}\n")
-    assert source_digests([path]) == [
-        {"uri": path.as_posix(), "digest": hashlib.sha256(b"{}\n").hexdigest(), "detail": {"bytes": 3}}
-    ]
 
 
 def test_rejects_stream_to_disk_and_vanish_after_an_error(tmp_path):
@@ -189,51 +174,3 @@ def test_rejects_take_any_text_and_an_empty_file_says_that_nothing_was_refused(t
     with Rejects(tmp_path / "r.jsonl") as rejects:
         rejects.add("a", 1, "bad", "\ud800 \u2028 é")
     assert json.loads((tmp_path / "r.jsonl").read_text())["snippet"] == "\\ud800 \u2028 é"
-
-
-def blend_file(folder: Path, content: object) -> Path:
-    return write(folder / "blend.json", json.dumps(content))
-
-
-def test_a_blend_keeps_weights_and_completes_paths(tmp_path):
-    entries = [{"name": "web", "path": "web/*.jsonl", "weight": 3, "_why": "big"}, {"name": "b", "path": "/abs/b.txt"}]
-    blend = load_blend(blend_file(tmp_path, {"_comment": "x", "datasets": entries}))
-    assert [(e.name, e.path, e.weight, e.text_field) for e in blend.datasets] == [
-        ("web", str(tmp_path / "web/*.jsonl"), 3.0, "text"),
-        ("b", "/abs/b.txt", 1.0, "text"),
-    ]
-    split = load_blend(blend_file(tmp_path, {"train": entries[:1], "valid": entries[1:], "test": []}))
-    assert [len(split.train), len(split.valid), len(split.test), len(split.datasets)] == [1, 1, 0, 0]
-
-
-ENTRY = {"name": "a", "path": "a.jsonl"}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"datasets": [ENTRY], "train": [ENTRY]}, "either 'datasets' or 'train'"),
-        ({"datasets": []}, "either 'datasets' or 'train'"),
-        ({"valid": [ENTRY]}, "either 'datasets' or 'train'"),
-        ({"dataset": [ENTRY]}, "did you mean 'datasets'"),
-        ({"datasets": [{**ENTRY, "wieght": 2}]}, "did you mean 'weight'"),
-        ({"datasets": [{**ENTRY, "weight": 0}]}, "datasets.0.weight"),
-        ({"datasets": [{**ENTRY, "weight": "2"}]}, "datasets.0.weight"),
-        ({"datasets": [{**ENTRY, "weight": True}]}, "datasets.0.weight"),
-        ({"datasets": [{"name": "a"}]}, "datasets.0.path"),
-        ({"datasets": [{**ENTRY, "text_field": ""}]}, "datasets.0.text_field"),
-        ({"datasets": [ENTRY, ENTRY]}, "'a' comes twice"),
-        ({"datasets": [{**ENTRY, "path": "hf://x/y"}]}, "not supported yet"),
-        ([ENTRY], "blend.json"),
-    ],
-)
-def test_a_wrong_blend_is_refused_with_the_place(tmp_path, content, message):
-    with pytest.raises(UserError) as caught:
-        load_blend(blend_file(tmp_path, content))
-    assert message in str(caught.value)
-    assert caught.value.remedy
-
-
-def test_weight_infinity_is_refused(tmp_path):
-    with pytest.raises(UserError, match="weight"):
-        load_blend(write(tmp_path / "b.json", '{"datasets": [{"name": "a", "path": "a", "weight": Infinity}]}'))

@@ -176,11 +176,12 @@ def test_a_damaged_stream_is_an_error(tmp_path, kind, spoil):
         file.read()
 
 
-def test_a_bomb_is_decompressed_piece_by_piece(tmp_path):
-    path = write(tmp_path / "a.jsonl.gz", gzip.compress(b"\n" * (64 << 20)))
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_bomb_is_decompressed_piece_by_piece(tmp_path, kind):
+    path = write(tmp_path / f"a.jsonl.{kind}", compressed(kind, b"\n" * (256 << 20)))
     with open_input(path) as file:
         assert file.read(10) == b"\n" * 10
-        assert len(file.raw._ready) < 40 << 20
+        assert len(file.raw._ready) <= 128 << 20
 
 
 def test_plain_files_and_parquet_can_be_sought_in(tmp_path, memory):
@@ -280,7 +281,7 @@ def test_no_message_shows_a_credential(monkeypatch, error, message, on_open):
 
 def test_secrets_are_blotted_out_and_the_rest_stays(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "verysecret")
-    assert without_secrets("hf://org/name@main/a?b") == "hf://org/name@main/a?***"
+    assert without_secrets("hf://org/name@main/a?b") == "hf://org/name@main/a?b"
     assert without_secrets("s3://me:pw@bucket/a.jsonl, https://x.test/y?sig=1&k=2.") == (
         "s3://***@bucket/a.jsonl, https://x.test/y?***."
     )

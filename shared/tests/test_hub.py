@@ -3,7 +3,7 @@ import os
 import subprocess
 import sys
 import threading
-from hashlib import sha1
+from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nemotron_shared.data import hub as module
 from nemotron_shared.data.files import expand, identity, open_input
 from nemotron_shared.data.hub import hub_files
 from nemotron_shared.errors import UserError
@@ -91,6 +92,7 @@ def cache(tmp_path, monkeypatch) -> Cache:
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    module._resolved.cache_clear()
     return Cache(tmp_path / "hub")
 
 
@@ -108,6 +110,16 @@ def test_a_split_of_a_subset_from_the_cache(cache, tmp_path, capsys):
         assert table.metadata.num_rows == 30
     said = capsys.readouterr().err
     assert said.splitlines() == [f"hf://org/name: 2 files of commit {COMMIT[:12]}, read from the local cache"]
+
+
+def test_one_process_sees_one_commit(cache, capsys):
+    cache.add("org/name", {"train.jsonl": ROW})
+    first = hub_files("hf://org/name")
+    cache.add("org/name", {"train.jsonl": ROW * 2}, commit="f" * 40)
+    capsys.readouterr()
+    first.append(first[0])
+    assert hub_files("hf://org/name") == first[:1]
+    assert capsys.readouterr().err == "", "it is said once"
 
 
 def test_expand_gives_subset_and_split_on(cache, tmp_path):
@@ -191,6 +203,7 @@ def test_the_listing_of_the_cache_tells_what_is_missing(cache, tmp_path):
     files = {f"data/part_{number}.jsonl": ROW * number for number in (1, 2, 3)}
     cache.add("org/name", {name: files[name] for name in list(files)[:2]})
     assert len(hub_files("hf://org/name")) == 2, "nothing tells that there is more"
+    module._resolved.cache_clear()
     listing = [hub.hf_api.RepoFile(path=name, size=1, oid="0") for name in [*files, "other.jsonl"]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hub, "get_cached_repo_tree", lambda *_, **__: listing)
@@ -225,6 +238,11 @@ class Hub(ThreadingHTTPServer):
         self.repositories, self.gated = repositories, gated
         self.served = 0
         self.revisions: set[str] = set()
+
+
+def _large(content: bytes) -> dict:
+    """What the hub says besides of a file that it keeps outside of git."""
+    return {"lfs": {"oid": sha256(content).hexdigest(), "size": 1, "pointerSize": 1}} if len(content) > 1 << 20 else {}
 
 
 class HubRequest(BaseHTTPRequestHandler):
@@ -267,7 +285,7 @@ class HubRequest(BaseHTTPRequestHandler):
         folders = sorted({"/".join(name.split("/")[: depth + 1]) for name in below if name.count("/") > depth})
         inside = [{"type": "directory", "path": name, "oid": "0", "size": 0} for name in folders]
         return inside + [
-            {"type": "file", "path": name, "oid": sha1(content).hexdigest(), "size": len(content)}
+            {"type": "file", "path": name, "oid": sha1(content).hexdigest(), "size": len(content), **_large(content)}
             for name, content in below.items()
             if recursive or name.count("/") == depth
         ]
@@ -352,7 +370,7 @@ def test_online_a_data_set_is_pinned_and_read_by_ranges(online):
     files = {"data/train.jsonl": content, "data/test.jsonl": ROW, "README.md": b"---\nlicense: mit\n---\n"}
     said, served = online(STREAM, {"org/big": files})
     path = f"hf://datasets/org/big@{COMMIT}/data/train.jsonl"
-    assert f"{path} {len(content)} {sha1(content).hexdigest()} {COMMIT}" in said
+    assert f"{path} {len(content)} {sha256(content).hexdigest()} {COMMIT}" in said
     assert "xxxend" in said
     assert f"hf://org/big: 1 file of commit {COMMIT[:12]}, read from the hub" in said
     assert 0 < served.served < len(content) / 2, "the whole file was fetched"

@@ -24,6 +24,7 @@ from nemotron_shared.inspect.command import main
 from nemotron_shared.inspect.terminal import print_inspection
 
 HOSTILE = "<script>alert(1)</script> {{ 7 * 7 }} [red]x[/red] \x1b[31m"
+OVERLAP = {"split": "valid", "how": "in the training data", "found": 1, "compared": 2}
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
 
@@ -136,9 +137,9 @@ def test_documents_show_blend_duplicates_and_overlap(documents, capsys):
     ]  # fmt: skip
     assert sum(share["on_disk"] for share in found["blend"]) == pytest.approx(1)
     assert found["duplicates"]["extra_copies"] == {"train": 1, "valid": 0}
-    assert found["overlap"] == [{"split": "valid", "what": "documents", "found": 1, "compared": 2}]
+    assert found["overlap"] == [OVERLAP | {"what": "documents"}]
     assert found["warnings"] == [
-        "the split 'test' holds nothing", "1 of 2 documents of valid occur in the training data",
+        "the split 'test' holds nothing", "1 of 2 documents of valid occurs in the training data",
     ]  # fmt: skip
     out = run(capsys, documents, "--split", "valid")
     assert "a dog" in out and "75.0%" in out and "⟦" not in out
@@ -147,12 +148,12 @@ def test_documents_show_blend_duplicates_and_overlap(documents, capsys):
 def test_rows_show_question_answer_and_agent_and_leaks(rows, capsys):
     out = run(capsys, rows)
     assert re.search(r"user +What is 2 \+ 2\?", out) and re.search(r"expected answer +0", out) and "math" in out
-    assert figures(capsys, rows)["overlap"] == [{"split": "valid", "what": "questions", "found": 1, "compared": 2}]
+    assert figures(capsys, rows)["overlap"] == [OVERLAP | {"what": "questions"}]
 
 
 def test_questions_of_a_held_out_set_are_looked_for_in_training_text(documents, rows, capsys):
     found = figures(capsys, documents, "--against", rows)["overlap"]
-    hits = {entry["split"]: (entry["found"], entry["compared"]) for entry in found if "inside" in entry["what"]}
+    hits = {entry["split"]: (entry["found"], entry["compared"]) for entry in found if "inside" in entry["how"]}
     assert hits == {"rows train": (1, 2), "rows valid": (1, 2)}
     with pytest.raises(UserError, match="no row has a 'key'"):
         main([str(rows), "--against", str(documents)])
@@ -173,7 +174,7 @@ def test_every_reason_not_to_train_is_a_warning(tmp_path):
         "train: 1 of 4 rows: no token is trained on; the loss mask is all zeros",
         "train: 1 of 4 rows: token ids outside the vocabulary",
         "train: 1 of 4 rows are longer than the pack size of 64",
-        "1 of 1 sequences of valid occur in the training data",
+        "1 of 1 sequences of valid occurs in the training data",
     ):
         assert part in warnings
     for file in (folder / "tokenizer").iterdir():

@@ -153,6 +153,7 @@ def test_a_sample_of_documents_keeps_equal_ones_together(tmp_path):
     seen = Counter(found.sequences[0].ids.tobytes() for found in train.scan(4_000))
     assert 20 < seen.total() < 400 and train.sample_note(4_000)
     assert sum(count == 2 for count in seen.values()) > 0.7 * len(seen)
+    assert max(len(found.sequences[0].ids) for found in train.scan(4_000)) > 40  # not the short ones only
     assert len(list(train.scan(10**9))) == 600 and train.sample_note(10**9) is None
 
 
@@ -172,13 +173,14 @@ def test_rows_of_every_form_show_question_answer_and_agent(tmp_path):
            agent_ref={"type": "responses_api_agents", "name": "math"}, question="2+2?"),
         rl([{"role": "user", "content": parts}], expected_answer=4),
         "", rl("2+2?", expected_answer="4"), json.dumps({"question": "Q?", "expected": "A", "key": "k"}),
+        json.dumps({"question": "Whose?", "choices": ["a", "b"], "key": "subject"}),
     ])  # fmt: skip
-    first, second, third, fourth = split.scan(10**6)
+    first, second, third, fourth, _ = split.scan(10**6)
     assert (first.turns[0], first.question, first.agent) == (("system", "Be brief."), "2+2?", "math")
     assert list(first.facts) == [("expected answer", "4"), ("agent", "math")]
     assert second.question == third.question == "2+2?" and third.place == "val.jsonl, line 4"
     assert [found.problem for found in (first, second, third, fourth)] == [None] * 4
-    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+2?", "2+2?", "k"]
+    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+2?", "2+2?", "k", "Whose?"]
 
 
 def test_rows_that_cannot_be_used_say_why(tmp_path):

@@ -74,7 +74,7 @@ class PromptWork:
             made = gym_row(value, self.settings)
             if made is not value and "agent_ref" in made and "responses_create_params" in value:
                 reader.counts["agent_ref completed"] += 1
-            return line_of(made, row), _key(made, row, self.settings)
+            return line_of(made, row), _key(value, made, self.settings)
         except Refused as refused:
             remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
             reader.refuse(row, refused.reason, refused.detail, remedy)
@@ -92,16 +92,15 @@ def line_of(made: dict[str, Any], row: Row) -> bytes:
         if b"\r" not in line:  # some readers would end the line there
             return line + b"\n"
     try:
-        text = json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise Refused("a value that JSON has no form for", str(error)) from error
-    return text.encode() + b"\n"
 
 
-def _key(made: dict[str, Any], row: Row, settings: RLData) -> str:
+def _key(value: dict[str, Any], made: dict[str, Any], settings: RLData) -> str:
     if settings.holdout.wanted:
         return ""
     try:
-        return split_key(row.value, settings, question_of(made))
+        return split_key(value, settings, question_of(made))
     except UserError as error:
         raise Refused(error.message, error.remedy or "") from error

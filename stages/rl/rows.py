@@ -123,7 +123,7 @@ def _check_prompt(row: dict[str, Any]) -> None:
         raise Refused("responses_create_params.input is no list of turns", type(turns).__name__)
     for number, turn in enumerate(turns, start=1):
         _check_turn(turn, number)
-    if not any(turn.get("role") == "user" for turn in turns):
+    if not any(_is_users(turn) for turn in turns):
         raise Refused("no user turn", "responses_create_params.input needs one")
 
 
@@ -131,7 +131,7 @@ def _check_turn(turn: Any, number: int) -> None:
     """A message; or another item of the Responses API, such as a function call, which its `type` names."""
     if not isinstance(turn, dict):
         raise Refused("a turn is not an object", f"turn {number}: {type(turn).__name__}")
-    if turn.get("type") not in (None, "message"):
+    if not _is_message(turn):
         return
     if turn.get("role") not in ROLES:
         raise Refused("a turn's role is unknown", f"turn {number}: {turn.get('role')}; known are {', '.join(ROLES)}")
@@ -139,6 +139,14 @@ def _check_turn(turn: Any, number: int) -> None:
     parts = content if isinstance(content, list) else [None]
     if not isinstance(content, str) and not all(isinstance(part, dict) for part in parts):
         raise Refused("a turn's content is not text", f"turn {number}: {type(content).__name__}")
+
+
+def _is_message(turn: dict[str, Any]) -> bool:
+    return turn.get("type") in (None, "message")
+
+
+def _is_users(turn: dict[str, Any]) -> bool:
+    return _is_message(turn) and turn.get("role") == "user"
 
 
 def _check_field(row: dict[str, Any], field: str, types: tuple[type, ...], agent: str) -> None:
@@ -157,7 +165,7 @@ def question_of(row: dict[str, Any]) -> str:
     turns = row["responses_create_params"]["input"]
     if isinstance(turns, str):
         return turns
-    content = next(turn["content"] for turn in reversed(turns) if turn.get("role") == "user")
+    content = next(turn["content"] for turn in reversed(turns) if _is_users(turn))
     return content if isinstance(content, str) else "\n".join(str(part.get("text", part)) for part in content)
 
 

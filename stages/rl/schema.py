@@ -1,8 +1,9 @@
 """Every setting of the reinforcement stage. Defaults are written in `config/default.yaml` only."""
 
+import re
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nemotron_shared.config.schema import (
     CheckpointSection,
@@ -63,6 +64,16 @@ class RLData(PreparedSection):
     """Name of the NeMo-Gym agent that would verify the answer; written to the `agent_ref` of rows without one."""
     placeholder_sources: PlaceholderSources
     holdout: Holdout
+
+    @field_validator("answer_pattern")
+    @classmethod
+    def compiles(cls, pattern: str | None) -> str | None:
+        """A pattern that is none would otherwise stop every worker at its first row."""
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return pattern
 
 
 class TRLEngine(LocalEngine):

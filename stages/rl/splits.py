@@ -64,9 +64,8 @@ def rows_held_out(total: int, holdout: Holdout) -> int:
         UserError: there are not enough rows to have some on both sides.
     """
     if total < 2:
-        raise UserError(
-            f"{total} rows are left, too few to hold some of them out", "set data_prep.holdout to null, or bring more"
-        )
+        remedy = "bring more, or let the hash divide them: set both keys of data_prep.holdout to null"
+        raise UserError(f"{total} rows are left, too few to hold some of them out", remedy)
     if holdout.rows is None:
         assert holdout.fraction is not None, "one of the two is set"
         return min(total - 1, max(1, round(total * holdout.fraction)))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nemotron_shared.data.chat import ADD_MARKS, ChatTemplate, Message, Span, is_used_in, mask_by_offsets
-from nemotron_shared.data.encoders import Encoder, EncoderSpec, masks_from_spans, token_bytes
+from nemotron_shared.data.encoders import Encoder, EncoderSpec, masks_from_spans
 from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
 from nemotron_shared.data.reading import Row
 from nemotron_shared.data.rows import split_key
@@ -56,12 +56,14 @@ class ChatWork:
     Attributes:
         template: Jinja source. special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
         tokenizer: its folder, on a disk that all workers see.
+        token_bytes: how many bytes each token stands for; None in tokenizers where that is not fixed.
     """
 
     parts: tuple[Part, ...]
     template: str
     special_tokens: Mapping[str, str | None]
     tokenizer: Path
+    token_bytes: np.ndarray | None
     encoder_spec: EncoderSpec | None = None
 
     @cached_property
@@ -71,17 +73,12 @@ class ChatWork:
         return self.encoder_spec.load()
 
     @cached_property
-    def token_bytes(self) -> Any:
-        """How many bytes each token stands for; None in tokenizers where that is not fixed."""
-        return token_bytes(TokenizerFolder(self.tokenizer))
-
-    @cached_property
     def slow_tokenizer(self) -> Any:
         """For texts whose tokens do not spell them."""
         return TokenizerFolder(self.tokenizer).tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
-        loaded = ("encoder", "token_bytes", "slow_tokenizer")
+        loaded = ("encoder", "slow_tokenizer")
         return {name: value for name, value in vars(self).items() if name not in loaded}
 
     def renderer(self, part: Part) -> Renderer:

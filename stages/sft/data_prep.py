@@ -20,7 +20,7 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.data.blends import BlendEntry, find_blend, load_blend, realised_weights
 from nemotron_shared.data.chat import find_template, template_file
-from nemotron_shared.data.encoders import EncoderChoice, choose_encoder
+from nemotron_shared.data.encoders import EncoderChoice, choose_encoder, token_bytes
 from nemotron_shared.data.packing import pack
 from nemotron_shared.data.prep.finish import Totals, finish
 from nemotron_shared.data.prep.plan import Shard, make_shards
@@ -116,7 +116,8 @@ def work_of(
 ) -> tuple[ChatWork, EncoderChoice]:
     """What the workers do, and the choice of tokenizer backend that it rests on."""
     special = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
-    work = ChatWork(tuple(parts), chat_template(settings, tokenizer), special, tokenizer.path)
+    template = chat_template(settings, tokenizer)
+    work = ChatWork(tuple(parts), template, special, tokenizer.path, token_bytes(tokenizer))
     choice = choose_encoder(tokenizer, sample_texts(work, shards), settings.tokenizer.backend)
     work.encoder_spec = choice.spec
     work.__dict__["encoder"] = choice.encoder  # loaded for the probe already; forked workers share it

@@ -137,9 +137,10 @@ def test_workers_and_executors_make_no_difference(tmp_path: Path, home: Path, co
 
 @pytest.mark.slow
 def test_ray_makes_the_same_bytes(tmp_path: Path, home: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    here = prepare(home, corpus, *SMALL_SHARDS)
-    there = prepare(home, corpus, *SMALL_SHARDS, "--executor", "ray", "--workers", "2", "--force")
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.chdir(tmp_path)
+    here = prepare(home, Path("corpus.jsonl"), *SMALL_SHARDS)
+    there = prepare(home, Path("corpus.jsonl"), *SMALL_SHARDS, "--executor", "ray", "--workers", "2", "--force")
     assert there.manifest.digest == here.manifest.digest
     assert there.manifest.version != here.manifest.version
 

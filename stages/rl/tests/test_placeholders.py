@@ -6,6 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from nemotron_shared.data.files import InputFile, local_file
 from nemotron_shared.data.prep.shards import Setting
@@ -124,6 +126,30 @@ def test_no_answer_is_no_row(raw: Any) -> None:
         answer_text(raw)
 
 
+VALUES = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=5),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+TEMPLATES = VALUES | some.fixed_dictionaries({"prefix": VALUES, "suffix": VALUES}) | some.just("{question}")
+MARKERS = VALUES | some.fixed_dictionaries({"row": some.integers(-1, 2) | VALUES, "question_template": TEMPLATES})
+PROMPTS = VALUES | some.lists(some.fixed_dictionaries({"content": VALUES | some.just("a\n\nb\n\nc")}), max_size=2)
+ANSWERS = VALUES | some.fixed_dictionaries({"ground_truth": VALUES | some.just("[1.50]")})
+
+
+@settings(max_examples=500, deadline=None)
+@given(some.sampled_from([*DATASETS, "mine"]), MARKERS, PROMPTS, ANSWERS)
+def test_any_placeholder_is_resolved_or_refused(dataset: str, marker: Any, prompt: Any, answer: Any) -> None:
+    tables = {"dapo": Listed((prompt, answer)), "skywork": Listed((prompt, answer))}
+    try:
+        made = resolve({"dataset": dataset, "_hf_placeholder": marker}, tables)
+    except Refused:
+        return
+    assert isinstance(made["question"], str)
+    assert isinstance(made["expected_answer"], str)
+    assert isinstance(made["responses_create_params"]["input"][0]["content"], str)
+
+
 DAPO = "nano_v3_sft_profiled_dapo17k"
 SKYWORK = "nano_v3_sft_profiled_skywork_no_omni"
 
@@ -189,7 +215,7 @@ def table(tmp_path: Path, paths: list[Path], shard_bytes: int = 1 << 20) -> Sour
     return SourceTable(lay_out({"dapo": inputs(paths)}, setting, shard_bytes)["dapo"])
 
 
-@pytest.mark.parametrize("shard_bytes", [1, 2000, 1 << 20])
+@pytest.mark.parametrize("shard_bytes", [5000, 1 << 20])
 def test_rows_are_numbered_through_all_shards_of_all_files(tmp_path: Path, shard_bytes: int) -> None:
     files = [write_source(tmp_path / "a.parquet", 25, 10), write_source(tmp_path / "b.parquet", 7, 3, first=25)]
     found = table(tmp_path, files, shard_bytes)

@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
 
 from stages.rl.rows import VERIFIER_FIELDS, Refused, check_row, gym_row, question_of
 from stages.rl.schema import RLData
@@ -41,8 +43,8 @@ def test_a_question_becomes_a_prompt_with_an_agent() -> None:
 
 def test_an_answer_can_be_taken_from_a_longer_text() -> None:
     row = {"q": "2+2?", "a": "2 + 2 = 4\n#### 4 "}
-    settings = forms(question_field="q", answer_field="a", answer_pattern="#### (.+)")
-    assert gym_row(row, settings)["expected_answer"] == "4"
+    own = forms(question_field="q", answer_field="a", answer_pattern="#### (.+)")
+    assert gym_row(row, own)["expected_answer"] == "4"
 
 
 def test_a_whole_row_is_handed_on_as_the_same_object() -> None:
@@ -140,3 +142,35 @@ def test_each_agent_misses_each_of_its_fields(agent: str) -> None:
         if "." not in field:
             with pytest.raises(Refused, match=f"no verifier field '{field}'"):
                 check_row({key: value for key, value in whole.items() if key != field})
+
+
+VALUES = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=5),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+TURNS = some.fixed_dictionaries(
+    {}, optional={"role": some.sampled_from(["user", "tool", 1]), "content": VALUES, "type": VALUES}
+)
+ROWS = some.fixed_dictionaries(
+    {},
+    optional={
+        "responses_create_params": VALUES | some.fixed_dictionaries({"input": VALUES | some.lists(TURNS, max_size=3)}),
+        "agent_ref": VALUES
+        | some.fixed_dictionaries(
+            {"name": VALUES | some.sampled_from(list(VERIFIER_FIELDS))}, optional={"type": some.just(MATH["type"])}
+        ),
+        **dict.fromkeys(("question", "expected_answer", "verifier_metadata", "options", "id", "kwargs"), VALUES),
+    },
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(ROWS)
+def test_any_row_is_usable_or_refused(row: dict[str, Any]) -> None:
+    try:
+        made = gym_row(row, forms())
+    except Refused:
+        return
+    assert made["agent_ref"]["type"] == MATH["type"]
+    assert isinstance(question_of(made), str)

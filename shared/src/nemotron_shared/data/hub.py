@@ -14,7 +14,7 @@ blends name them so, `{"path": "hf://org/name", "subset": "part_00"}` for `data/
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from glob import has_magic
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
@@ -74,6 +74,8 @@ class Snapshot:
 def hub_files(path: str, *, subset: str | None = None, split: str | None = None) -> list[InputFile]:
     """The files of one split of a hub data set, in the order that its card gives, for the commit of now.
 
+    One process asks once, so that its plan and its record of the inputs speak of one and the same commit.
+
     Args:
         subset: a configuration of the data set, or a folder or file of its repository; needed where it has several.
         split: needed where there are several; "all" means all of them.
@@ -82,6 +84,11 @@ def hub_files(path: str, *, subset: str | None = None, split: str | None = None)
         UserError: the path is not of its form, the data set, revision, subset, split or format is unknown, it is
             private or gated, or in offline mode not in the cache.
     """
+    return list(_resolved(path, subset, split))
+
+
+@cache
+def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFile, ...]:
     address = _parse(path)
     if address.inside and (subset or split):
         raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
@@ -95,7 +102,7 @@ def hub_files(path: str, *, subset: str | None = None, split: str | None = None)
     source = "read from the hub" if snapshot.online else "read from the local cache"
     files = "1 file" if len(chosen) == 1 else f"{len(chosen)} files"
     say(f"{path}: {files} of commit {snapshot.commit[:12]}, {source}")
-    return chosen
+    return tuple(chosen)
 
 
 def _parse(path: str) -> Address:

@@ -173,7 +173,13 @@ def _column(values: list[np.ndarray], name: str) -> pa.Array:
 
 def _lists(name: str, values: np.ndarray, bounds: np.ndarray) -> pa.Array:
     """Lists `values[bounds[i] : bounds[i + 1]]`."""
-    return pa.ListArray.from_arrays(bounds.astype(np.int32), pa.array(values.astype(COLUMNS[name], copy=False)))
+    return pa.ListArray.from_arrays(_array(bounds, np.dtype(np.int32)), _array(values, np.dtype(COLUMNS[name])))
+
+
+def _array(values: np.ndarray, kind: np.dtype) -> pa.Array:
+    """Without a copy; and without `pa.array`, which imports pandas, a second, to ask whether this is a part of it."""
+    plain = np.ascontiguousarray(values, kind)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(kind), len(plain), [None, pa.py_buffer(plain)])
 
 
 def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tuple[list[pa.Array], int]:

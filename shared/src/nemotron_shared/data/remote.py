@@ -120,7 +120,8 @@ def without_secrets(text: str) -> str:
         text = text.replace(secret, "***")
     text = re.sub(r"\bhf_\w{8,}", "***", text)
     text = re.sub(r"(\b(?!hf:)\w+://)[^/@\s]+@", r"\1***@", text)
-    return re.sub(r"(\w+://[^\s?]+)\?\S*[^\s).,;'\"]", r"\1?***", text)
+    # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
+    return re.sub(r"(\bhttps?://[^\s?]+)\?\S*[^\s).,;'\"]", r"\1?***", text)
 
 
 def _entry(url: str, info: dict[str, Any]) -> Entry:

@@ -81,7 +81,13 @@ class Inspection:
             "rejected": {reason.reason: reason.count for reason in self.refused or []},
             "duplicates": {"of": self.items, "compared": self.copies.items, "extra_copies": self.copies.within()},
             "overlap": [
-                {"split": found.split, "what": found.what, "found": found.found, "compared": found.compared}
+                {
+                    "split": found.split,
+                    "what": found.what,
+                    "how": found.how,
+                    "found": found.found,
+                    "compared": found.compared,
+                }
                 for found in self.overlaps
             ],
             "warnings": self.warnings,

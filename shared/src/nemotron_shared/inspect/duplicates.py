@@ -16,7 +16,7 @@ from nemotron_shared.inspect.examples import Example, Split, digest_of_ids, dige
 from nemotron_shared.inspect.pieces import Decoder
 
 TRAIN = "train"
-MOST_ITEMS = 1_000_000  # digests kept; about 100 bytes each
+MOST_ITEMS = 1_000_000  # digests kept of each split
 CANDIDATES = 200
 EXAMPLES = 5
 TEXT_TOKENS = 60
@@ -34,23 +34,31 @@ class Again:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Of `compared` different items of a held-out split, `found` occur in training."""
+    """Of `compared` different items of a held-out split, `found` occur in training, in the way that `how` says."""
 
     split: str
     what: str
     found: int
     compared: int
     examples: list[str]
+    how: str = "in the training data"
+
+    @property
+    def sentence(self) -> str:
+        """`2 of 31 questions of valid occur in the training data`."""
+        verb = "occur" if self.found > 1 else "occurs"
+        count = f"{self.found:,}" if self.found else "none"
+        return f"{count} of {self.compared:,} {self.what} of {self.split} {verb} {self.how}"
 
 
 @dataclass
 class Copies:
-    """Collects digests split by split; memory is bounded by `MOST_ITEMS`."""
+    """Collects digests split by split, at most `MOST_ITEMS` of each, so that memory is bounded."""
 
     decoder: Decoder
     counts: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     prompts: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    items: int = 0
+    kept: Counter[str] = field(default_factory=Counter)
     left_out: int = 0
     _first: dict[int, str] = field(default_factory=dict)
     _again: dict[int, tuple[str, list[str]]] = field(default_factory=dict)
@@ -58,10 +66,10 @@ class Copies:
     def add(self, example: Example) -> None:
         """Learn the sequences, or the question, of one example."""
         for digest, prompt, text in self._items_of(example):
-            if self.items >= MOST_ITEMS:
+            if self.kept[example.split] >= MOST_ITEMS:
                 self.left_out += 1
                 continue
-            self.items += 1
+            self.kept[example.split] += 1
             self.counts[example.split][digest] += 1
             if prompt is not None:
                 self.prompts[example.split].add(prompt)
@@ -71,6 +79,11 @@ class Copies:
                 self._again[digest][1][1:] = [example.place]
             elif len(self._again) < CANDIDATES:
                 self._again[digest] = (self._text(text), [self._first[digest], example.place])
+
+    @property
+    def items(self) -> int:
+        """How many items were compared."""
+        return self.kept.total()
 
     def _items_of(self, example: Example) -> Iterator[tuple[int, int | None, np.ndarray | str]]:
         for sequence in example.sequences:
@@ -118,7 +131,7 @@ def occurrences(keys: Sequence[str], split: Split, budget: int, decoder: Decoder
     """Those held-out keys that stand anywhere in the text of a split."""
     hits = find_overlap(keys, texts_of(split.scan(budget), decoder))
     shown = [f"{key}: {hit.count} times" for key, hit in hits.items()][:EXAMPLES]
-    return Overlap(name, "questions inside training text", len(hits), len(set(keys)), shown)
+    return Overlap(name, "questions", len(hits), len(set(keys)), shown, "inside the training text")
 
 
 def texts_of(examples: Iterable[Example], decoder: Decoder) -> Iterator[str]:

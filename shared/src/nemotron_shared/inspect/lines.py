@@ -98,8 +98,11 @@ def turns_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def key_of(row: Mapping[str, Any]) -> str | None:
-    """What a held-out row is looked for by: its key, else its question."""
-    for field in ("key", "question"):
+    """What a held-out row is looked for by: its key, else its question.
+
+    The key of a multiple-choice row is only its subject, which training may well speak of: there the question counts.
+    """
+    for field in ("question",) if "choices" in row else ("key", "question"):
         if isinstance(row.get(field), str) and row[field].strip():
             return row[field]
     asked = [text for role, text in turns_of(row) if role == "user" and text.strip()]

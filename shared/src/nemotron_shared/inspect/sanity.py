@@ -60,12 +60,7 @@ def warnings_of(
         fill = split.fill(located.pack_size)
         if fill is not None and fill < LEAST_FILL and split.name == "train" and split.examples >= FEW_ROWS:
             found.append(f"{split.name}: packed rows are only {fill:.0%} full; the rest of each step is wasted")
-    found += [
-        f"{overlap.found:,} of {overlap.compared:,} {overlap.what} of {overlap.split} occur in the training data"
-        for overlap in overlaps
-        if overlap.found
-    ]
-    return found
+    return found + [overlap.sentence for overlap in overlaps if overlap.found]
 
 
 def _missing_splits(located: Located, figures: Sequence[SplitFigures]) -> list[str]:

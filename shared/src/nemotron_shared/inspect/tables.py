@@ -144,10 +144,8 @@ def duplicate_lines(found: Inspection) -> list[str]:
         lines.append(f"{found.copies.left_out:,} more were left out to bound memory.")
     for split, extra in found.copies.within().items():
         lines.append(f"{split}: {extra:,} extra copies." if extra else f"{split}: no duplicates.")
-    read = "in the training data" + (" that was read" if found.figures[0].sample else "")
-    for overlap in found.overlaps:
-        start = f"{overlap.found:,} of" if overlap.found else "none of"
-        lines.append(f"{overlap.split}: {start} {overlap.compared:,} {overlap.what} {read}.")
+    part = ", of which only that sample was read" if found.figures[0].sample else ""
+    lines += [f"{overlap.sentence}{part}." for overlap in found.overlaps]
     return lines
 
 

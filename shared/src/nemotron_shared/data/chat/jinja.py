@@ -14,11 +14,17 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
 OPEN, CLOSE = "\ufdd0generation\ufdd1", "\ufdd1generation\ufdd0"
 DICT_NAMES = frozenset(dir(dict))
+# What the sandbox allows anyway; `str.format` is not among it, which it replaces by a safe one.
+PLAIN_NAMES = {
+    kind: frozenset(name for name in dir(kind) if not name.startswith("_")) - {"format", "format_map"}
+    for kind in (str, LoopContext)
+}
 
 
 class Generated(str):
@@ -74,6 +80,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         """`message.role`."""
         if type(obj) is dict and attribute not in DICT_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if attribute in PLAIN_NAMES.get(type(obj), ()):
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:

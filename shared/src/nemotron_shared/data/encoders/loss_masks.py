@@ -10,6 +10,7 @@ the tokens from the one with the span's first character to the one with the firs
 """
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,7 @@ def masks_from_spans(
         ids: tokens of all texts back to back.
         offsets: where each text's tokens start in `ids`; one more entry than texts.
         texts: what was encoded, n of them.
-        spans: for each text the [start, end) characters to train on.
+        spans: for each text the [start, end) characters to train on, disjoint and in order.
         lengths: from `token_bytes`; None says that no text's mask can be known here.
 
     Returns:
@@ -89,20 +90,18 @@ def _places(
     last: list[int] = []
     owners: list[int] = []
     for number, (text, marked) in enumerate(zip(texts, spans, strict=True)):
-        marked = [span for span in marked if span[0] < span[1]]
-        starts, ends = [start for start, _ in marked], [end - 1 for _, end in marked]
-        sizes[number] = len(text)
-        if not text.isascii():
-            bytes_before = _bytes_before(text)
-            sizes[number] = bytes_before[-1]
-            starts, ends = bytes_before[starts].tolist(), bytes_before[ends].tolist()
-        first += starts
-        last += ends
-        owners += [number] * len(marked)
+        places = [place for start, end in marked if start < end for place in (start, end - 1)]
+        if text.isascii():
+            sizes[number] = len(text)
+        else:
+            *places, sizes[number] = _bytes_before([*places, len(text)], text)
+        first += places[::2]
+        last += places[1::2]
+        owners += [number] * (len(places) // 2)
     return sizes, np.array(first, dtype=np.int64), np.array(last, dtype=np.int64), np.array(owners, dtype=np.int64)
 
 
-def _bytes_before(text: str) -> np.ndarray:
-    """UTF-8 bytes before each character, and at the end the bytes of the whole text."""
-    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    return offsets_of(1 + (points >= 0x80) + (points >= 0x800) + (points >= 0x10000))
+def _bytes_before(places: Sequence[int], text: str) -> list[int]:
+    """UTF-8 bytes before each of these characters, which are in order."""
+    pieces = pairwise([0, *places])
+    return list(accumulate(len(text[start:end].encode()) for start, end in pieces))

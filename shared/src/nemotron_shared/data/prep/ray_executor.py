@@ -1,11 +1,14 @@
 """Workers as Ray tasks, on every machine of a cluster.
 
-An existing cluster is joined (RAY_ADDRESS, or one on this machine); otherwise one is started here for the time of the
-run. All machines must see the inputs and the run's folder under the same paths, such as a shared file system.
+The cluster that RAY_ADDRESS names, or that runs on this machine, is joined. Where there is none, or with
+RAY_ADDRESS=local, one is started here for the time of the run. All machines must see the inputs and the run's folder
+under the same paths, such as a shared file system.
 """
 
 import os
+import platform
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from nemotron_shared.data.prep.plan import Shard
@@ -13,6 +16,7 @@ from nemotron_shared.data.prep.receipts import RECEIPT, Receipt, shard_folder
 from nemotron_shared.errors import UserError
 
 RETRIES = 2
+SHARE = "work on a file system that all machines of the Ray cluster share, run.home and the inputs included"
 Result = tuple[Shard, Receipt | UserError]
 
 
@@ -34,13 +38,14 @@ def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -
 def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
     process = ray.remote(max_retries=RETRIES, num_cpus=1)(_process)
     shared = ray.put(job)
+    here = str(Path.cwd())
     waiting = list(reversed(shards))
     running: dict[Any, Shard] = {}
     at_once = 2 * max(setting.workers, int(ray.cluster_resources().get("CPU", 1)))
     while running or waiting:
         while waiting and len(running) < at_once:
             shard = waiting.pop()
-            running[process.remote(shared, shard)] = shard
+            running[process.remote(shared, shard, here)] = shard
         finished, _ = ray.wait(list(running), timeout=0.5)
         for task in finished:
             shard = running.pop(task)
@@ -51,16 +56,19 @@ def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: 
                 waiting.clear()
                 result = UserError(
                     f"shard {shard.index} was written on another machine, and {job.directory} does not show it here",
-                    "put run.home on a file system that all machines of the Ray cluster share",
+                    SHARE,
                 )
             yield shard, result
         progress.show()
 
 
-def _process(job: Any, shard: Shard) -> Receipt | UserError:
-    """Errors for the user travel as values: Ray would wrap an exception in its own."""
+def _process(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
+    """Errors for the user travel as values: Ray would wrap an exception in its own. Paths may be relative."""
     try:
+        os.chdir(directory)
         return job.process(shard)
+    except FileNotFoundError:
+        return UserError(f"{directory}: not there on {platform.node()}", SHARE)
     except UserError as error:
         return error
 
@@ -92,16 +100,18 @@ def _connect(ray: Any, setting: Any) -> bool:
     if ray.is_initialized():
         return True
     quiet = {"log_to_driver": False, "logging_level": "error"}
+    address = os.environ.get("RAY_ADDRESS", "auto")
     try:
-        ray.init(address="auto", **quiet)
+        if address != "local":
+            ray.init(address=address, **quiet)
+            setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
+            return True
     except ConnectionError:
-        if os.environ.get("RAY_ADDRESS"):
+        if address != "auto":
             raise UserError(
-                f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there",
+                f"RAY_ADDRESS={address}: no Ray cluster answers there",
                 "start it, or unset the variable to work on this machine",
             ) from None
-        ray.init(num_cpus=setting.workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
-        setting.announce(f"no Ray cluster found: started one here with {setting.workers} workers")
-        return False
-    setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
-    return True
+    ray.init(address="local", num_cpus=setting.workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    setting.announce(f"started Ray on this machine, with {setting.workers} workers")
+    return False
