@@ -51,5 +51,7 @@ def copy(shards: list[Shard], chosen: Setting, work: CopyRows | None = None) -> 
 
 def write_rows(path: Path, count: int, start: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps({"text": f"row {i} " + "x" * (i % 50)}) + "\n" for i in range(start, start + count)))
+    path.write_text(
+        "".join(json.dumps({"text": f"row {i} " + "x" * (i % 50)}) + "\n" for i in range(start, start + count))
+    )
     return path

@@ -2,9 +2,20 @@ import random
 from datetime import datetime
 
 import pytest
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-from nemotron_shared.data.chat import ChatFields, ChatTemplate, to_messages, tokenize_with_mask, validate_messages
+from nemotron_shared.data.chat import (
+    ChatFields,
+    ChatTemplate,
+    find_template,
+    is_used_in,
+    template_file,
+    to_messages,
+    tokenize_with_mask,
+    validate_messages,
+)
 from nemotron_shared.errors import UserError
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
@@ -72,24 +83,31 @@ def conversation(seed: int) -> list[dict]:
     return messages
 
 
-def test_text_and_mask_are_those_of_transformers(tokenizer):
+@pytest.mark.parametrize("source", [MARKED, find_template("nano3")], ids=["marked", "nano3"])
+def test_text_and_mask_are_those_of_transformers(tokenizer, source):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
-    ours = ChatTemplate(MARKED, eos_token="<|im_end|>")
+    ours = ChatTemplate(source, eos_token="<|im_end|>")
     masked = 0
     for seed in range(300):
         messages, tools = conversation(seed), TOOLS if seed % 3 == 0 else None
         assert validate_messages(messages) is None
         text, spans = ours.render_with_spans(messages, tools)
-        options = {"chat_template": MARKED, "tools": tools}
-        assert text == theirs.apply_chat_template(messages, tokenize=False, **options)
+        options = {"chat_template": source, "tools": tools}
+        seen = [_with_reasoning_content(message) for message in messages] if source != MARKED else messages
+        assert text == theirs.apply_chat_template(seen, tokenize=False, **options)
         options |= {"return_dict": True, "return_assistant_tokens_mask": True}
-        expected = theirs.apply_chat_template(messages, **options)
+        expected = theirs.apply_chat_template(seen, **options)
         ids, mask = tokenize_with_mask(tokenizer, text, spans)
         assert ids == expected["input_ids"]
         assert mask == expected["assistant_masks"]
         masked += sum(mask)
     assert masked > 3000
+
+
+def _with_reasoning_content(message: dict) -> dict:
+    """Under the one name that the template knows."""
+    return {"reasoning_content" if key == "reasoning" else key: value for key, value in message.items()}
 
 
 def test_the_counted_text_is_what_the_assistant_wrote(tokenizer):
@@ -158,6 +176,79 @@ def test_a_mask_that_cannot_be_known_is_an_error(source, messages):
     with pytest.raises(UserError) as caught:
         ChatTemplate(source).render_with_spans(messages)
     assert "{% generation %}" in str(caught.value.remedy)
+
+
+SAY = "{% generation %}{{ m.content }}{% endgeneration %}"
+STRAIGHT = {
+    "loop": "{% for m in messages %}<{{ m.role }}>" + SAY + "{% endfor %}",
+    "condition": "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}"
+    + SAY
+    + "{% endif %}{% endfor %}",
+    "with": "{% for m in messages %}[{% with n = m %}" + SAY + "{% endwith %}]{% endfor %}",
+    "inner loop": "{% for m in messages %}{% for i in [1, 2] %}{{ i }}" + SAY + "{% endfor %}{% endfor %}",
+    "macro inside": "{% macro up(x) %}{{ x | upper }}{% endmacro %}{% for m in messages %}-"
+    + SAY.replace("m.content", "up(m.content)")
+    + "{% endfor %}",
+    "set inside": "{% for m in messages %}-" + SAY.replace("{{", "{% set x %}a{% endset %}{{ x +") + "{% endfor %}",
+    "two in a row": "-{% for m in messages %}" + SAY + SAY + "{% endfor %}",
+    "empty": "-{% for m in messages %}{% generation %}{% endgeneration %}" + SAY + "{% endfor %}",
+}
+CAPTURED = {
+    "set": "{% for m in messages %}-{% set x %}" + SAY + "{% endset %}{{ x }}{% endfor %}",
+    "filter": "{% for m in messages %}-{% filter replace('-', '+') %}" + SAY + "{% endfilter %}{% endfor %}",
+    "macro": "{% macro say(m) %}" + SAY + "{% endmacro %}{% for m in messages %}-{{ say(m) }}{% endfor %}",
+    "call": "{% macro wrap() %}({{ caller() }}){% endmacro %}{% for m in messages %}{% call wrap() %}" + SAY
+    + "{% endcall %}{% endfor %}",
+    "recursive loop": "{% for m in messages recursive %}-" + SAY
+    + "{% if loop.depth == 1 %}{{ loop([m]) }}{% endif %}{% endfor %}",
+    "one of two": "{% for m in messages %}-{% set x %}" + SAY + "{% endset %}{{ x }}" + SAY + "{% endfor %}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "renderings"),
+    [*((source, 1) for source in STRAIGHT.values()), *((source, 2) for source in CAPTURED.values())],
+    ids=[*STRAIGHT, *CAPTURED],
+)
+def test_one_rendering_locates_what_goes_straight_into_the_text(monkeypatch, source, renderings):
+    messages = [{"role": "user", "content": " 2+2? "}, {"role": "assistant", "content": "日本 4 "}]
+    template = ChatTemplate(source)
+    plain = template.render(messages)
+    by_marks = template._marked_spans(plain, messages, None, {})
+    calls = []
+    render = ChatTemplate._pieces
+    monkeypatch.setattr(ChatTemplate, "_pieces", lambda *given: calls.append(1) or render(*given))
+    assert template.render_with_spans(messages) == (plain, by_marks)
+    assert len(calls) == renderings
+
+
+def test_text_that_looks_like_our_marks_is_just_text():
+    text = "\ufdd0generation\ufdd1x\ufdd1generation\ufdd0"
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    rendered, spans = ChatTemplate(STRAIGHT["condition"]).render_with_spans(messages)
+    assert rendered == text + text
+    assert spans == [(len(text), 2 * len(text))]
+
+
+LOOK_UPS = ["{}.items() | list", "{}['items'] is defined", "{}.keys is defined", "{}.nope is defined", "{}.role",
+    "{}['nope'] is defined", "{}.update is defined", "{}.copy() == {}", "{}.__class__ is defined", "{}.items.nope",
+    "{}.role.upper()", "'%s'.format is defined", "'{0.__class__}'.format({})", "{}.role.nope is defined"]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", LOOK_UPS)
+def test_fast_look_ups_of_keys_answer_as_jinja_does(expression):
+    for value in ({"role": "user", "items": [1]}, {"keys": 0, "__class__": 2}):
+        source = "{{ " + expression.replace("{}", "m") + " }}"
+        ours = ChatTemplate("{% set m = messages[0] %}" + source)
+        theirs = ImmutableSandboxedEnvironment().from_string("{% set m = messages[0] %}" + source)
+        assert _outcome(lambda: ours.render([value])) == _outcome(lambda: theirs.render(messages=[value]))
+
+
+def _outcome(render) -> str:
+    try:
+        return render()
+    except (UserError, TemplateError):
+        return "refused"
 
 
 def test_marks_inside_macros_are_located():
@@ -289,3 +380,104 @@ def test_a_missing_field_is_named():
     with pytest.raises(UserError) as caught:
         to_messages({"message": []}, ChatFields())
     assert "did you mean 'message'" in str(caught.value)
+
+
+def test_a_row_is_used_where_its_list_says_so():
+    assert is_used_in({"used_in": ["nano_v3", "x"]}, "used_in", "nano_v3")
+    assert is_used_in({"for": "x, nano_v3"}, "for", "nano_v3")
+    for value in (["nano_v30"], "nano_v30", None, 3, {"nano_v3": 1}):
+        assert not is_used_in({"used_in": value}, "used_in", "nano_v3")
+    assert not is_used_in({}, "used_in", "nano_v3")
+
+
+def test_a_template_is_a_name_a_file_or_text(tmp_path):
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }} é", encoding="utf-8")
+    assert find_template(str(file)) == "{{ messages[0].content }} é"
+    assert template_file(str(file)) == file
+    assert find_template("{% if 1 %}inline{% endif %}") == "{% if 1 %}inline{% endif %}"
+    assert template_file("{{ inline }}") is None
+    assert "<|im_start|>" in find_template("nano3")
+    with pytest.raises(UserError, match="nano4") as caught:
+        find_template("nano4")
+    assert "did you mean 'nano3'" in str(caught.value)
+
+
+# What the template of the published Nemotron 3 models gives, written down by hand.
+PROMPTED = "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
+THINKS = {"role": "assistant", "content": " a ", "reasoning_content": " r\n"}
+ADDS = (
+    "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=ü>\né\n</parameter>\n"
+    "</function>\n</tool_call>\n"
+)
+NANO3 = {
+    "without reasoning": ([user(), bot(" a ")], PROMPTED + "<think></think>[ a<|im_end|>]\n"),
+    "with reasoning": ([user(), THINKS], PROMPTED + "<think>\n[ r\n\n</think>\n a<|im_end|>]\n"),
+    "blank reasoning": ([user(), bot("a", reasoning_content=" \n")], PROMPTED + "<think></think>[a<|im_end|>]\n"),
+    "own tags": ([user(), bot("<think>x</think>a")], PROMPTED + "[<think>x</think>a<|im_end|>]\n"),
+    "earlier reasoning is forgotten": (
+        [user(), THINKS, user("2"), bot("b")],
+        PROMPTED + "<think></think>[\n a<|im_end|>]\n<|im_start|>user\n2<|im_end|>\n"
+        "<|im_start|>assistant\n<think></think>[b<|im_end|>]\n",
+    ),
+    "a system turn": (
+        [{"role": "system", "content": "s"}, user(), bot()],
+        PROMPTED.replace("system\n", "system\ns") + "<think></think>[a<|im_end|>]\n",
+    ),
+    "a call and its answers": (
+        [user(), {**calling(CALL, CALL), "content": "c "}, tool(), tool(), bot()],
+        PROMPTED + "<think></think>[c\n" + ADDS + ADDS + "<|im_end|>]\n"
+        "<|im_start|>user\n" + "<tool_response>\n3\n</tool_response>\n" * 2 + "<|im_end|>\n"
+        "<|im_start|>assistant\n<think></think>[a<|im_end|>]\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("messages", "golden"), NANO3.values(), ids=NANO3)
+def test_nano3_gives_the_published_text(messages, golden):
+    text, spans = ChatTemplate(find_template("nano3")).render_with_spans(messages)
+    for start, end in reversed(spans):
+        text = f"{text[:start]}[{text[start:end]}]{text[end:]}"
+    assert text == golden
+
+
+def test_nano3_describes_tools():
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "description": " how many ", "enum": [1, 2], "default": [0]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    add = {"name": "add", "description": " adds\n", "parameters": schema, "strict": True}
+    text = ChatTemplate(find_template("nano3")).render([user(), bot()], [{"type": "function", "function": add}])
+    described = (
+        "<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n"
+        "<function>\n<name>add</name>\n<description>adds</description>\n<parameters>\n"
+        "<parameter>\n<name>n</name>\n<type>integer</type>\n<description>how many</description>\n"
+        "<enum>[1, 2]</enum>\n<default>[0]</default>\n</parameter>\n"
+        '<additionalProperties>False</additionalProperties>\n<required>["n"]</required>\n</parameters>\n'
+        "<strict>True</strict>\n</function>\n</tools>\n\nIf you choose to call a function ONLY reply"
+    )
+    assert text.startswith(described)
+    assert "</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n- Function calls MUST follow" in text
+    assert "\n</IMPORTANT><|im_end|>\n<|im_start|>user\nq<|im_end|>\n" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "end"),
+    [
+        ({}, "<think>\n"),
+        ({"enable_thinking": False}, "<think></think>"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "<think></think>"),
+    ],
+)
+def test_nano3_prompts_with_a_thought_or_an_empty_one(options, end):
+    text = ChatTemplate(find_template("nano3")).render([user()], add_generation_prompt=True, **options)
+    assert text == PROMPTED + end
+
+
+def test_nano3_keeps_earlier_reasoning_and_states_a_budget_on_request():
+    template = ChatTemplate(find_template("nano3"))
+    turns = [user(), THINKS, user("2"), bot("b")]
+    assert " r\n\n</think>" in template.render(turns, truncate_history_thinking=False)
+    assert "2\n\n{thinking token budget: 9}<|im_end|>" in template.render(turns, reasoning_budget=9)

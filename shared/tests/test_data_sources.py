@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nemotron_shared.data.rejects import SNIPPET_CHARACTERS, Rejects
 from nemotron_shared.data.reading import parse_json
+from nemotron_shared.data.rejects import SNIPPET_CHARACTERS, Rejects
 from nemotron_shared.data.sources import ReadCounts, read_rows
 from nemotron_shared.errors import UserError
 

@@ -49,19 +49,19 @@ def test_any_number_of_workers_gives_the_same(tmp_path, rows, whole, workers, me
 def test_finished_shards_are_kept_and_harmed_ones_made_again(tmp_path, rows, whole, workers):
     shards, chosen = plan([rows], SHARD), setting(tmp_path / "shards", workers)
     copy(shards, chosen)
-    times = {shard.index: (shard_folder(chosen.directory, shard.index) / RECEIPT).stat().st_mtime_ns for shard in shards}
+    times = receipt_times(chosen.directory)
     (shard_folder(chosen.directory, 1) / "rows.jsonl").write_bytes(b"?" * 10)
     (shard_folder(chosen.directory, 2) / "rows.jsonl").unlink()
     same_size = shard_folder(chosen.directory, 3) / "rows.jsonl"
     same_size.write_bytes(same_size.read_bytes()[::-1])
     (shard_folder(chosen.directory, 4) / RECEIPT).write_text("{")
     assert copy(shards, chosen) == whole
-    again = {
-        shard.index
-        for shard in shards
-        if (shard_folder(chosen.directory, shard.index) / RECEIPT).stat().st_mtime_ns != times[shard.index]
-    }
-    assert again == {1, 2, 3, 4}
+    now = receipt_times(chosen.directory)
+    assert {name for name in now if now[name] != times[name]} == {"000001", "000002", "000003", "000004"}
+
+
+def receipt_times(directory: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in directory.glob(f"*/{RECEIPT}")}
 
 
 def test_shards_of_another_plan_are_not_used(tmp_path, rows):

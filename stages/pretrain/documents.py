@@ -1,6 +1,6 @@
 """What a worker does with the documents of a shard: tokenise them, and write those of each split back to back.
 
-    {"text": "Mira lives in Oster."}  ->  train.bin: 312 97 44 871 9 2    (2 is the end-of-text id)
+{"text": "Mira lives in Oster."}  ->  train.bin: 312 97 44 871 9 2    (2 is the end-of-text id)
 """
 
 from collections.abc import Mapping

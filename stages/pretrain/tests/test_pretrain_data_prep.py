@@ -27,9 +27,8 @@ from stages.pretrain.schema import PretrainConfig, PretrainData
 
 CONFIG = Path(__file__).parent.parent / "config"
 ALL_IN_TRAIN = "data_prep.split={train: 1, valid: 0, test: 0}"
-TEXTS = ["Mira lives in Oster.", "Grüße, 世界! 🙂", "a\nb\r\nc\u2028d", "fifty" + " " * 50 + "spaces", "<|im_end|>\0"] + [
-    f"row {n}" for n in range(40)
-]
+ODD = ["Mira lives in Oster.", "Grüße, 世界! 🙂", "a\nb\r\nc\u2028d", "fifty" + " " * 50 + "spaces", "<|im_end|>\0"]
+TEXTS = ODD + [f"row {n}" for n in range(40)]
 
 
 def settings(*overrides: str) -> PretrainData:

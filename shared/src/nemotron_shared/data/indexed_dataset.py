@@ -100,7 +100,7 @@ class IndexedDatasetWriter:
                 f"outside the vocabulary of {self.vocab_size}",
                 "prepare the data with the tokenizer whose vocabulary size is given",
             )
-        self._bin.write(memoryview(_as_stored(ids, self.dtype)))
+        self._bin.write(_as_stored(ids, self.dtype).data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, dtype="<i4").tobytes())
         self._tokens += ids.size
 

@@ -9,8 +9,8 @@ import orjson
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.config.schema import SourceSection, TokenizerSection
-from nemotron_shared.data.rejects import Rejects
 from nemotron_shared.data.files import InputFile, expand, identity, local_file
+from nemotron_shared.data.rejects import Rejects
 from nemotron_shared.data.sources import Row, read_rows
 from nemotron_shared.data.tokenizer_folder import FILES
 from nemotron_shared.digest import file_digest, json_digest, tree_files
@@ -31,8 +31,14 @@ def open_rows(section: SourceSection, world: WorldRows, world_rows: int, rejects
         made = world(section.seed, min(world_rows, section.sample or world_rows))
         return (Row(value, WORLD, number) for number, value in enumerate(made, start=1))
     refused = rejects if section.on_bad_row == "reject" else None
-    where = {"subset": section.subset, "split": section.hub_split}
-    return read_rows(paths(section), **where, limit=section.sample, on_bad=section.on_bad_row, rejects=refused)
+    return read_rows(
+        paths(section),
+        subset=section.subset,
+        split=section.hub_split,
+        limit=section.sample,
+        on_bad=section.on_bad_row,
+        rejects=refused,
+    )
 
 
 def input_files(section: SourceSection, world_file: Path, world: WorldRows, world_rows: int) -> list[InputFile]:

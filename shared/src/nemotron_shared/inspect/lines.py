@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from nemotron_shared.errors import UserError
 from nemotron_shared.inspect.examples import Example, Part
 
@@ -148,6 +150,10 @@ def _short(value: Any) -> str:
 
 
 def _parse(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        pass  # it is strict about NaN and lone surrogates, which Python's own reader takes
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

@@ -19,6 +19,7 @@ from nemotron_shared.runtime.run import say
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
+
 @dataclass(frozen=True)
 class Plan:
     """A step's decided inputs and identity; picklable, so that rank 0 can hand it to the others."""

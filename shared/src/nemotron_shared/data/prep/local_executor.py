@@ -46,9 +46,12 @@ def run_here(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> 
         setting.announce(f"a worker died; {len(left)} shards are left (attempt {attempt} of {ATTEMPTS})")
     first = next(iter(left.values()))
     where = ", ".join(part.file.path for part in first.ranges[:3])
-    yield first, UserError(
-        f"workers died {ATTEMPTS} times, at or after shard {first.index} ({where})",
-        "the system may be out of memory: try data_prep.workers=1, or a smaller data_prep.shard_mb",
+    yield (
+        first,
+        UserError(
+            f"workers died {ATTEMPTS} times, at or after shard {first.index} ({where})",
+            "the system may be out of memory: try data_prep.workers=1, or a smaller data_prep.shard_mb",
+        ),
     )
 
 

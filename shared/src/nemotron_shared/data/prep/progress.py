@@ -1,6 +1,6 @@
 """One line that says how far data preparation is: rewritten in place on a terminal, now and then in a log.
 
-    [super3-pretrain-data]  45%  98 of 219 MB  102 MB/s  27.1M tokens, 28.2M/s  0:01 left  3 rejected (2 empty text)
+[super3-pretrain-data]  45%  98 of 219 MB  102 MB/s  27.1M tokens, 28.2M/s  0:01 left  3 rejected (2 empty text)
 """
 
 import sys
@@ -96,7 +96,7 @@ def clock(seconds: float) -> str:
 
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
-    """"5 rejected (3 empty text, 2 malformed JSON)"; nothing where nothing was."""
+    """ "5 rejected (3 empty text, 2 malformed JSON)"; nothing where nothing was."""
     if not rejected:
         return ""
     most = Counter(rejected).most_common(REASONS)

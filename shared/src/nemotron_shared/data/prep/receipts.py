@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def begin(directory: Path, index: int) -> Path:
 def commit(folder: Path, receipt: Receipt) -> Receipt:
     """Put everything on disk, write the receipt and give the folder its name; returns the receipt with its files."""
     files = {path.name: _sealed(path) for path in sorted(folder.iterdir())}
-    complete = Receipt(**{**vars(receipt), "files": files})
+    complete = replace(receipt, files=files)
     with (folder / RECEIPT).open("w", encoding="utf-8") as file:
         json.dump(asdict(complete), file, indent=1, sort_keys=True)
         file.flush()
