@@ -57,9 +57,10 @@ def judged(section: Section) -> Section:
             if not row.peer and row.found != "same bytes":
                 raise CommandFailed(f"{row.name} wrote other bytes than {reference.name}: {row.found}")
         rows.append(row)
-    origin = "another program's" if reference.peer else "our own (Megatron-LM is not here)"
-    note = f"'same bytes': .bin and .idx, shards taken together, are those of {reference.name}, {origin}"
-    return Section(section.title, rows, [*section.notes, note])
+    note = f"'same bytes': .bin and .idx, shards taken together, are those of {reference.name}"
+    if not reference.peer:
+        note += "; Megatron-LM did not run, so only our own runs were compared"
+    return Section(section.title, rows, [*section.notes, note, *work_ratios(scores)])
 
 
 def _judge(found: Any, reference: Score) -> str:
@@ -67,6 +68,16 @@ def _judge(found: Any, reference: Score) -> str:
     if isinstance(found, int):
         return "same token count" if found == expected.tokens else f"OTHER: {found:,} tokens"
     return verdict(found, expected)
+
+
+def work_ratios(scores: list[Score]) -> list[str]:
+    """Work without start-up, by each program's own clock, next to ours."""
+    ours = scores[0].own_s
+    return [
+        f"work phase, {score.name}: {score.own_s / ours:.2f} times ours"
+        for score in scores
+        if ours and score.own_s and score.peer
+    ]
 
 
 def steady_state(whole: Section, part: Section, extra_bytes: int) -> list[str]:
@@ -110,7 +121,7 @@ def _ours(bench: Bench, corpus: Path, tokenizer: Path) -> list[Contestant]:
     found = [make(f"ours, {bench.workers} workers", corpus, bench.workers), make("ours, 1 worker", corpus, 1)]
     if corpus == bench.jsonl:
         found.append(make(f"ours, {bench.workers} workers, Parquet", bench.corpus / "corpus.parquet", bench.workers))
-    if bench.ray and corpus == bench.jsonl:
+    if bench.ray and corpus == bench.jsonl and tokenizer == bench.tokenizers[MAIN]:
         found.append(make(f"ours, {bench.workers} workers, Ray", corpus, bench.workers, executor="ray"))
         found[-1].may_fail = True  # a machine may not let Ray start
     return found

@@ -241,12 +241,12 @@ def test_fast_look_ups_of_keys_answer_as_jinja_does(expression):
         source = "{{ " + expression.replace("{}", "m") + " }}"
         ours = ChatTemplate("{% set m = messages[0] %}" + source)
         theirs = ImmutableSandboxedEnvironment().from_string("{% set m = messages[0] %}" + source)
-        assert _outcome(lambda: ours.render([value])) == _outcome(lambda: theirs.render(messages=[value]))
+        assert _outcome(ours.render, [value]) == _outcome(theirs.render, messages=[value])
 
 
-def _outcome(render) -> str:
+def _outcome(render, *given, **named) -> str:
     try:
-        return render()
+        return render(*given, **named)
     except (UserError, TemplateError):
         return "refused"
 

@@ -1,62 +1,307 @@
 """From conversations to packed rows with the mask of transformers' own chat template code."""
 
 import json
+import random
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
+from nemotron_shared.data.chat import ChatTemplate, find_template
 from nemotron_shared.data.packed import labels_of, read_packed
-from nemotron_shared.data.sources import Row
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
+from nemotron_shared.data.prep.plan import make_shards
+from nemotron_shared.data.prep.shards import Setting, run_shards
+from nemotron_shared.data.reading import Row
+from nemotron_shared.data.rows import input_files
+from nemotron_shared.data.sequences import SPLITS, Sequences
+from nemotron_shared.data.split import Split
+from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import chats
 from nemotron_shared.errors import UserError
-from stages.sft.data_prep import Encoder, chat_template, first_question, split_sequences, write_split
+from stages.sft.conversations import Tokens
+from stages.sft.data_prep import STEP, chat_template, parts_of, sources, work_of, write_split
+from stages.sft.rendering import Renderer, first_question, loses_reasoning
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
+ALL_IN_TRAIN = "data_prep.split={train: 1, valid: 0, test: 0}"
+REJECT = "data_prep.on_bad_row=reject"
+CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": "ü"}'}}
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}]
+
+
+def config(*overrides: str) -> SFTConfig:
+    values = resolve(compose(CONFIG, "tiny", overrides).tree, lambda role, field: None)
+    return SFTConfig.model_validate(values)
 
 
 def settings(*overrides: str) -> SFTData:
-    values = resolve(compose(CONFIG, "tiny", overrides).tree, lambda role, field: None)
-    return SFTConfig.model_validate(values).data_prep
+    return config(*overrides).data_prep
 
 
 @pytest.fixture
-def encoder(tmp_path: Path) -> Encoder:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def prepare(home: Path, source: Path, *overrides: str) -> Artifact:
+    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", *overrides]) == 0
+    return Store(home).resolve("super3-sft-data:latest")
+
+
+def stats(artifact: Artifact) -> dict:
+    return json.loads((artifact.path / "stats.json").read_text())
+
+
+def reasons(artifact: Artifact) -> dict[int, str]:
+    lines = (artifact.path / "rejected.jsonl").read_text().splitlines()
+    return {entry["line"]: entry["reason"] for entry in map(json.loads, lines)}
+
+
+def write_lines(path: Path, values: list) -> Path:
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return path
+
+
+def chat(question: str = "2+2?", answer: str = "4", **more: object) -> dict:
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}], **more}
+
+
+def varied_chats(count: int, seed: int = 0) -> list[dict]:
+    """Several turns, tools with their answers, reasoning, and characters of two to four bytes."""
+    choose = random.Random(seed)
+    rows = []
+    for number in range(count):
+        messages: list[dict] = [{"role": "system", "content": "Kurz, bitte."}] if choose.random() < 0.3 else []
+        for _ in range(choose.randrange(1, 4)):
+            text = "".join(choose.choice(["a", "é ", "日本", "😀", "\n", "  ", "<b>", "12"]) for _ in range(9))
+            messages.append({"role": "user", "content": f"{number} {text}"})
+            if choose.random() < 0.3:
+                messages.append({"role": "assistant", "content": "", "tool_calls": [CALL]})
+                messages.append({"role": "tool", "content": text, "tool_call_id": "c1"})
+            thought = {"reasoning_content": text * 2} if choose.random() < 0.4 else {}
+            messages.append({"role": "assistant", "content": text[::-1] + "!", **thought})
+        rows.append({"messages": messages, **({"tools": TOOLS} if choose.random() < 0.5 else {})})
+    return rows
+
+
+def sequences_in(artifact: Artifact) -> list[tuple[bytes, bytes]]:
+    """Ids and shifted mask of every sequence, sorted."""
+    found = []
+    for path in sorted(artifact.path.glob("*.parquet")):
+        for row in read_packed(path):
+            ends = [*row.seq_start_id[1:].tolist(), len(row.input_ids)]
+            for start, end in zip(row.seq_start_id.tolist(), ends, strict=True):
+                found.append((row.input_ids[start:end].tobytes(), row.loss_mask[start:end].tobytes()))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("template", [None, "nano3"])
+@pytest.mark.parametrize("backend", ["auto", "tokenizers"])
+def test_ids_and_masks_are_those_of_transformers(
+    tmp_path: Path, home: Path, template: str | None, backend: str
+) -> None:
+    rows = varied_chats(120) + list(chats(seed=5, count=80))
+    chosen = [f"data_prep.chat_template={template or 'null'}", f"data_prep.tokenizer.backend={backend}"]
+    size = ["data_prep.pack_size=4096", "data_prep.split_turns=never"]
+    made = prepare(home, write_lines(tmp_path / "a.jsonl", rows), *chosen, *size)
+    reference = AutoTokenizer.from_pretrained(made.path / "tokenizer")
+    options = {"chat_template": find_template(template)} if template else {}
+    expected = []
+    for row in rows:
+        messages = json.loads(
+            json.dumps(row["messages"]).replace('"{\\"a\\": 1, \\"b\\": \\"\\u00fc\\"}"', '{"a": 1, "b": "ü"}')
+        )
+        given = reference.apply_chat_template(
+            messages, tools=row.get("tools"), return_dict=True, return_assistant_tokens_mask=True, **options
+        )
+        mask = np.array([*given["assistant_masks"][1:], 0], np.uint8)
+        expected.append((np.array(given["input_ids"], np.int32).tobytes(), mask.tobytes()))
+    assert sequences_in(made) == sorted(expected)
+    assert stats(made)["counts"]["rows"] == 200
+
+
+def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", varied_chats(150))
+    chosen = settings(f"data_prep.source={source}", "data_prep.pack_size=512", "data_prep.parquet_row_group_size=7")
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
-    return Encoder(settings(), tokenizer, chat_template(settings(), tokenizer))
+    results = []
+    for shard_bytes, workers in [(1 << 30, 1), (9000, 1), (9000, 2), (2000, 3)]:
+        shards = make_shards([input_files(chosen, tmp_path / "none", chats, 0)], shard_bytes)
+        work, _ = work_of(parts_of(chosen), shards, tokenizer, chosen)
+        setting = Setting(tmp_path / f"{shard_bytes}-{workers}", "test", "error", workers, "local", lambda line: None)
+        receipts = run_shards(shards, work, setting)
+        assert len(receipts) == len(shards) > (shard_bytes < 1 << 20)
+        found = Sequences.open([setting.directory / f"{receipt.shard:06d}" for receipt in receipts])
+        output = tmp_path / f"out-{shard_bytes}-{workers}"
+        output.mkdir()
+        figures = [write_split(output, split, found, chosen) for split in SPLITS if len(found.of_split(split))]
+        results.append((figures, [path.read_bytes() for path in sorted(output.glob("*.parquet"))]))
+    assert all(result == results[0] for result in results)
 
 
-def test_ids_and_masks_are_those_of_transformers(encoder: Encoder) -> None:
-    reference = AutoTokenizer.from_pretrained(encoder.tokenizer.path)
-    for number, row in enumerate(chats(seed=5, count=200)):
-        ids, mask = encoder.encode(Row(row, "world", number), row["messages"])
-        expected = reference.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
-        assert ids == expected["input_ids"]
-        assert mask == expected["assistant_masks"]
-        assert 0 < sum(mask) < len(mask)
+def test_packed_labels_are_the_assistants_tokens_and_their_end(tmp_path: Path, home: Path) -> None:
+    made = prepare(home, write_lines(tmp_path / "a.jsonl", [chat("2+2?", "4"), chat("3+3?", "6")]), ALL_IN_TRAIN)
+    (row,) = read_packed(made.path / "train.parquet")
+    tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
+    labels = [token for token in labels_of(row).tolist() if token != -100]
+    learnt = sorted(tokenizer.decode(labels, skip_special_tokens=False).split("<|im_end|>"))
+    assert learnt == ["", "<think></think>4", "<think></think>6"]
+    figures = stats(made)["splits"]["train"]
+    assert (figures["conversations"], figures["sequences"], figures["packed_rows"]) == (2, 2, 1)
+    assert figures["trained_tokens"] == len(labels)
 
 
-def test_packed_labels_are_the_assistants_tokens_and_their_end(encoder: Encoder, tmp_path: Path) -> None:
-    rows = list(chats(seed=5, count=50))
-    sequences = [encoder.encode(Row(row, "world", number), row["messages"]) for number, row in enumerate(rows)]
-    stats = write_split(tmp_path / "train.parquet", sequences, settings())
-    assert stats["conversations"] == 50
-    assert stats["fill"] > 0.8
-    labels = [label for row in read_packed(tmp_path / "train.parquet") for label in labels_of(row) if label != -100]
-    trained = sorted(token for ids, mask in sequences for token, bit in zip(ids, mask, strict=True) if bit)
-    assert sorted(int(label) for label in labels) == trained
+def test_every_row_that_is_not_used_has_its_reason(tmp_path: Path, home: Path) -> None:
+    long = "word " * 300
+    rows = [
+        chat(used_in=["nano_v3"]),
+        chat(used_in="other"),
+        {"messages": [{"role": "robot", "content": "x"}], "used_in": "nano_v3"},
+        chat(long, "never reached", used_in="a,nano_v3"),
+        chat("short", long, used_in="nano_v3"),
+        {"used_in": "nano_v3"},
+    ]
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    made = prepare(home, source, REJECT, ALL_IN_TRAIN, "data_prep.used_in_filter=nano_v3")
+    assert reasons(made) == {
+        2: "filtered by used_in",
+        3: "unknown role",
+        4: "empty after masking",
+        6: "no field 'messages' in this row",
+    }
+    counts = stats(made)["counts"]
+    assert (counts["rows"], counts["truncated"], sum(counts["rejected"].values())) == (6, 1, 4)
+    assert stats(made)["splits"]["train"]["conversations"] == 2
+    again = prepare(home, source, REJECT, ALL_IN_TRAIN, "data_prep.too_long=reject")
+    assert reasons(again) == {
+        3: "unknown role",
+        4: "longer than pack_size",
+        5: "longer than pack_size",
+        6: "no field 'messages' in this row",
+    }
+
+
+def test_a_limit_of_tokens_comes_before_pack_size(tmp_path: Path, home: Path) -> None:
+    rows = [chat("q", "word " * 200), chat()]
+    made = prepare(home, write_lines(tmp_path / "a.jsonl", rows), ALL_IN_TRAIN, "data_prep.max_doc_tokens=40",
+                   "data_prep.too_long=reject")  # fmt: skip
+    assert max(len(ids) // 4 for ids, _ in sequences_in(made)) == 40
+    assert stats(made)["counts"]["truncated"] == 1
+    assert reasons(made) == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "overrides", "message"),
+    [
+        ({"text": "x"}, (), "a.jsonl:2: no field 'messages'"),
+        (chat("q", " "), (), "a.jsonl:2: empty assistant turn"),
+        (chat(), ("data_prep.key_field=id",), "a.jsonl:1: no field 'id'"),
+        (
+            {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [
+                {"id": "c", "function": {"name": "f", "arguments": '{"a": "\\ud800"}'}}]}]},
+            (),
+            "a.jsonl:2: a lone surrogate",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_row_stops_with_its_place(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture, row: dict, overrides: tuple, message: str
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [chat(), row])
+    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", *overrides]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_mask_of_ones_only_is_never_written(tmp_path: Path, home: Path) -> None:
+    template = tmp_path / "all.jinja"
+    template.write_text("{{ ' ' }}{% generation %}{{ messages[1].content }}{% endgeneration %}")
+    rows = [chat("q", "is in"), chat("q", "!")]
+    source = write_lines(tmp_path / "a.jsonl", [*rows, {"messages": [*rows[0]["messages"], *rows[1]["messages"]]}])
+    text = " is in"
+    first = TokenizerFolder(provide_tokenizer("tiny", tmp_path / "t").path).tokenizer.encode(text).tokens[0]
+    assert len(first) > 1, "the space is a part of the first token, so that every token counts"
+    made = STEP.main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", REJECT, ALL_IN_TRAIN,
+                      f"data_prep.chat_template={template}"])  # fmt: skip
+    assert made == 2
+
+
+def test_what_is_left_of_cut_texts() -> None:
+    tokens = Tokens(np.arange(10), np.array([1, 1, 1, 0, 0, 1, 1, 0, 0, 0], np.uint8), np.array([0, 3, 7, 7, 10]))
+    assert tokens.all_masked().tolist() == [True, False, False, False]
+    assert tokens.learnt(np.array([3, 4, 0, 3])).tolist() == [2, 2, 0, 0]
+    assert tokens.learnt(np.array([1, 3, 0, 0])).tolist() == [0, 1, 0, 0]
+    ids, mask = tokens.heads(np.array([0, 3, 0, 2]), np.array([1, 3]))
+    assert (ids.tolist(), mask.tolist()) == ([3, 4, 5, 7, 8], [0, 0, 1, 0, 0])
+
+
+def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> None:
+    renderer = Renderer(settings(), ChatTemplate(find_template("nano3")))
+    turn = [
+        {"role": "user", "content": "q1"},
+        {"role": "assistant", "content": "a1", "reasoning_content": "thought one"},
+        {"role": "user", "content": "q2"},
+        {"role": "user", "content": "q3"},
+        {"role": "assistant", "content": "a3", "reasoning_content": "thought three"},
+    ]
+    texts = renderer.texts_of(Row({"messages": turn}, "f", 1), turn)
+    assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
+        ["thought one\n</think>\na1<|im_end|>"],
+        ["thought three\n</think>\na3<|im_end|>"],
+    ]
+    assert "thought one" not in texts[1][0]
+    assert "a1" in texts[1][0]
+    assert loses_reasoning(turn, texts[1][0])
+    whole = Renderer(settings("data_prep.split_turns=never"), renderer.template).texts_of(Row({}, "f", 1), turn)
+    assert [len(spans) for _, spans in whole] == [2]
+    plain = [{**message, "reasoning_content": None} for message in turn]
+    assert len(renderer.texts_of(Row({}, "f", 1), plain)) == 1
+
+
+def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:
+    tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
+    renderer = Renderer(settings(), ChatTemplate(chat_template(settings(), tokenizer)))
+    turn = [*chat()["messages"], *chat()["messages"]]
+    turn[1]["reasoning_content"] = "because"
+    assert len(renderer.texts_of(Row({}, "f", 1), turn)) == 1
+
+
+def test_a_blend_of_chats_reports_its_shares(tmp_path: Path, home: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [chat(f"q{n}") for n in range(30)])
+    write_lines(tmp_path / "b.jsonl", [chat(f"p{n}") for n in range(10)])
+    entries = [{"name": "a", "path": "a.jsonl", "weight": 1}, {"name": "b", "path": "b.jsonl", "weight": 3}]
+    blend = tmp_path / "blend.json"
+    blend.write_text(json.dumps({"_comment": "two", "datasets": entries}))
+    made = prepare(home, blend, ALL_IN_TRAIN)
+    first, second = stats(made)["data_sets"]
+    assert (first["name"], first["asked_share"], second["asked_share"]) == ("a", 0.25, 0.75)
+    assert first["available_share"] == pytest.approx(0.75, abs=0.02)
+    assert stats(made)["splits"]["train"]["conversations"] == 40
+    named = {Path(source.uri).name for source in sources(config(f"data_prep.source={blend}"))}
+    assert {"blend.json", "a.jsonl", "b.jsonl"} <= named
+
+
+def test_compression_and_row_groups_are_as_asked(tmp_path: Path, home: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [chat(f"q{n}") for n in range(40)])
+    made = prepare(home, source, ALL_IN_TRAIN, "data_prep.parquet_compression=snappy",
+                   "data_prep.parquet_row_group_size=3")  # fmt: skip
+    written = pq.ParquetFile(made.path / "train.parquet").metadata
+    assert written.row_group(0).column(0).compression == "SNAPPY"
+    assert written.row_group(0).num_rows == 3
+    assert written.num_rows == stats(made)["splits"]["train"]["packed_rows"]
 
 
 def test_equal_questions_stay_on_one_side() -> None:
     row = [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2?"}]
     assert first_question(row) == "2+2?"
-    shares = settings("data_prep.split={train: 0.5, valid: 0.5, test: 0}")
-    made = split_sequences([(f"question {n % 7}", ([n], [1])) for n in range(70)], shares)
-    assert {number % 7 for (number,), _ in made["train"]}.isdisjoint({number % 7 for (number,), _ in made["valid"]})
+    split = Split({"train": 0.5, "valid": 0.5, "test": 0}, salt="questions")
+    assert split.of("2+2?") == split.of(" 2+2? ")
 
 
 @pytest.mark.parametrize(
@@ -67,12 +312,9 @@ def test_equal_questions_stay_on_one_side() -> None:
         ("sharegpt", {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}),
     ],
 )
-def test_three_forms_of_a_row_give_one_conversation(tmp_path: Path, form: str, row: dict) -> None:
-    tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
-    chosen = settings(f"data_prep.format={form}")
-    messages = Encoder(chosen, tokenizer, chat_template(chosen, tokenizer)).messages_of(
-        Row(json.loads(json.dumps(row)), "f", 1)
-    )
+def test_three_forms_of_a_row_give_one_conversation(form: str, row: dict) -> None:
+    renderer = Renderer(settings(f"data_prep.format={form}"), ChatTemplate(find_template("nano3")))
+    messages = renderer.messages_of(Row(row, "f", 1))
     assert [(turn["role"], turn["content"]) for turn in messages] == [("user", "2+2?"), ("assistant", "4")]
 
 
@@ -80,3 +322,11 @@ def test_a_missing_template_file_is_named(tmp_path: Path) -> None:
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
     with pytest.raises(UserError, match=r"none\.jinja"):
         chat_template(settings("data_prep.chat_template=none.jinja"), tokenizer)
+
+
+def test_a_named_template_is_part_of_the_identity(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [chat()])
+    given = [config(f"data_prep.source={source}", f"data_prep.chat_template={name}") for name in ("nano3", "null")]
+    digests = [{Path(entry.uri).name: entry.digest for entry in sources(one)} for one in given]
+    assert "nano3.jinja" in digests[0]
+    assert "nano3.jinja" not in digests[1]

@@ -12,7 +12,7 @@ from nemotron_shared.artifacts import Producer
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 
 # Code that only shows results; a change there must not make finished work stale.
-PRESENTATION = ("cli", "report")
+PRESENTATION = ("cli", "report", "inspect")
 RECORDED_PACKAGES = ("torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow")
 
 
