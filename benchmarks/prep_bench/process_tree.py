@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +52,8 @@ class Tree:
     """The processes that were counted so far."""
 
     session: int
+    older: set[int]
+    """Processes that were there before the command; not reading them keeps a look short."""
     ticks: dict[tuple[int, int], int] = field(default_factory=dict)
     """CPU time last seen, by (pid, start time): a pid may be used again."""
     peak: int = 0
@@ -59,7 +61,9 @@ class Tree:
 
     def look(self) -> None:
         """Read /proc once."""
-        alive = {process.pid: process for process in processes()}
+        pids = pids_now()
+        self.older &= pids
+        alive = {process.pid: process for process in processes(pids - self.older)}
         members = [process for process in alive.values() if self._belongs(process, alive)]
         for process in members:
             self.ticks[process.pid, process.started] = process.cpu_ticks
@@ -76,12 +80,15 @@ class Tree:
         return sum(self.ticks.values()) / TICKS
 
 
-def processes() -> Iterator[Process]:
+def pids_now() -> set[int]:
     with os.scandir("/proc") as entries:
-        numbers = [int(entry.name) for entry in entries if entry.name.isdigit()]
-    for number in numbers:
+        return {int(entry.name) for entry in entries if entry.name.isdigit()}
+
+
+def processes(pids: Iterable[int]) -> Iterator[Process]:
+    for pid in pids:
         with suppress(OSError, IndexError):  # it may end while we read
-            yield _parse(number, Path(f"/proc/{number}/stat").read_text())
+            yield _parse(pid, Path(f"/proc/{pid}/stat").read_text())
 
 
 def _parse(pid: int, stat: str) -> Process:
@@ -97,12 +104,12 @@ def run_measured(command: list[str], environment: dict[str, str], folder: Path) 
         environment: variables to set besides those of this process.
     """
     with tempfile.TemporaryFile() as printed:  # not a pipe: what outlives the command would keep it open
-        start = time.perf_counter()
+        older, start = pids_now(), time.perf_counter()
         process = subprocess.Popen(
             command, env={**os.environ, **environment}, cwd=folder, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        tree, ended = Tree(process.pid), threading.Event()
+        tree, ended = Tree(process.pid, older), threading.Event()
         watcher = threading.Thread(target=_watch, args=(tree, ended))
         watcher.start()
         _, status, waited = os.wait4(process.pid, 0)

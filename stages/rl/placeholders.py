@@ -9,8 +9,8 @@ Row 17 of the source set has the question in prompt[0].content and the answer in
      "expected_answer": "4", "responses_create_params": {"input": [{"role": "user", "content": "Solve this. ..."}]}}
 
 A DAPO source text stands between an instruction and a reminder, each set off by a blank line; both are dropped, and
-the template's prefix and suffix are put in their place. A Skywork template has `{question}` where the text belongs,
-and `question` keeps the bare text. The answer is the first value of what may be JSON, and always text: `"34"`,
+the template's prefix and suffix are put in their place. A Skywork template, a text or {"template": text}, has
+`{question}` where the text belongs, and `question` keeps the bare text. The answer is the first value of what may be JSON, and always text: `"34"`,
 `["34"]` and `34` all give "34".
 """
 

@@ -3,7 +3,7 @@
 from transformers import TrainingArguments, default_data_collator
 
 from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
-from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
+from nemotron_shared.modeling.build import load_tokenizer, random_model
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.blended_rows import BlendedRows
 from nemotron_shared.training.document_rows import DocumentRows
@@ -12,6 +12,7 @@ from nemotron_shared.training.trainer import (
     ScheduledTrainer,
     callbacks,
     last_values,
+    save_result,
     train_to_end,
     trainer_settings,
 )
@@ -36,8 +37,7 @@ def train(task: Task) -> Outcome:
     )
     trainer.stage_config = config
     train_to_end(trainer, run)
-    output = run.fresh_output()
-    save_model(model, data.path / "tokenizer", output)
+    output = save_result(model, data.path / "tokenizer", run)
     figures = last_values(run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 

@@ -9,7 +9,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from nemotron_shared.data.tokenizer_folder import provide_tokenizer
 from nemotron_shared.errors import UserError
-from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, save_model
+from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.threads import set_threads
@@ -17,6 +17,7 @@ from nemotron_shared.training.trainer import (
     StageTrainer,
     callbacks,
     last_values,
+    save_result,
     train_to_end,
     trainer_settings,
 )
@@ -47,8 +48,7 @@ def train(task: Task) -> Outcome:
     )
     trainer.stage_config = config
     train_to_end(trainer, run)
-    output = run.fresh_output()
-    save_model(model, tokenizer_folder, output)
+    output = save_result(model, tokenizer_folder, run)
     figures = last_values(run, {"reward": "final_reward", "valid_reward": "valid_reward"})
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 

@@ -3,7 +3,7 @@
 from transformers import TrainingArguments
 
 from nemotron_shared.data.packed import read_packed
-from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer, save_model
+from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.packed_rows import PackedCollator, PackedRows
 from nemotron_shared.training.threads import set_threads
@@ -11,6 +11,7 @@ from nemotron_shared.training.trainer import (
     ScheduledTrainer,
     callbacks,
     last_values,
+    save_result,
     train_to_end,
     trainer_settings,
 )
@@ -40,8 +41,7 @@ def train(task: Task) -> Outcome:
     )
     trainer.stage_config = config
     train_to_end(trainer, run)
-    output = run.fresh_output()
-    save_model(model, data.path / "tokenizer", output)
+    output = save_result(model, data.path / "tokenizer", run)
     figures = last_values(run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 

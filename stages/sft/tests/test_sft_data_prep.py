@@ -222,14 +222,11 @@ def test_a_bad_row_stops_with_its_place(
 def test_a_mask_of_ones_only_is_never_written(tmp_path: Path, home: Path) -> None:
     template = tmp_path / "all.jinja"
     template.write_text("{{ ' ' }}{% generation %}{{ messages[1].content }}{% endgeneration %}")
-    rows = [chat("q", "is in"), chat("q", "!")]
-    source = write_lines(tmp_path / "a.jsonl", [*rows, {"messages": [*rows[0]["messages"], *rows[1]["messages"]]}])
-    text = " is in"
-    first = TokenizerFolder(provide_tokenizer("tiny", tmp_path / "t").path).tokenizer.encode(text).tokens[0]
-    assert len(first) > 1, "the space is a part of the first token, so that every token counts"
-    made = STEP.main(["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", REJECT, ALL_IN_TRAIN,
-                      f"data_prep.chat_template={template}"])  # fmt: skip
-    assert made == 2
+    source = write_lines(tmp_path / "a.jsonl", [chat("q", "is in"), chat("q", "!")])
+    made = prepare(home, source, REJECT, ALL_IN_TRAIN, f"data_prep.chat_template={template}")
+    tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
+    assert [len(tokenizer.encode(text).tokens[0]) > 1 for text in (" is in", " !")] == [True, False]
+    assert reasons(made) == {1: "the loss mask counts every token, the prompt included"}
 
 
 def test_what_is_left_of_cut_texts() -> None:

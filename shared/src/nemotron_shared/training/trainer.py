@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
 from transformers.integrations import TensorBoardCallback
 
 from nemotron_shared.errors import UserError
+from nemotron_shared.modeling.build import save_model
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run, Stopped
 from nemotron_shared.training import checkpoints
@@ -159,6 +160,17 @@ def _resume_point(run: Run) -> Path | None:
     point = checkpoints.latest(run.checkpoints)
     checkpoints.prune(run.checkpoints, keep=1)
     return point
+
+
+def save_result(model: Any, tokenizer: Path, run: Run) -> Path:
+    """The run's output with the trained model in it. Rank 0 writes; the others wait, and touch nothing."""
+
+    def save() -> Path:
+        output = run.fresh_output()
+        save_model(model, tokenizer, output)
+        return output
+
+    return distributed.on_rank_zero(save)
 
 
 def last_values(run: Run, names: Mapping[str, str]) -> dict[str, float]:
