@@ -4,7 +4,7 @@ import gc
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from prep_bench.table import Section
 
 COUNT, PACK_SIZE = 200_000, 4096
 SCAN_COUNTS = (12_500, 25_000)
-Bins = Sequence[Sequence[int]]
+Bins = Any
+"""A sequence of bins, each with indices of sequences."""
 
 
 def run(bench: Bench) -> list[Section]:

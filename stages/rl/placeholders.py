@@ -10,8 +10,9 @@ Row 17 of the source set has the question in prompt[0].content and the answer in
 
 A DAPO source text stands between an instruction and a reminder, each set off by a blank line; both are dropped, and
 the template's prefix and suffix are put in their place. A Skywork template, a text or {"template": text}, has
-`{question}` where the text belongs, and `question` keeps the bare text. The answer is the first value of what may be JSON, and always text: `"34"`,
-`["34"]` and `34` all give "34".
+`{question}` where the text belongs, and `question` keeps the bare text.
+
+The answer is the first value of what may be JSON, and always text: `"34"`, `["34"]` and `34` all give "34".
 """
 
 import json

@@ -15,7 +15,7 @@ import typing_extensions
 
 def main() -> None:
     if not hasattr(typing, "override"):
-        typing.override = typing_extensions.override  # ty: ignore[invalid-assignment]
+        setattr(typing, "override", typing_extensions.override)  # noqa: B010  (its type has no such name)
     sys.argv = sys.argv[1:]
     sys.path.insert(0, str(Path(sys.argv[0]).resolve().parents[1]))
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:

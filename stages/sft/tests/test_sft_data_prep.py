@@ -229,6 +229,62 @@ def test_a_mask_of_ones_only_is_never_written(tmp_path: Path, home: Path) -> Non
     assert reasons(made) == {1: "the loss mask counts every token, the prompt included"}
 
 
+STRANGE = [
+    None,
+    True,
+    0,
+    -1.5,
+    1e300,
+    "",
+    "x",
+    "\0",
+    "<|im_end|>",
+    "{",
+    "[]",
+    "👩‍👩‍👧",
+    [],
+    {},
+    [[]],
+    [None],
+    {"": None},
+    {"role": 1},
+]
+HALF_A_CHARACTER = '{"a": "\\ud800"}'
+
+
+def broken(value: object, choose: random.Random, depth: int = 0) -> object:
+    """The same with one random place of it replaced, removed or wrapped."""
+    if isinstance(value, dict | list) and value and choose.random() < 0.9 - 0.1 * depth:
+        copy = dict(value) if isinstance(value, dict) else list(value)
+        place = choose.choice(list(copy)) if isinstance(copy, dict) else choose.randrange(len(copy))
+        if choose.random() < 0.1:
+            del copy[place]
+        else:
+            copy[place] = broken(copy[place], choose, depth + 1)
+        return copy
+    return choose.choice([*STRANGE, HALF_A_CHARACTER, [value], {"content": value}])
+
+
+@pytest.mark.parametrize("template", ["nano3", "null"])
+def test_no_row_is_lost_however_broken(tmp_path: Path, home: Path, template: str) -> None:
+    choose = random.Random(11)
+    rows = [broken(row, choose) for row in varied_chats(1200, seed=4)]
+    lines = [json.dumps(row).encode() for row in rows]
+    cut = [line[: choose.randrange(len(line))] + b"\xff" * choose.randrange(2) for line in lines[:100]]
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(b"\n".join([*lines, *cut, b"   ", b""]))
+    made = prepare(home, source, REJECT, f"data_prep.chat_template={template}", "data_prep.pack_size=1024",
+                   "data_prep.too_long=reject")  # fmt: skip
+    counts, splits = stats(made)["counts"], stats(made)["splits"]
+    kept = sum(figures["conversations"] for figures in splits.values())
+    assert counts["rows"] == kept + sum(counts["rejected"].values())
+    assert counts["rows"] + counts["blank lines"] == len(lines) + len(cut) + 1
+    assert kept > 150
+    assert len(counts["rejected"]) > 10
+    entries = (made.path / "rejected.jsonl").read_text().splitlines()
+    assert len({json.loads(entry)["line"] for entry in entries}) == len(entries) == sum(counts["rejected"].values())
+
+
 def test_what_is_left_of_cut_texts() -> None:
     tokens = Tokens(np.arange(10), np.array([1, 1, 1, 0, 0, 1, 1, 0, 0, 0], np.uint8), np.array([0, 3, 7, 7, 10]))
     assert tokens.all_masked().tolist() == [True, False, False, False]

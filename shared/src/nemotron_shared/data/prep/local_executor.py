@@ -121,9 +121,6 @@ def _process(shard: Shard) -> Receipt:
 
 def _end(pool: ProcessPoolExecutor) -> None:
     """Leave no process behind, whatever it is doing: an unfinished shard is made again."""
-    processes = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in processes:
+    for process in list((pool._processes or {}).values()):
         process.terminate()
-    for process in processes:
-        process.join()
+    pool.shutdown(wait=True, cancel_futures=True)  # its thread must be gone before the next pool is forked
