@@ -138,3 +138,21 @@ def test_chats_are_the_same_again(tmp_path: Path) -> None:
     chats = [orjson.loads(line)["messages"] for line in one.read_bytes().splitlines()]
     assert len(chats) == 30
     assert all(chat[-1]["role"] == "assistant" and chat[-1]["content"] for chat in chats)
+
+
+def test_the_reference_is_the_tool_that_agrees_with_ours() -> None:
+    from prep_bench import pretrain
+    from prep_bench.contest import Score
+    from prep_bench.process_tree import CommandFailed
+    from prep_bench.table import Section
+
+    def score(name: str, digest: str, peer: bool = True) -> Score:
+        return Score(name, 1, 2.0, 1.0, 1.0, 1.0, None, identity.Digest(digest, "index", 5), peer, [2.0])
+
+    peers = [score(pretrain.FAST, "fast"), score(pretrain.PLAIN, "plain")]
+    section = pretrain.judged(Section("", [score("ours", "plain", peer=False), *peers]))
+    assert [row.found for row in section.rows] == ["same bytes", "same token count", "same bytes"]
+    with pytest.raises(CommandFailed, match="other bytes"):
+        pretrain.judged(Section("", [score("ours", "neither", peer=False), *peers]))
+    with pytest.raises(CommandFailed, match="other bytes"):
+        pretrain.judged(Section("", [score("ours", "plain", False), score("ours, 1", "fast", False), *peers]))

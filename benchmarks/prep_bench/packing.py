@@ -53,7 +53,7 @@ def make_lengths(count: int) -> np.ndarray:
 def _ours(lengths: np.ndarray) -> Bins:
     from nemotron_shared.data.packing import pack
 
-    return pack(lengths, PACK_SIZE, "best_fit_decreasing", 0)
+    return pack(lengths, PACK_SIZE, "best_fit_decreasing", 0)  # order and bounds
 
 
 def scanned(lengths: np.ndarray) -> Bins:
@@ -88,10 +88,8 @@ def _gathered(ids: Any, bins: Bins) -> Any:
     """The ids of each bin as one list; gives what `figures` reads."""
     import pyarrow as pa
 
-    rows = ids.take(pa.array([index for indices in bins for index in indices]))
-    ends = np.cumsum([0, *map(len, bins)])
-    offsets = rows.offsets.to_numpy()[ends]
-    return pa.ListArray.from_arrays(pa.array(offsets), rows.values)
+    rows = ids.take(pa.array(bins.order))
+    return pa.ListArray.from_arrays(pa.array(rows.offsets.to_numpy()[bins.bounds]), rows.values)
 
 
 def _trl(ids: Any) -> Callable[[], Any]:
@@ -127,6 +125,8 @@ def _time(ways: list[tuple[str, Callable[[], Any]]], rounds: int, lengths: np.nd
 
 def figures(result: Any, lengths: np.ndarray) -> str:
     """Bins and how full they are; raises `ValueError` where a sequence is lost, doubled, or does not fit."""
+    if hasattr(result, "lists"):  # ours
+        result = result.lists()
     if isinstance(result, list):
         if sorted(index for indices in result for index in indices) != list(range(len(lengths))):
             raise ValueError("not every sequence is in one bin")

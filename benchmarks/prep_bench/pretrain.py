@@ -42,25 +42,32 @@ def _section(bench: Bench, title: str, contestants: list[Contestant], missing: l
 
 
 def judged(section: Section) -> Section:
-    """Say of each program whether it wrote the reference's bytes; the reference is Megatron's, else ours.
+    """Say of each program whether it wrote the reference's bytes.
+
+    Peers may disagree with each other, where their tokenizer libraries do; ours must agree with one of Megatron-LM's.
 
     Raises:
         CommandFailed: ours are not the reference's bytes, so that speeds would mean nothing.
     """
     scores = [row for row in section.rows if isinstance(row, Score)]
-    by_name = {score.name: score for score in scores}
-    reference = by_name.get(FAST) or by_name.get(PLAIN) or scores[0]
-    rows: list[Score | Missing] = []
-    for row in section.rows:
-        if isinstance(row, Score):
-            row = row._replace(found=_judge(row.found, reference))
-            if not row.peer and row.found != "same bytes":
-                raise CommandFailed(f"{row.name} wrote other bytes than {reference.name}: {row.found}")
-        rows.append(row)
+    reference = _reference(scores)
+    for score in scores:
+        if not score.peer and _judge(score.found, reference) != "same bytes":
+            raise CommandFailed(f"{score.name} wrote other bytes than {reference.name}: {score.found}")
+    rows = [
+        row._replace(found=_judge(row.found, reference)) if isinstance(row, Score) else row for row in section.rows
+    ]  # fmt: skip
     note = f"'same bytes': .bin and .idx, shards taken together, are those of {reference.name}"
     if not reference.peer:
         note += "; Megatron-LM did not run, so only our own runs were compared"
     return Section(section.title, rows, [*section.notes, note, *work_ratios(scores)])
+
+
+def _reference(scores: list[Score]) -> Score:
+    """The tool of Megatron-LM that agrees with our first run, else the first that ran, else our first run."""
+    tools = [score for name in (FAST, PLAIN) for score in scores if score.name == name]
+    agreeing = [tool for tool in tools if tool.found == scores[0].found]
+    return (agreeing or tools or scores)[0]
 
 
 def _judge(found: Any, reference: Score) -> str:

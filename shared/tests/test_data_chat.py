@@ -119,12 +119,15 @@ def test_the_counted_text_is_what_the_assistant_wrote(tokenizer):
     assert counted == tokenizer.encode("日本 😀<|im_end|>").ids
 
 
-def test_every_byte_of_a_last_character_counts(tokenizer):
+def test_a_span_reaches_to_the_first_token_of_its_last_character_as_in_transformers(tokenizer):
     text = "user: Hi 😀 bot: 日本 🇩🇪"
     start = text.index("日")
     ids, mask = tokenize_with_mask(tokenizer, text, [(start, len(text))])
-    assert mask == [0] * (len(ids) - sum(mask)) + [1] * sum(mask)
-    assert sum(mask) >= len(tokenizer.encode(text[start:]).ids) - 1
+    first = mask.index(1)
+    assert mask == [0] * first + [1] * sum(mask) + [0] * (len(ids) - first - sum(mask)), "one run"
+    offsets = tokenizer.encode(text).offsets
+    assert offsets[first][0] <= start < offsets[first][1], "from the token with the first character"
+    assert offsets[first + sum(mask) - 1][1] == len(text), "to a token with the last one"
 
 
 def test_offsets_without_leading_spaces_give_the_same_mask(tokenizer):

@@ -95,7 +95,7 @@ def test_ids_outside_the_vocabulary_are_refused(tmp_path, ids):
 def test_what_is_no_document_is_refused(tmp_path, ids):
     with IndexedDatasetWriter(tmp_path / "x", 100) as writer:
         writer.add_document(np.array([1]))
-        with pytest.raises(ValueError, match="not empty|1-D array of integers"):
+        with pytest.raises(ValueError, match=r"not empty|1-D array of integers"):
             writer.add_document(ids)
     assert len(IndexedDataset(tmp_path / "x")) == 1
 

@@ -8,13 +8,14 @@ Equal templates give the text that `apply_chat_template` gives, in fewer steps.
 import json
 from collections.abc import Callable
 from datetime import datetime
+from types import MethodType
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import LoopContext
+from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
@@ -65,16 +66,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])
+        block = self.extensions[GenerationBlock.identifier]
+        assert isinstance(block, GenerationBlock)
+        self.generation = block
         self.filters["tojson"] = _tojson
         functions: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
         self.globals.update(functions)
-
-    @property
-    def generation(self) -> GenerationBlock:
-        """The extension that sees {% generation %}."""
-        block = self.extensions[GenerationBlock.identifier]
-        assert isinstance(block, GenerationBlock)
-        return block
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """`message.role`."""
@@ -83,6 +80,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if attribute in PLAIN_NAMES.get(type(obj), ()):
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (as in jinja2)
+        """`macro(message)`; macros and our own block need none of the questions that Jinja asks."""
+        if type(__obj) is Macro or (type(__obj) is MethodType and __obj.__self__ is __self.generation):
+            return __obj(*args, **kwargs)
+        return super().call(__context, __obj, *args, **kwargs)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """`message["role"]`."""

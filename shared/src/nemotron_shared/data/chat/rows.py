@@ -14,6 +14,7 @@ Message = dict[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+ORDINARY = {"role", "content"}
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -97,6 +98,8 @@ def validate_messages(messages: Any) -> str | None:
         return "no messages"
     call_ids: list[Any] = []
     for message in messages:
+        if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
+            continue
         if reason := _problem_of(message) or _problem_of_answer(message, call_ids):
             return reason
         call_ids += [call.get("id") for call in message.get("tool_calls") or ()]

@@ -38,12 +38,13 @@ class ChatTemplate:
 
     def __init__(self, source: str, **special_tokens: str | None) -> None:
         self.source = source
-        self._constants = {name: token for name, token in special_tokens.items() if token is not None}
         environment = ChatEnvironment()
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"chat template, line {error.lineno}: {error.message}", "correct the template") from error
+        self._always: dict[str, Any] = {**self._template.globals, "documents": None}
+        self._always |= {name: token for name, token in special_tokens.items() if token is not None}
         self._block = environment.generation
         self.has_generation_marks: bool = self._block.found
 
@@ -62,15 +63,15 @@ class ChatTemplate:
         if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(t, dict) for t in tools)):
             raise UserError("tools is not a list of objects", "parse it first if it is JSON text")
         variables = {
+            **self._always,
             "messages": [_as_templates_expect(message) for message in messages],
             "tools": tools,
-            "documents": None,
             "add_generation_prompt": prompt,
-            **self._constants,
             **options,
         }
         try:
-            return list(self._template.root_render_func(self._template.new_context(variables)))
+            context = self._template.new_context(variables, shared=True)  # shared: with the globals, uncopied
+            return list(self._template.root_render_func(context))
         except REFUSALS as error:
             raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
 
