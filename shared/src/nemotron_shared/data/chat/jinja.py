@@ -81,9 +81,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805  (as in jinja2)
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         """`macro(message)`; macros and our own block need none of the questions that Jinja asks."""
         if type(__obj) is Macro or (type(__obj) is MethodType and __obj.__self__ is __self.generation):
+            kwargs.pop("_block_vars", None)  # compiled templates pass these on to functions that take the context
+            kwargs.pop("_loop_vars", None)
             return __obj(*args, **kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
