@@ -19,13 +19,15 @@ from typing import Any
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
+from nemotron_shared.data.blends import find_blend, load_blend
 from nemotron_shared.data.files import InputFile, identity
 from nemotron_shared.data.prep.finish import Totals, finish
 from nemotron_shared.data.prep.plan import make_shards
 from nemotron_shared.data.prep.progress import rejected_text
 from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import describe_sources, input_files
+from nemotron_shared.data.rows import describe_sources, input_files, own_files
 from nemotron_shared.data.world import problems
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl.placeholders import SOURCES
 from stages.rl.prompts import PromptWork
@@ -33,13 +35,16 @@ from stages.rl.schema import RLConfig, RLData
 from stages.rl.source_tables import lay_out, source_files
 from stages.rl.splits import FILES, hold_out, join_splits
 
+DIRECTORY = Path(__file__).resolve().parent
+
 
 def prepare(task: Task) -> Outcome:
     """Write the rows of each split, with counts of what was read and what was not used."""
     settings: RLData = task.config.data_prep
     output = task.run.fresh_output()
-    files = input_files(settings, task.run.checkpoints / "world.jsonl", problems, settings.world_problems)
-    shards = make_shards([files], settings.shard_mb << 20, settings.sample)
+    world = task.run.checkpoints / "world.jsonl"
+    files = [input_files(part, world, problems, settings.world_problems) for part in parts_of(settings)]
+    shards = make_shards(files, settings.shard_mb << 20, settings.sample)
     setting = Setting.of(settings, task.run)
     laid_out = lay_out(source_sets(settings), setting, settings.shard_mb << 20)
     receipts = run_shards(shards, PromptWork(settings, laid_out), setting)
@@ -54,6 +59,28 @@ def prepare(task: Task) -> Outcome:
     said = f"{written['train']:,} training questions, {written['valid']:,} for validation"
     task.run.say("; ".join(filter(None, [said, rejected_text(totals.rejected)])))
     return Outcome(output, metadata)
+
+
+def parts_of(settings: RLData) -> list[RLData]:
+    """The settings for each data set of a blend, or the one that there is. Every row is used once, so weights do not
+    matter here.
+
+    Raises:
+        UserError: the blend file is not of its form, or says which split is which.
+    """
+    file = blend_file(settings)
+    if file is None:
+        return [settings]
+    blend = load_blend(file)
+    if blend.train:
+        raise UserError(f"{file}: has 'train', 'valid' and 'test'", "list 'datasets'; data_prep.split makes the splits")
+    changes = ({"source": entry.path, "subset": entry.subset, "hub_split": entry.split} for entry in blend.datasets)
+    return [settings.model_copy(update=change) for change in changes]
+
+
+def blend_file(settings: RLData) -> Path | None:
+    """The source, where it is a blend: one of ours by name, or a JSON file of that form."""
+    return find_blend(settings.source, DIRECTORY / "config") if isinstance(settings.source, str) else None
 
 
 def source_sets(settings: RLData) -> dict[str, list[InputFile]]:
@@ -88,7 +115,9 @@ def data_manifest(written: Counter[str]) -> dict[str, Any]:
 def sources(config: RLConfig) -> list[Source]:
     """Every file that is read, those of the placeholders' source sets included."""
     settings = config.data_prep
-    own = describe_sources(settings, "problems", settings.world_problems)
+    parts = [describe_sources(part, "problems", settings.world_problems) for part in parts_of(settings)]
+    file = blend_file(settings)
+    own = [source for part in parts for source in part] + own_files(str(file) if file else None)
     others = [file for files in source_sets(settings).values() for file in files]
     return [*own, *(Source(file.path, *identity(file)) for file in others)]
 
@@ -96,7 +125,7 @@ def sources(config: RLConfig) -> list[Source]:
 STEP = Step(
     stage="rl",
     verb="data_prep",
-    directory=Path(__file__).resolve().parent,
+    directory=DIRECTORY,
     description=__doc__,
     schema=RLConfig,
     produces="{family}-rl-data",

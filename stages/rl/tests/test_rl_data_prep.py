@@ -227,3 +227,15 @@ def test_too_few_rows_to_hold_out_some_is_an_error(total: int, rows: int | None,
 def test_a_count_and_a_share_contradict_each_other() -> None:
     with pytest.raises(ValidationError, match="give rows or fraction"):
         Holdout(rows=1, fraction=0.5)
+
+
+def test_a_blend_gives_the_rows_of_all_its_data_sets(tmp_path: Path, prepare: Prepare) -> None:
+    for name, number in (("a", 1), ("b", 2)):
+        write_lines(tmp_path / f"{name}.jsonl", [gym_row(number)])
+    blend = tmp_path / "blend.json"
+    entries = [{"name": name, "path": f"{name}.jsonl"} for name in "ab"]
+    blend.write_text(json.dumps({"datasets": entries}))
+    assert numbers(prepare(blend, ALL_TO_TRAIN) / "train.jsonl") == [1, 2]
+    blend.write_text(json.dumps({"train": entries[:1], "valid": entries[1:]}))
+    with pytest.raises(UserError, match="list 'datasets'"):
+        prepare(blend)
