@@ -85,7 +85,7 @@ def test_bad_words_are_one_clear_error(run, name: str) -> None:
 
 
 def damaged_shard(home: Path) -> Path:
-    file = home / "artifacts" / "super3-pretrain-data" / "v1" / "train" / "shard_000000.bin"
+    file = home / "artifacts" / "super3-pretrain-data" / "v1" / "train" / "documents" / "shard_000000.bin"
     file.write_bytes(file.read_bytes()[:100])
     return file
 

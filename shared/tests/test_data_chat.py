@@ -2,20 +2,12 @@ import random
 from datetime import datetime
 
 import pytest
+from chat_support import CALL
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-from nemotron_shared.data.chat import (
-    ChatFields,
-    ChatTemplate,
-    find_template,
-    is_used_in,
-    template_file,
-    to_messages,
-    tokenize_with_mask,
-    validate_messages,
-)
+from nemotron_shared.data.chat import ChatTemplate, find_template, tokenize_with_mask, validate_messages
 from nemotron_shared.errors import UserError
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
@@ -45,7 +37,6 @@ MARKED = """
 """
 PLAIN = MARKED.replace("{%- generation %}", "").replace("{%- endgeneration %}", "")
 WORDS = ["hello", "2+2", " is ", "\n", "  ", "\u00e9", "e\u0301", "日本", "😀", "🇩🇪", "<b>&", '"', "\t", "\u2028"]
-CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1, "ü": "é"}}}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 
 
@@ -297,190 +288,3 @@ def test_a_template_that_fails_is_a_user_error(source, message):
 def test_tools_that_a_template_would_misread_are_refused(tools):
     with pytest.raises(UserError, match="tools is not a list"):
         ChatTemplate(MARKED).render(QUESTION, tools)
-
-
-def user(content: object = "q", **more: object) -> dict:
-    return {"role": "user", "content": content, **more}
-
-
-def bot(content: object = "a", **more: object) -> dict:
-    return {"role": "assistant", "content": content, **more}
-
-
-def tool(**more: object) -> dict:
-    return {"role": "tool", "content": "3", **more}
-
-
-def calling(*calls: object) -> dict:
-    return bot(None, tool_calls=list(calls))
-
-
-VALID = [
-    [user(), bot()],
-    [bot("greeting first")],
-    [{"role": "system", "content": ""}, user(""), bot("", reasoning_content="r")],
-    [user(), calling(CALL), tool(tool_call_id="c1"), bot()],
-    [user(), calling({"function": {"name": "f", "arguments": '{"a": 1}'}}), tool(), bot()],
-    [user(name=None, tool_calls=None), bot(tool_calls=[])],
-]
-INVALID = [
-    (None, "messages is not a list of objects"),
-    (["hi"], "messages is not a list of objects"),
-    ([], "no messages"),
-    ([user()], "no assistant turn"),
-    ([{"role": "robot", "content": "x"}, bot()], "unknown role"),
-    ([{"content": "x"}, bot()], "unknown role"),
-    ([user([{"type": "text", "text": "x"}]), bot()], "content is not a string"),
-    ([user(None), bot()], "content is not a string"),
-    ([user(), bot(None)], "content is not a string"),
-    ([user(), bot("x", reasoning_content=["r"])], "reasoning is not a string"),
-    ([user(), bot(" \n")], "empty assistant turn"),
-    ([user(tool_calls=[CALL]), bot()], "tool calls outside an assistant turn"),
-    ([user(), calling("f")], "malformed tool call"),
-    ([user(), calling({"function": {"arguments": {}}})], "malformed tool call"),
-    ([user(), calling({"function": {"name": "f", "arguments": "{"}})], "malformed tool call"),
-    ([user(), calling({"function": {"name": "f", "arguments": "[1]"}})], "malformed tool call"),
-    ([user(), bot(tool_calls={"function": "f"})], "malformed tool call"),
-    ([user(), tool(), bot()], "tool message without a tool call"),
-    ([user(), calling(CALL), tool(), bot()], "tool message without tool_call_id"),
-    ([user(), calling(CALL), tool(tool_call_id="c2"), bot()], "tool_call_id of no tool call"),
-]
-
-
-@pytest.mark.parametrize("messages", VALID)
-def test_a_conversation_to_train_on_is_accepted(messages):
-    assert validate_messages(messages) is None
-
-
-@pytest.mark.parametrize(("messages", "reason"), INVALID)
-def test_a_conversation_that_cannot_be_trained_on_has_a_reason(messages, reason):
-    assert validate_messages(messages) == reason
-
-
-def test_rows_of_three_shapes_become_messages():
-    wanted = [user("2+2?"), bot("4")]
-    assert to_messages({"messages": wanted}, ChatFields()) == wanted
-    assert to_messages({"chat": wanted}, ChatFields(messages_field="chat")) == wanted
-    pair = ChatFields("prompt_response", prompt_field="question", response_field="answer")
-    assert to_messages({"question": "2+2?", "answer": "4"}, pair) == wanted
-    shared = {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
-    assert to_messages(shared, ChatFields("sharegpt")) == wanted
-
-
-def test_what_is_no_conversation_reaches_validation():
-    assert validate_messages(to_messages({"messages": "hi"}, ChatFields())) == "messages is not a list of objects"
-    odd = to_messages({"conversations": [{"from": ["bing"], "value": "x"}]}, ChatFields("sharegpt"))
-    assert validate_messages(odd) == "unknown role"
-
-
-def test_tool_arguments_become_objects():
-    row = {"messages": [calling({"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}})]}
-    assert to_messages(row, ChatFields())[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
-    assert row["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}', "the row was changed"
-
-
-def test_a_missing_field_is_named():
-    with pytest.raises(UserError) as caught:
-        to_messages({"message": []}, ChatFields())
-    assert "did you mean 'message'" in str(caught.value)
-
-
-def test_a_row_is_used_where_its_list_says_so():
-    assert is_used_in({"used_in": ["nano_v3", "x"]}, "used_in", "nano_v3")
-    assert is_used_in({"for": "x, nano_v3"}, "for", "nano_v3")
-    for value in (["nano_v30"], "nano_v30", None, 3, {"nano_v3": 1}):
-        assert not is_used_in({"used_in": value}, "used_in", "nano_v3")
-    assert not is_used_in({}, "used_in", "nano_v3")
-
-
-def test_a_template_is_a_name_a_file_or_text(tmp_path):
-    file = tmp_path / "mine.jinja"
-    file.write_text("{{ messages[0].content }} é", encoding="utf-8")
-    assert find_template(str(file)) == "{{ messages[0].content }} é"
-    assert template_file(str(file)) == file
-    assert find_template("{% if 1 %}inline{% endif %}") == "{% if 1 %}inline{% endif %}"
-    assert template_file("{{ inline }}") is None
-    assert "<|im_start|>" in find_template("nano3")
-    with pytest.raises(UserError, match="nano4") as caught:
-        find_template("nano4")
-    assert "did you mean 'nano3'" in str(caught.value)
-
-
-# What the template of the published Nemotron 3 models gives, written down by hand.
-PROMPTED = "<|im_start|>system\n<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n"
-THINKS = {"role": "assistant", "content": " a ", "reasoning_content": " r\n"}
-ADDS = (
-    "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=ü>\né\n</parameter>\n"
-    "</function>\n</tool_call>\n"
-)
-NANO3 = {
-    "without reasoning": ([user(), bot(" a ")], PROMPTED + "<think></think>[ a<|im_end|>]\n"),
-    "with reasoning": ([user(), THINKS], PROMPTED + "<think>\n[ r\n\n</think>\n a<|im_end|>]\n"),
-    "blank reasoning": ([user(), bot("a", reasoning_content=" \n")], PROMPTED + "<think></think>[a<|im_end|>]\n"),
-    "own tags": ([user(), bot("<think>x</think>a")], PROMPTED + "[<think>x</think>a<|im_end|>]\n"),
-    "earlier reasoning is forgotten": (
-        [user(), THINKS, user("2"), bot("b")],
-        PROMPTED + "<think></think>[\n a<|im_end|>]\n<|im_start|>user\n2<|im_end|>\n"
-        "<|im_start|>assistant\n<think></think>[b<|im_end|>]\n",
-    ),
-    "a system turn": (
-        [{"role": "system", "content": "s"}, user(), bot()],
-        PROMPTED.replace("system\n", "system\ns") + "<think></think>[a<|im_end|>]\n",
-    ),
-    "a call and its answers": (
-        [user(), {**calling(CALL, CALL), "content": "c "}, tool(), tool(), bot()],
-        PROMPTED + "<think></think>[c\n" + ADDS + ADDS + "<|im_end|>]\n"
-        "<|im_start|>user\n" + "<tool_response>\n3\n</tool_response>\n" * 2 + "<|im_end|>\n"
-        "<|im_start|>assistant\n<think></think>[a<|im_end|>]\n",
-    ),
-}
-
-
-@pytest.mark.parametrize(("messages", "golden"), NANO3.values(), ids=NANO3)
-def test_nano3_gives_the_published_text(messages, golden):
-    text, spans = ChatTemplate(find_template("nano3")).render_with_spans(messages)
-    for start, end in reversed(spans):
-        text = f"{text[:start]}[{text[start:end]}]{text[end:]}"
-    assert text == golden
-
-
-def test_nano3_describes_tools():
-    schema = {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "description": " how many ", "enum": [1, 2], "default": [0]}},
-        "required": ["n"],
-        "additionalProperties": False,
-    }
-    add = {"name": "add", "description": " adds\n", "parameters": schema, "strict": True}
-    text = ChatTemplate(find_template("nano3")).render([user(), bot()], [{"type": "function", "function": add}])
-    described = (
-        "<|im_start|>system\n# Tools\n\nYou have access to the following functions:\n\n<tools>\n"
-        "<function>\n<name>add</name>\n<description>adds</description>\n<parameters>\n"
-        "<parameter>\n<name>n</name>\n<type>integer</type>\n<description>how many</description>\n"
-        "<enum>[1, 2]</enum>\n<default>[0]</default>\n</parameter>\n"
-        '<additionalProperties>False</additionalProperties>\n<required>["n"]</required>\n</parameters>\n'
-        "<strict>True</strict>\n</function>\n</tools>\n\nIf you choose to call a function ONLY reply"
-    )
-    assert text.startswith(described)
-    assert "</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n- Function calls MUST follow" in text
-    assert "\n</IMPORTANT><|im_end|>\n<|im_start|>user\nq<|im_end|>\n" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "end"),
-    [
-        ({}, "<think>\n"),
-        ({"enable_thinking": False}, "<think></think>"),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, "<think></think>"),
-    ],
-)
-def test_nano3_prompts_with_a_thought_or_an_empty_one(options, end):
-    text = ChatTemplate(find_template("nano3")).render([user()], add_generation_prompt=True, **options)
-    assert text == PROMPTED + end
-
-
-def test_nano3_keeps_earlier_reasoning_and_states_a_budget_on_request():
-    template = ChatTemplate(find_template("nano3"))
-    turns = [user(), THINKS, user("2"), bot("b")]
-    assert " r\n\n</think>" in template.render(turns, truncate_history_thinking=False)
-    assert "2\n\n{thinking token budget: 9}<|im_end|>" in template.render(turns, reasoning_budget=9)

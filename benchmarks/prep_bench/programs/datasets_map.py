@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets
 import numpy as np
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 BATCH_ROWS = 1000
 
@@ -18,7 +18,7 @@ BATCH_ROWS = 1000
 def main() -> None:
     corpus, folder, output, workers = sys.argv[1:]
     datasets.disable_caching()
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
 
     def encode(batch: dict[str, list[str]]) -> dict[str, Any]:
         return {"ids": [[*ids, tokenizer.eos_token_id] for ids in tokenizer(batch["text"])["input_ids"]]}

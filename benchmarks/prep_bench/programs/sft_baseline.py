@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 SCHEMA = pa.schema([
     ("input_ids", pa.list_(pa.int32())), ("loss_mask", pa.list_(pa.uint8())), ("seq_start_id", pa.list_(pa.int32()))
@@ -20,7 +20,7 @@ Sequence = tuple[list[int], list[int]]
 
 def main() -> None:
     way, chats, folder, output, pack_size, workers = sys.argv[1:]
-    tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
 
     def encode(row: dict[str, Any]) -> dict[str, list[int]]:
         encoded = tokenizer.apply_chat_template(

@@ -12,20 +12,15 @@ from transformers import AutoTokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.data.chat import ChatTemplate, find_template
+from nemotron_shared.data.chat import find_template
 from nemotron_shared.data.packed import labels_of, read_packed
 from nemotron_shared.data.prep.plan import make_shards
 from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.reading import Row
 from nemotron_shared.data.rows import input_files
 from nemotron_shared.data.sequences import SPLITS, Sequences
-from nemotron_shared.data.split import Split
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import chats
-from nemotron_shared.errors import UserError
-from stages.sft.conversations import Tokens
-from stages.sft.data_prep import STEP, chat_template, parts_of, sources, work_of, write_split
-from stages.sft.rendering import Renderer, first_question, loses_reasoning
+from stages.sft.data_prep import STEP, parts_of, sources, work_of, write_split
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -285,46 +280,6 @@ def test_no_row_is_lost_however_broken(tmp_path: Path, home: Path, template: str
     assert len({json.loads(entry)["line"] for entry in entries}) == len(entries) == sum(counts["rejected"].values())
 
 
-def test_what_is_left_of_cut_texts() -> None:
-    tokens = Tokens(np.arange(10), np.array([1, 1, 1, 0, 0, 1, 1, 0, 0, 0], np.uint8), np.array([0, 3, 7, 7, 10]))
-    assert tokens.all_masked().tolist() == [True, False, False, False]
-    assert tokens.learnt(np.array([3, 4, 0, 3])).tolist() == [2, 2, 0, 0]
-    assert tokens.learnt(np.array([1, 3, 0, 0])).tolist() == [0, 1, 0, 0]
-    ids, mask = tokens.heads(np.array([0, 3, 0, 2]), np.array([1, 3]))
-    assert (ids.tolist(), mask.tolist()) == ([3, 4, 5, 7, 8], [0, 0, 1, 0, 0])
-
-
-def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> None:
-    renderer = Renderer(settings(), ChatTemplate(find_template("nano3")))
-    turn = [
-        {"role": "user", "content": "q1"},
-        {"role": "assistant", "content": "a1", "reasoning_content": "thought one"},
-        {"role": "user", "content": "q2"},
-        {"role": "user", "content": "q3"},
-        {"role": "assistant", "content": "a3", "reasoning_content": "thought three"},
-    ]
-    texts = renderer.texts_of(Row({"messages": turn}, "f", 1), turn)
-    assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
-        ["thought one\n</think>\na1<|im_end|>"],
-        ["thought three\n</think>\na3<|im_end|>"],
-    ]
-    assert "thought one" not in texts[1][0]
-    assert "a1" in texts[1][0]
-    assert loses_reasoning(turn, texts[1][0])
-    whole = Renderer(settings("data_prep.split_turns=never"), renderer.template).texts_of(Row({}, "f", 1), turn)
-    assert [len(spans) for _, spans in whole] == [2]
-    plain = [{**message, "reasoning_content": None} for message in turn]
-    assert len(renderer.texts_of(Row({}, "f", 1), plain)) == 1
-
-
-def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:
-    tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
-    renderer = Renderer(settings(), ChatTemplate(chat_template(settings(), tokenizer)))
-    turn = [*chat()["messages"], *chat()["messages"]]
-    turn[1]["reasoning_content"] = "because"
-    assert len(renderer.texts_of(Row({}, "f", 1), turn)) == 1
-
-
 def test_a_blend_of_chats_reports_its_shares(tmp_path: Path, home: Path) -> None:
     write_lines(tmp_path / "a.jsonl", [chat(f"q{n}") for n in range(30)])
     write_lines(tmp_path / "b.jsonl", [chat(f"p{n}") for n in range(10)])
@@ -348,33 +303,6 @@ def test_compression_and_row_groups_are_as_asked(tmp_path: Path, home: Path) -> 
     assert written.row_group(0).column(0).compression == "SNAPPY"
     assert written.row_group(0).num_rows == 3
     assert written.num_rows == stats(made)["splits"]["train"]["packed_rows"]
-
-
-def test_equal_questions_stay_on_one_side() -> None:
-    row = [{"role": "system", "content": "s"}, {"role": "user", "content": "2+2?"}]
-    assert first_question(row) == "2+2?"
-    split = Split({"train": 0.5, "valid": 0.5, "test": 0}, salt="questions")
-    assert split.of("2+2?") == split.of(" 2+2? ")
-
-
-@pytest.mark.parametrize(
-    ("form", "row"),
-    [
-        ("messages", {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}),
-        ("prompt_response", {"prompt": "2+2?", "response": "4"}),
-        ("sharegpt", {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}),
-    ],
-)
-def test_three_forms_of_a_row_give_one_conversation(form: str, row: dict) -> None:
-    renderer = Renderer(settings(f"data_prep.format={form}"), ChatTemplate(find_template("nano3")))
-    messages = renderer.messages_of(Row(row, "f", 1))
-    assert [(turn["role"], turn["content"]) for turn in messages] == [("user", "2+2?"), ("assistant", "4")]
-
-
-def test_a_missing_template_file_is_named(tmp_path: Path) -> None:
-    tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
-    with pytest.raises(UserError, match=r"none\.jinja"):
-        chat_template(settings("data_prep.chat_template=none.jinja"), tokenizer)
 
 
 def test_a_named_template_is_part_of_the_identity(tmp_path: Path) -> None:
