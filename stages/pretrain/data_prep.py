@@ -15,22 +15,24 @@ from typing import Any
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.blends import BlendEntry, find_blend, load_blend, realised_weights
-from nemotron_shared.data.encoders import EncoderChoice, choose_encoder
+from nemotron_shared.data import parts as data_parts
+from nemotron_shared.data.blends import realised_weights
+from nemotron_shared.data.encoders import choose_encoder
 from nemotron_shared.data.indexed_dataset import write_blend
 from nemotron_shared.data.indexed_merge import merge_pairs
+from nemotron_shared.data.parts import Part
 from nemotron_shared.data.prep.finish import Totals, finish, place
 from nemotron_shared.data.prep.plan import Shard, make_shards
 from nemotron_shared.data.prep.progress import rejected_text
 from nemotron_shared.data.prep.receipts import Receipt, shard_folder
 from nemotron_shared.data.prep.sample import sample_rows
 from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import describe_sources, input_files
+from nemotron_shared.data.rows import input_files
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import pretrain_documents
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.pretrain.documents import DocumentWork, Part, Vocabulary, text_of
+from stages.pretrain.documents import DocumentWork, Vocabulary, text_of
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
 DIRECTORY = Path(__file__).resolve().parent
@@ -64,35 +66,12 @@ def prepare(task: Task) -> Outcome:
     write_json(output / "stats.json", metadata)
     said = f"{totals.counts['rows']:,} rows, {metadata['total_tokens']:,} tokens, {choice.backend} {choice.version}"
     task.run.say("; ".join(filter(None, [said, rejected_text(totals.rejected)])))
-    return Outcome(output, {**metadata, "encoder": encoder_metadata(choice)}, digests=digests_of(pairs, output))
+    return Outcome(output, {**metadata, "encoder": choice.as_metadata()}, digests=digests_of(pairs, output))
 
 
-def parts_of(settings: PretrainData) -> list[Part]:
-    """The data sets to read: those of a blend file, or the one source.
-
-    Raises:
-        UserError: the blend file is not of its form.
-    """
-    file = blend_file(settings)
-    if file is None:
-        return [Part(ONE_SOURCE, 1.0, settings)]
-    blend = load_blend(file)
-    parts = [_part(entry, settings, None) for entry in blend.datasets]
-    for split in SPLITS:
-        parts += [_part(entry, settings, split) for entry in getattr(blend, split)]
-    return parts
-
-
-def _part(entry: BlendEntry, settings: PretrainData, only: str | None) -> Part:
-    changed = {"source": entry.path, "subset": entry.subset, "hub_split": entry.split}
-    if entry.text_field is not None:
-        changed["text_field"] = entry.text_field
-    return Part(entry.name, entry.weight, settings.model_copy(update=changed), only)
-
-
-def blend_file(settings: PretrainData) -> Path | None:
-    """The source, where it is a blend: one of ours by name, or a JSON file of that form."""
-    return find_blend(settings.source, DIRECTORY / "config") if isinstance(settings.source, str) else None
+def parts_of(settings: PretrainData) -> list[Part[PretrainData]]:
+    """The data sets to read: those of a blend file, or the one source."""
+    return data_parts.parts_of(settings, DIRECTORY / "config", ONE_SOURCE)
 
 
 def sample_texts(shards: Sequence[Shard], parts: Sequence[Part]) -> list[str]:
@@ -108,11 +87,6 @@ def vocabulary_of(tokenizer: TokenizerFolder, settings: PretrainData) -> Vocabul
         (tokenizer.special_id("bos_token"),) if settings.tokenizer.add_bos else (),
         (tokenizer.special_id("eos_token"),) if settings.tokenizer.add_eos else (),
     )
-
-
-def encoder_metadata(choice: EncoderChoice) -> dict[str, Any]:
-    """What encoded, for the manifest; it is no part of the result, which is the same with every backend."""
-    return {"backend": choice.backend, "version": choice.version, "probed": choice.probed, "skipped": choice.skipped}
 
 
 @dataclass(frozen=True)
@@ -227,12 +201,9 @@ def describe(parts: Sequence[Part], pairs: Pairs, totals: Totals, tokenizer: Tok
 def sources(config: PretrainConfig) -> list[Source]:
     """Every file that is read, the blend file included."""
     settings = config.data_prep
-    file = blend_file(settings)
-    if file is None:
-        return describe_sources(settings, "documents", settings.world_documents)
-    own = settings.model_copy(update={"source": str(file)})
-    parts = [describe_sources(part.settings, "documents", 0) for part in parts_of(settings)]
-    return [*describe_sources(own, "blend", 0), *(source for part in parts for source in part)]
+    return data_parts.describe_parts(
+        settings, DIRECTORY / "config", "documents", settings.world_documents, parts_of(settings)
+    )
 
 
 STEP = Step(

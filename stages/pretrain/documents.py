@@ -14,6 +14,7 @@ import numpy as np
 
 from nemotron_shared.data.encoders import EncoderSpec
 from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter
+from nemotron_shared.data.parts import Part
 from nemotron_shared.data.prep.reader import ShardReader
 from nemotron_shared.data.reading import Row
 from nemotron_shared.data.rows import split_key
@@ -24,21 +25,6 @@ BATCH_CHARACTERS = 4 << 20
 """Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
 TOO_SHORT = "shorter than data_prep.min_doc_chars"
 EMPTY = "empty text"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One data set of a blend; without a blend there is one.
-
-    Attributes:
-        settings: `data_prep` with this data set's own source and text field.
-        only: the split that all its rows belong to; None: each row by its hash.
-    """
-
-    name: str
-    weight: float
-    settings: PretrainData
-    only: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +40,7 @@ class Vocabulary:
 class DocumentWork:
     """`Work` of the engine. Picklable: a worker loads the tokenizer itself."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part[PretrainData], ...]
     vocabulary: Vocabulary
     encoder_spec: EncoderSpec
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from nemotron_shared.data.chat import ADD_MARKS, ChatTemplate, Message, Span, is_used_in, mask_by_offsets
 from nemotron_shared.data.encoders import Encoder, EncoderSpec, masks_from_spans
+from nemotron_shared.data.parts import Part
 from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
 from nemotron_shared.data.reading import Row
 from nemotron_shared.data.rows import split_key
@@ -34,21 +35,6 @@ NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
 
 
-@dataclass(frozen=True)
-class Part:
-    """One data set of a blend; without a blend there is one.
-
-    Attributes:
-        settings: `data_prep` with this data set's own source.
-        only: the split that all its rows belong to; None: each row by its hash.
-    """
-
-    name: str
-    weight: float
-    settings: SFTData
-    only: str | None = None
-
-
 @dataclass
 class ChatWork:
     """`Work` of the engine. Picklable: a worker loads tokenizer and template itself.
@@ -59,7 +45,7 @@ class ChatWork:
         token_bytes: how many bytes each token stands for; None in tokenizers where that is not fixed.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Part[SFTData], ...]
     template: str
     special_tokens: Mapping[str, str | None]
     tokenizer: Path

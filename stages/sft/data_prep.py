@@ -18,23 +18,25 @@ import numpy as np
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.blends import BlendEntry, find_blend, load_blend, realised_weights
+from nemotron_shared.data import parts as data_parts
+from nemotron_shared.data.blends import realised_weights
 from nemotron_shared.data.chat import find_template, template_file
 from nemotron_shared.data.encoders import EncoderChoice, choose_encoder, token_bytes
 from nemotron_shared.data.packing import pack
+from nemotron_shared.data.parts import Part
 from nemotron_shared.data.prep.finish import Totals, finish
 from nemotron_shared.data.prep.plan import Shard, make_shards
 from nemotron_shared.data.prep.progress import rejected_text
 from nemotron_shared.data.prep.receipts import Receipt, shard_folder
 from nemotron_shared.data.prep.sample import sample_rows
 from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import describe_sources, input_files
+from nemotron_shared.data.rows import input_files
 from nemotron_shared.data.sequences import SPLITS, Sequences
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.data.world import chats
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.sft.conversations import ChatWork, Part
+from stages.sft.conversations import ChatWork
 from stages.sft.schema import SFTConfig, SFTData
 
 DIRECTORY = Path(__file__).resolve().parent
@@ -70,36 +72,12 @@ def prepare(task: Task) -> Outcome:
     metadata = describe(settings, splits, totals) | {"data_sets": shares(parts, shards, receipts, sequences)}
     write_json(output / "stats.json", metadata)
     task.run.say("; ".join(filter(None, [summary(metadata, totals), rejected_text(totals.rejected)])))
-    encoder = {"backend": choice.backend, "version": choice.version, "probed": choice.probed, "skipped": choice.skipped}
-    return Outcome(output, {**metadata, "encoder": encoder})
+    return Outcome(output, {**metadata, "encoder": choice.as_metadata()})
 
 
-def parts_of(settings: SFTData) -> list[Part]:
-    """The data sets to read: those of a blend file, or the one source.
-
-    Raises:
-        UserError: the blend file is not of its form.
-    """
-    file = blend_file(settings)
-    if file is None:
-        return [Part(ONE_SOURCE, 1.0, settings)]
-    blend = load_blend(file)
-    parts = [_part(entry, settings, None) for entry in blend.datasets]
-    for split in SPLITS:
-        parts += [_part(entry, settings, split) for entry in getattr(blend, split)]
-    return parts
-
-
-def _part(entry: BlendEntry, settings: SFTData, only: str | None) -> Part:
-    if entry.text_field is not None:
-        raise UserError(f"'{entry.name}': 'text_field' means nothing for chats", "remove it from the blend file")
-    changed = {"source": entry.path, "subset": entry.subset, "hub_split": entry.split}
-    return Part(entry.name, entry.weight, settings.model_copy(update=changed), only)
-
-
-def blend_file(settings: SFTData) -> Path | None:
-    """The source, where it is a blend: one of ours by name, or a JSON file of that form."""
-    return find_blend(settings.source, DIRECTORY / "config") if isinstance(settings.source, str) else None
+def parts_of(settings: SFTData) -> list[Part[SFTData]]:
+    """The data sets to read: those of a blend file, or the one source."""
+    return data_parts.parts_of(settings, DIRECTORY / "config", ONE_SOURCE)
 
 
 def chat_template(settings: SFTData, tokenizer: TokenizerFolder) -> str:
@@ -195,12 +173,7 @@ def sources(config: SFTConfig) -> list[Source]:
     if settings.chat_template is not None:
         template = template_file(settings.chat_template)  # None for Jinja text, which is in the config itself
         settings = settings.model_copy(update={"chat_template": None if template is None else str(template)})
-    file = blend_file(settings)
-    if file is None:
-        return describe_sources(settings, "chats", settings.world_chats)
-    own = settings.model_copy(update={"source": str(file)})
-    parts = [describe_sources(part.settings, "chats", 0) for part in parts_of(settings)]
-    return [*describe_sources(own, "blend", 0), *(source for part in parts for source in part)]
+    return data_parts.describe_parts(settings, DIRECTORY / "config", "chats", settings.world_chats, parts_of(settings))
 
 
 STEP = Step(

@@ -19,9 +19,10 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
+from nemotron_shared.data.parts import blend_file
 from nemotron_shared.data.reading import Row
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder
-from stages.pretrain.data_prep import STEP, blend_file, parts_of
+from stages.pretrain.data_prep import STEP, parts_of
 from stages.pretrain.documents import Vocabulary, text_of, with_boundaries
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
@@ -174,7 +175,7 @@ def test_a_blend_names_its_data_sets(tmp_path: Path) -> None:
         ("web", 3.0, "body"),
         ("books", 1.0, "text"),
     ]
-    assert blend_file(settings(f"data_prep.source={tmp_path / 'web.jsonl'}")) is None
+    assert blend_file(settings(f"data_prep.source={tmp_path / 'web.jsonl'}"), CONFIG) is None
 
 
 def test_shards_of_a_data_set_share_its_weight(tmp_path: Path, home: Path, corpus: Path) -> None:

@@ -7,7 +7,7 @@ choice.skipped   {"gigatoken": "cannot load it: Unsupported pre_tokenizer type: 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from nemotron_shared.data.encoders.backends import ReferenceEncoder
 from nemotron_shared.data.encoders.base import Encoded, Encoder
@@ -40,6 +40,10 @@ class EncoderChoice:
     def version(self) -> str:
         """Version of the library."""
         return self.encoder.version
+
+    def as_metadata(self) -> dict[str, Any]:
+        """For the manifest; it is no part of a result, which is the same with every backend."""
+        return {"backend": self.backend, "version": self.version, "probed": self.probed, "skipped": self.skipped}
 
     def announcement(self) -> str | None:
         """One line for the user where no fast library can be used; None if one is, or none was wanted."""

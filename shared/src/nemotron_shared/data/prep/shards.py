@@ -1,6 +1,6 @@
 """Process every shard of a plan, each exactly once, on any number of workers, and continue where a killed run was.
 
-    receipts = run_shards(shards, work, Setting(run.directory / "shards", plan=..., workers=2))
+    receipts = run_shards(shards, work, Setting.of(config.data_prep, run))
 
 A stage's work is an object that turns the rows of one shard into files in a folder. What it writes may depend on the
 shard and on nothing else; then neither the number of workers nor an interruption shows in the result.
