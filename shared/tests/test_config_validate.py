@@ -1,5 +1,7 @@
 """Validation: every fault is said with its origin, key and remedy."""
 
+from typing import Annotated, Literal
+
 import pytest
 from pydantic import Field
 
@@ -53,3 +55,37 @@ def test_a_batch_must_be_divisible() -> None:
 def test_split_shares_sum_to_one() -> None:
     with pytest.raises(UserError, match=r"sum to 0\.9"):
         validate(SplitSection, {"train": 0.8, "valid": 0.1, "test": 0.0}, {})
+
+
+class Small(Section):
+    name: Literal["small"]
+    device: str
+
+
+class Sizes(Section):
+    tensor: int = Field(ge=1)
+
+
+class Big(Section):
+    name: Literal["big"]
+    parallel: Sizes
+
+
+class WithEngine(Section):
+    engine: Annotated[Small | Big, Field(discriminator="name")]
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ({"name": "big", "parallel": {"tensr": 2}}, "unknown key 'engine.parallel.tensr'\n  did you mean 'tensor'"),
+        ({"name": "big", "parallel": {"tensor": 0}}, "b.yaml:3: engine.parallel.tensor: Input should be"),
+        ({"name": "big", "parallel": {"tensor": 1}, "device": "cpu"}, "unknown key 'engine.device'"),
+        ({"name": "small"}, "missing key 'engine.device'"),
+        ({"name": "huge"}, "no engine named 'huge'; there are: 'small', 'big'"),
+    ],
+)
+def test_the_choice_of_an_engine_is_no_part_of_a_key(engine: dict, told: str) -> None:
+    with pytest.raises(UserError) as caught:
+        validate(WithEngine, {"engine": engine}, {"engine.parallel": "b.yaml:3"})
+    assert told in str(caught.value)

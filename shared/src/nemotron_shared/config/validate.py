@@ -4,8 +4,8 @@ error: tiny.yaml:14: unknown key 'optimizer.learning_rate'
   did you mean 'optimizer.lr'?
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -41,24 +41,43 @@ def origin_of(key: str, origins: Mapping[str, str]) -> str:
 
 
 def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str, str]) -> str:
-    key = ".".join(str(part) for part in details["loc"])
+    names, known = _locate(schema, details["loc"])
+    key = ".".join(names)
     where = origin_of(key, origins)
+    message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
-        parent, _, name = key.rpartition(".")
-        remedy = did_you_mean(name, _siblings(schema, parent), f"known here: {', '.join(_siblings(schema, parent))}")
+        remedy = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
         return f"{where}: missing key '{key}'\n  set it, or begin the file with 'defaults: [default, _self_]'"
-    if isinstance(details["input"], dict) and details["type"] == "value_error":
-        return f"{where}: {details['msg'].removeprefix('Value error, ')}"
-    message = details["msg"].removeprefix("Value error, ")
-    return f"{where}: {key or 'config'}: {message} (got {details['input']!r})" if key else f"{where}: {message}"
+    if details["type"] == "union_tag_invalid":
+        context = details.get("ctx", {})
+        return f"{where}: no {key} named '{context.get('tag')}'; there are: {context.get('expected_tags')}"
+    if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):
+        return f"{where}: {message}"
+    return f"{where}: {key}: {message} (got {details['input']!r})"
 
 
-def _siblings(schema: type[BaseModel], parent: str) -> list[str]:
-    """Field names of the section `parent`, following nested models by name."""
-    model: Any = schema
-    for part in filter(None, parent.split(".")):
-        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        model = field.annotation if field else None
-    return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+def _locate(schema: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
+    """The names of a key, and those of the keys beside it. Pydantic puts the choice of a union (of engines) between
+    the names; it is none of them."""
+    names: list[str] = []
+    here: Any = schema
+    beside: list[str] = []
+    for part in loc:
+        choices = _choices(here)
+        if part in choices:
+            here = choices[part]
+            continue
+        names.append(str(part))
+        fields = here.model_fields if isinstance(here, type) and issubclass(here, BaseModel) else {}
+        beside = sorted(fields)
+        here = fields[part].annotation if part in fields else None
+    return names, beside
+
+
+def _choices(annotation: Any) -> dict[Any, Any]:
+    """The members of a union of sections, by the name that chooses each."""
+    members = [member for member in get_args(annotation) if isinstance(member, type) and issubclass(member, BaseModel)]
+    return {tag: member for member in members if "name" in member.model_fields
+            for tag in get_args(member.model_fields["name"].annotation)}  # fmt: skip

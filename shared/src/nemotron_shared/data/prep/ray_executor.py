@@ -1,8 +1,8 @@
 """Workers as Ray tasks, on every machine of a cluster.
 
-The cluster that RAY_ADDRESS names, or that runs on this machine, is joined. Where there is none, or with
-RAY_ADDRESS=local, one is started here for the time of the run. All machines must see the inputs and the run's folder
-under the same paths, such as a shared file system.
+The cluster that RAY_ADDRESS names, or that `ray start` has put on this machine, is joined. Where there is none, or
+with RAY_ADDRESS=local, one is started here for the time of the run, and for this run alone. All machines must see the
+inputs and the run's folder under the same paths, such as a shared file system.
 """
 
 import os
@@ -100,18 +100,25 @@ def _connect(ray: Any, setting: Any) -> bool:
     if ray.is_initialized():
         return True
     quiet = {"log_to_driver": False, "logging_level": "error"}
-    address = os.environ.get("RAY_ADDRESS", "auto")
-    try:
-        if address != "local":
+    address = os.environ.get("RAY_ADDRESS") or ("auto" if _was_started() else None)
+    if address and address != "local":
+        try:
             ray.init(address=address, **quiet)
-            setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
-            return True
-    except ConnectionError:
-        if address != "auto":
+        except ConnectionError:
             raise UserError(
-                f"RAY_ADDRESS={address}: no Ray cluster answers there",
-                "start it, or unset the variable to work on this machine",
+                f"no Ray cluster answers (RAY_ADDRESS={address})",
+                "start it (one with tokens needs RAY_AUTH_MODE=token), or set RAY_ADDRESS=local to work here",
             ) from None
+        setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
+        return True
     ray.init(address="local", num_cpus=setting.workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
     setting.announce(f"started Ray on this machine, with {setting.workers} workers")
     return False
+
+
+def _was_started() -> bool:
+    """Whether `ray start` has noted a cluster on this machine. Ray's "auto" alone would also join one that another
+    run has started for itself, and that ends with it."""
+    from ray._private.services import find_bootstrap_address
+
+    return find_bootstrap_address(None) is not None
