@@ -15,9 +15,10 @@ from typing import Any
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
+from nemotron_shared.config.schema import TokenizerSection
 from nemotron_shared.data import parts as data_parts
 from nemotron_shared.data.blends import realised_weights
-from nemotron_shared.data.encoders import choose_encoder
+from nemotron_shared.data.encoders import Reference, choose_encoder
 from nemotron_shared.data.indexed_dataset import write_blend
 from nemotron_shared.data.indexed_merge import merge_pairs
 from nemotron_shared.data.parts import Part
@@ -28,7 +29,7 @@ from nemotron_shared.data.prep.receipts import Receipt, shard_folder
 from nemotron_shared.data.prep.sample import sample_rows
 from nemotron_shared.data.prep.shards import Setting, run_shards
 from nemotron_shared.data.rows import input_files
-from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
+from nemotron_shared.data.tokenizer_folder import provide_tokenizer
 from nemotron_shared.data.world import pretrain_documents
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
@@ -54,7 +55,7 @@ def prepare(task: Task) -> Outcome:
     choice = choose_encoder(tokenizer, sample_texts(shards, parts), settings.tokenizer.backend)
     if line := choice.announcement():
         task.run.say(line)
-    work = DocumentWork(tuple(parts), vocabulary_of(tokenizer, settings), choice.spec)
+    work = DocumentWork(tuple(parts), vocabulary_of(choice.reference, settings.tokenizer), choice.spec)
     work.__dict__["encoder"] = choice.encoder  # loaded for the probe already; forked workers share it
     setting = Setting.of(settings, task.run)
     receipts = run_shards(shards, work, setting)
@@ -62,7 +63,7 @@ def prepare(task: Task) -> Outcome:
     made = collect_pairs(parts, shards, receipts, setting.directory)
     pairs = merge_each(made, output) if settings.merge else place_pairs(made, output)
     write_blend(output / "blend.json", weigh(parts, pairs, output))
-    metadata = describe(parts, pairs, totals, tokenizer)
+    metadata = describe(parts, pairs, totals, choice.reference.vocab_size)
     write_json(output / "stats.json", metadata)
     said = f"{totals.counts['rows']:,} rows, {metadata['total_tokens']:,} tokens, {choice.backend} {choice.version}"
     task.run.say("; ".join(filter(None, [said, rejected_text(totals.rejected)])))
@@ -80,13 +81,20 @@ def sample_texts(shards: Sequence[Shard], parts: Sequence[Part]) -> list[str]:
     return [text for text, _ in found if isinstance(text, str)]
 
 
-def vocabulary_of(tokenizer: TokenizerFolder, settings: PretrainData) -> Vocabulary:
-    """How many ids, and which stand around a document."""
-    return Vocabulary(
-        tokenizer.vocab_size,
-        (tokenizer.special_id("bos_token"),) if settings.tokenizer.add_bos else (),
-        (tokenizer.special_id("eos_token"),) if settings.tokenizer.add_eos else (),
-    )
+def vocabulary_of(reference: Reference, settings: TokenizerSection) -> Vocabulary:
+    """How many ids, and which stand around a document.
+
+    Raises:
+        UserError: the config wants a token at a document's beginning or end that the tokenizer does not have.
+    """
+    around = {"bos_token": settings.add_bos, "eos_token": settings.add_eos}
+    for role, wanted in around.items():
+        if wanted and role not in reference.ids:
+            raise UserError(
+                f"{settings.model}: the tokenizer has no {role}", f"set data_prep.tokenizer.add_{role[:3]}=false"
+            )
+    before, after = (tuple(reference.ids[role] for role in [name] if around[name]) for name in around)
+    return Vocabulary(reference.vocab_size, before, after)
 
 
 @dataclass(frozen=True)
@@ -182,7 +190,7 @@ def weights_of(parts: Sequence[Part], split: str) -> dict[str, float]:
     return {part.name: part.weight for part in parts if part.only in (None, split)}
 
 
-def describe(parts: Sequence[Part], pairs: Pairs, totals: Totals, tokenizer: TokenizerFolder) -> dict[str, Any]:
+def describe(parts: Sequence[Part], pairs: Pairs, totals: Totals, vocab_size: int) -> dict[str, Any]:
     """The contents of stats.json."""
     tokens = {
         split: {name: sum(pair.tokens for pair in found) for name, found in sets.items()}
@@ -194,7 +202,7 @@ def describe(parts: Sequence[Part], pairs: Pairs, totals: Totals, tokenizer: Tok
         "splits": {split: {"documents": documents[split], "tokens": sum(tokens[split].values())} for split in pairs},
         "weights": {split: realised_weights(weights_of(parts, split), tokens[split]) for split in pairs},
         "counts": totals.as_metadata(),
-        "vocab_size": tokenizer.vocab_size,
+        "vocab_size": vocab_size,
     }
 
 

@@ -49,8 +49,8 @@ class ChatWork:
     template: str
     special_tokens: Mapping[str, str | None]
     tokenizer: Path
-    token_bytes: np.ndarray | None
     encoder_spec: EncoderSpec | None = None
+    token_bytes: np.ndarray | None = None
 
     @cached_property
     def encoder(self) -> Encoder:

@@ -21,7 +21,7 @@ from nemotron_shared.atomic import write_json
 from nemotron_shared.data import parts as data_parts
 from nemotron_shared.data.blends import realised_weights
 from nemotron_shared.data.chat import find_template, template_file
-from nemotron_shared.data.encoders import EncoderChoice, choose_encoder, token_bytes
+from nemotron_shared.data.encoders import EncoderChoice, choose_encoder
 from nemotron_shared.data.packing import pack
 from nemotron_shared.data.parts import Part
 from nemotron_shared.data.prep.finish import Totals, finish
@@ -95,9 +95,9 @@ def work_of(
     """What the workers do, and the choice of tokenizer backend that it rests on."""
     special = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
     template = chat_template(settings, tokenizer)
-    work = ChatWork(tuple(parts), template, special, tokenizer.path, token_bytes(tokenizer))
-    choice = choose_encoder(tokenizer, sample_texts(work, shards), settings.tokenizer.backend)
-    work.encoder_spec = choice.spec
+    work = ChatWork(tuple(parts), template, special, tokenizer.path)
+    choice = choose_encoder(tokenizer, sample_texts(work, shards), settings.tokenizer.backend, with_bytes=True)
+    work.encoder_spec, work.token_bytes = choice.spec, choice.reference.token_bytes
     work.__dict__["encoder"] = choice.encoder  # loaded for the probe already; forked workers share it
     return work, choice
 

@@ -65,7 +65,7 @@ def write_lines(path: Path, values: list) -> Path:
 def texts_in(artifact: Artifact, split: str) -> list[str]:
     """Documents decoded, in order."""
     tokenizer = TokenizerFolder(artifact.path / "tokenizer")
-    end = tokenizer.special_id("eos_token")
+    end = tokenizer.special_ids()["eos_token"]
     found = []
     for _, prefix in read_blend(artifact.path / "blend.json").get(split, []):
         dataset = IndexedDataset(prefix)
@@ -102,7 +102,7 @@ def test_the_bytes_are_those_of_the_format(tmp_path: Path, home: Path, form: str
         write_lines(source, [{"text": text} for text in texts])
     made = prepare(home, source, ALL_IN_TRAIN, "data_prep.merge=true")
     tokenizer = TokenizerFolder(made.path / "tokenizer")
-    end = tokenizer.special_id("eos_token")
+    end = tokenizer.special_ids()["eos_token"]
     ids = [[*tokenizer.tokenizer.encode(text, add_special_tokens=False).ids, end] for text in texts]
     lengths = [len(document) for document in ids]
     starts = np.cumsum([0, *lengths[:-1]]) * 2

@@ -13,6 +13,7 @@ from nemotron_shared.data.tokenizer import save_tokenizer
 from nemotron_shared.errors import UserError
 
 TINY = "tiny"
+ROLES = ("bos_token", "eos_token", "pad_token")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
@@ -35,25 +36,20 @@ class TokenizerFolder:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """`tokenizer_config.json`."""
-        return read_json(self.path / "tokenizer_config.json")
+        """`tokenizer_config.json`; nothing where there is none."""
+        file = self.path / "tokenizer_config.json"
+        return read_json(file) if file.is_file() else {}
 
     @property
     def vocab_size(self) -> int:
         """Ids in use, special tokens included."""
         return self.tokenizer.get_vocab_size(with_added_tokens=True)
 
-    def special_id(self, role: str) -> int:
-        """Id of `bos_token`, `eos_token` or `pad_token`.
-
-        Raises:
-            UserError: the tokenizer names no such token.
-        """
-        text = self.special_text(role)
-        found = self.tokenizer.token_to_id(text) if text else None
-        if found is None:
-            raise UserError(f"{self.path}: the tokenizer has no {role}")
-        return found
+    def special_ids(self) -> dict[str, int]:
+        """Ids of those of `bos_token`, `eos_token` and `pad_token` that the tokenizer names."""
+        texts = {role: self.special_text(role) for role in ROLES}
+        found = {role: self.tokenizer.token_to_id(text) for role, text in texts.items() if text}
+        return {role: number for role, number in found.items() if number is not None}
 
     def special_text(self, role: str) -> str | None:
         """Text of a special token, None where there is none."""

@@ -9,6 +9,7 @@ offsets  array([0, 1, 1, 3])                       # text k is ids[offsets[k]:of
 from nemotron_shared.data.encoders.base import Encoded, Encoder, one_thread
 from nemotron_shared.data.encoders.choice import BackendRequest, EncoderChoice, choose_encoder
 from nemotron_shared.data.encoders.loss_masks import mask_from_spans, masks_from_spans, token_bytes
+from nemotron_shared.data.encoders.reference import Reference
 from nemotron_shared.data.encoders.spec import EncoderSpec
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Encoder",
     "EncoderChoice",
     "EncoderSpec",
+    "Reference",
     "choose_encoder",
     "mask_from_spans",
     "masks_from_spans",

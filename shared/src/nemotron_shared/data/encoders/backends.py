@@ -28,7 +28,7 @@ class GigatokenEncoder(Encoder):
         import gigatoken
 
         self._tokenizer: Any = gigatoken.Tokenizer(str(file))
-        self._joiner = joiner
+        self.joiner = joiner
 
     def _encode(self, texts: Sequence[str]) -> Encoded:
         if len(texts) < 2 or sum(map(len, texts)) >= LONG_TEXT * len(texts):
@@ -42,13 +42,13 @@ class GigatokenEncoder(Encoder):
         return flatten([self._tokenizer.encode(text) for text in texts])
 
     def _all_in_one(self, texts: Sequence[str]) -> Encoded:
-        if self._joiner is None:
+        if self.joiner is None:
             layout = self._tokenizer.encode_batch(list(texts), parallel=False).layout
             return np.asarray(layout.content.data), np.asarray(layout.offsets.data).astype(np.int64)
         if not texts:
             return flatten([])
         pieces = [text.encode() for text in texts]
-        return self._joiner.cut(self._tokenizer.encode(self._joiner.join(pieces)), pieces)
+        return self.joiner.cut(self._tokenizer.encode(self.joiner.join(pieces)), pieces)
 
 
 class FastokensEncoder(Encoder):

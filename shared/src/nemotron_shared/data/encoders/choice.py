@@ -5,15 +5,14 @@ choice.skipped   {"gigatoken": "cannot load it: Unsupported pre_tokenizer type: 
 """
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
-from nemotron_shared.data.encoders.backends import ReferenceEncoder
-from nemotron_shared.data.encoders.base import Encoded, Encoder
-from nemotron_shared.data.encoders.hard_cases import hard_cases
-from nemotron_shared.data.encoders.joining import find_joiner
+from nemotron_shared.data.encoders.backends import GigatokenEncoder, ReferenceEncoder
+from nemotron_shared.data.encoders.base import Encoder
 from nemotron_shared.data.encoders.probe import difference
+from nemotron_shared.data.encoders.reference import Reference, ask, ask_aside
 from nemotron_shared.data.encoders.spec import Backend, EncoderSpec
 from nemotron_shared.data.tokenizer_folder import TokenizerFolder
 from nemotron_shared.errors import UserError
@@ -24,10 +23,11 @@ FAST: tuple[Backend, ...] = ("gigatoken", "fastokens")
 
 @dataclass(frozen=True)
 class EncoderChoice:
-    """The backend in use, how many documents it was probed on, and why faster ones are not used."""
+    """The backend in use, what `tokenizers` says, on how many texts they agree, and why faster ones are not used."""
 
     encoder: Encoder
     spec: EncoderSpec
+    reference: Reference
     probed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
 
@@ -53,47 +53,40 @@ class EncoderChoice:
         return f"tokenizing about 50 times slower, with tokenizers ({reasons})"
 
 
-def choose_encoder(folder: TokenizerFolder, sample: Sequence[str], backend: BackendRequest = "auto") -> EncoderChoice:
+def choose_encoder(
+    folder: TokenizerFolder, sample: Sequence[str], backend: BackendRequest = "auto", *, with_bytes: bool = False
+) -> EncoderChoice:
     """Load a tokenizer backend that gives the ids of `tokenizers` on `sample` and on built-in hard cases.
 
     `auto` takes the first of gigatoken, fastokens and tokenizers. Encoding the sample for comparison is what takes
     time: 0.4 s for each MB.
 
+    Args:
+        with_bytes: also find the length of each token, for loss masks.
+
     Raises:
         UserError: the named backend cannot load this tokenizer, or gives other ids.
         ValueError: a text of the sample holds a lone surrogate.
     """
-    reference = ReferenceEncoder(folder.tokenizer)
     if backend == "tokenizers":
-        return EncoderChoice(reference, EncoderSpec(folder.path, "tokenizers"))
-    texts = [*hard_cases(folder.tokenizer), *sample]
-    # the reference works without Python's lock, so a fast backend loads meanwhile
-    with ThreadPoolExecutor(1) as thread:
-        expected = thread.submit(reference.encode, texts)
-        choice = _first_exact(folder, texts, expected, FAST if backend == "auto" else (backend,))
-    if isinstance(choice, EncoderChoice):
-        return choice
-    if backend != "auto":
-        raise UserError(f"tokenizer backend {backend}: {choice[backend]}", "set the backend to auto")
-    return EncoderChoice(reference, EncoderSpec(folder.path, "tokenizers"), len(texts), choice)
-
-
-def _first_exact(
-    folder: TokenizerFolder, texts: list[str], expected: Future[Encoded], backends: Sequence[Backend]
-) -> EncoderChoice | dict[str, str]:
-    """The first backend that passes, or why each does not."""
+        reference = ask(folder, [], with_bytes)
+        return EncoderChoice(ReferenceEncoder(folder.tokenizer), EncoderSpec(folder.path, backend), reference)
+    answer = cache(ask_aside(folder, sample, with_bytes))
     skipped: dict[str, str] = {}
-    for backend in backends:
-        spec = EncoderSpec(folder.path, backend, find_joiner(folder.tokenizer) if backend == "gigatoken" else None)
-        encoder = _load(spec)
-        if isinstance(encoder, Encoder):
-            reason = _reason_against(encoder, texts, expected.result())
-            if reason is None:
-                return EncoderChoice(encoder, spec, len(texts), skipped)
-        else:
-            reason = encoder
-        skipped[backend] = reason
-    return skipped
+    for name in FAST if backend == "auto" else (backend,):
+        encoder = _load(EncoderSpec(folder.path, name))
+        reference = answer()
+        if isinstance(encoder, GigatokenEncoder):
+            encoder.joiner = reference.joiner
+        reason = encoder if isinstance(encoder, str) else _reason_against(encoder, reference)
+        if isinstance(encoder, Encoder) and reason is None:
+            spec = EncoderSpec(folder.path, name, reference.joiner if name == "gigatoken" else None)
+            return EncoderChoice(encoder, spec, reference, len(reference.texts), skipped)
+        skipped[name] = str(reason)
+    if backend != "auto":
+        raise UserError(f"tokenizer backend {backend}: {skipped[backend]}", "set the backend to auto")
+    reference, spec = answer(), EncoderSpec(folder.path, "tokenizers")
+    return EncoderChoice(ReferenceEncoder(folder.tokenizer), spec, reference, len(reference.texts), skipped)
 
 
 def _load(spec: EncoderSpec) -> Encoder | str:
@@ -104,9 +97,9 @@ def _load(spec: EncoderSpec) -> Encoder | str:
         return f"cannot load it: {_first_line(error)}"
 
 
-def _reason_against(encoder: Encoder, texts: list[str], expected: Encoded) -> str | None:
+def _reason_against(encoder: Encoder, reference: Reference) -> str | None:
     try:
-        return difference(encoder, texts, expected)
+        return difference(encoder, reference.texts, reference.encoded)
     except BaseException as error:
         return f"fails on a text: {_first_line(error)}"
 

@@ -7,7 +7,6 @@ or on macOS, they are started afresh.
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from nemotron_shared.data.prep.plan import Shard
 from nemotron_shared.data.prep.receipts import Receipt
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.aside import can_fork
 
 ATTEMPTS = 3
 Result = tuple[Shard, Receipt | UserError]
@@ -95,9 +95,8 @@ def _result_of(future: Future[Receipt]) -> Receipt | UserError:
 
 
 def start_method() -> str:
-    """`fork` where no thread could hold a lock at that moment, else `spawn`."""
-    safe = sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
-    return "fork" if safe else "spawn"
+    """`fork` where that is safe, else `spawn`."""
+    return "fork" if can_fork() else "spawn"
 
 
 def _start(job: Any, parent: int) -> None:

@@ -1,0 +1,59 @@
+"""Let another process work on something while this one goes on: what holds Python's lock cannot be left to a thread.
+
+answer = begin_aside(load_and_count, path)
+...
+answer()        # waits, and gives what load_and_count(path) gave, or raises what it raised
+"""
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def can_fork() -> bool:
+    """Whether a copy of this process would work: no thread that could hold a lock at that moment."""
+    return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
+
+
+def begin_aside(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
+    """Begin `function(*arguments)` in a copy of this process; where none can be made, it is called when asked for.
+
+    Returns:
+        A function to call once: waits for the result, which was pickled, or raises what was raised.
+    """
+    if not can_fork():
+        return lambda: function(*arguments)
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(theirs, function, arguments), daemon=True)
+    process.start()
+    theirs.close()
+    return lambda: _read(ours, process, function, arguments)
+
+
+def _answer(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        pipe.send((True, function(*arguments)))
+    except Exception as error:
+        pipe.send((False, error))
+    pipe.close()
+    os._exit(0)  # nothing that the parent has opened is to be closed or flushed here
+
+
+def _read(pipe: Connection, process: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    try:
+        good, result = pipe.recv()
+    except EOFError:
+        return function(*arguments)  # the copy was killed; what killed it may not stop this one
+    finally:
+        pipe.close()
+        process.join()
+    if not good:
+        raise result
+    return result
