@@ -15,7 +15,7 @@ extra=()
 tests=stages/$stage/tests
 [ "$stage" = shared ] && tests=shared/tests
 uv sync --package "nemotron-$stage" "${extra[@]}" --locked --quiet
-uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with hypothesis pytest -q "$tests"
+uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with pytest-xdist --with hypothesis pytest -q "$tests"
 [ "$stage" = shared ] && exit
 
 # Small enough for every commit; the full tiny pipeline has a test of its own.

@@ -37,6 +37,7 @@ class Preview:
     origins: dict[str, str]
     inputs: dict[str, str | None]
     produces: str
+    rendered: str | None = None
     problems: list[str] = field(default_factory=list)
 
 
@@ -54,22 +55,30 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     store = Store.open(run.home)
     problems: list[str] = []
     inputs, shown = _preview_inputs(step, run, store, arguments, problems)
-    values = resolve(composed.tree, _reader(inputs, shown))
-    _collect(problems, lambda: _check(step, composed, values))
+    read = _reader(inputs, shown)
+    values = resolve(composed.tree, read)
+    rendered: list[str | None] = [None]
+    _collect(problems, lambda: rendered.append(_check(step, composed, values, read, run)))
     return Preview(
         command=exact_command(step.module, arguments, run.nproc_per_node),
         config=values,
         origins=composed.origins,
         inputs=shown,
         produces=step.produces.format(family=run.family),
+        rendered=rendered[-1],
         problems=problems,
     )
 
 
-def _check(step: "Step", composed: Composed, values: dict[str, Any]) -> None:
+def _check(
+    step: "Step", composed: Composed, values: dict[str, Any], read: Callable[[str, str], Any], run: RunSection
+) -> str | None:
+    """Judge the config; what it tells another program, where there is one."""
     config = validate(step.schema, values, composed.origins)
     step.check(config)
     step.sources(config)
+    has_model = "model" in step.consumes and run.model is not None
+    return step.render(config, str(read("model", "path")) if has_model else None)
 
 
 def _preview_inputs(
@@ -130,6 +139,7 @@ def _as_text(preview: Preview) -> str:
     lines = ["# resolved configuration, and where each value comes from", *_with_origins(preview)]
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
+    lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
     lines += ["", "# problems", *(preview.problems or ["none: this could run"])]
     return "\n".join(lines)
 

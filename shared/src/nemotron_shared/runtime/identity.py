@@ -13,7 +13,10 @@ from nemotron_shared.digest import file_digest, json_digest, tree_files
 
 # Code that only shows results; a change there must not make finished work stale.
 PRESENTATION = ("cli", "report", "inspect")
-RECORDED_PACKAGES = ("torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow")
+RECORDED_PACKAGES = (
+    "torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow", "megatron-core", "megatron-bridge",
+    "nemo-automodel", "nemo-evaluator", "vllm", "mamba-ssm", "causal-conv1d",
+)  # fmt: skip
 
 
 @cache
@@ -68,11 +71,18 @@ def package_version(name: str) -> str | None:
         return None
 
 
-def git_commit(directory: Path) -> str | None:
-    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one."""
+@cache
+def ask_git(directory: Path) -> subprocess.Popen[str] | None:
+    """Begin to ask for the commit; None where there is no git. Called before the work, it costs no time after it."""
     command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except FileNotFoundError:
         return None
-    return found.stdout.strip() or None
+
+
+@cache
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one."""
+    git = ask_git(directory)
+    return (git.communicate()[0].strip() or None) if git else None

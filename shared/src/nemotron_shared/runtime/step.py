@@ -24,7 +24,7 @@ from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.identity import producer
+from nemotron_shared.runtime.identity import ask_git, producer
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_run, say
 
@@ -76,6 +76,7 @@ class Step:
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
         check: raises UserError for a config that cannot run; called by `--dry-run` too.
+        render: what another program would be told, from the config and the path of the model; shown by `--dry-run`.
     """
 
     stage: str
@@ -92,6 +93,7 @@ class Step:
     prepare: "Step | None" = None
     sources: Callable[[Any], list[Source]] = lambda config: []
     check: Callable[[Any], None] = lambda config: None
+    render: Callable[[Any, str | None], str | None] = lambda config, model: None
 
     @property
     def module(self) -> str:
@@ -131,10 +133,14 @@ class Step:
             return finished, True
         fresh = plan.config.run.force
         with open_run(plan.run_directory, plan.name, saves_on_stop=self.verb == "train", fresh=fresh) as run:
-            distributed.on_rank_zero(lambda: write_text(run.directory / "config.yaml", as_yaml(plan.values)))
+            distributed.on_rank_zero(lambda: self._begin(plan, run))
             outcome = self.work(Task(plan.config, plan.inputs, run, plan.store))
             distributed.barrier()
             return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
+
+    def _begin(self, plan: Plan, run: Run) -> None:
+        ask_git(self.directory)
+        write_text(run.directory / "config.yaml", as_yaml(plan.values))
 
     def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
