@@ -25,6 +25,12 @@ def snippet_of(content: str | bytes) -> str:
     return text if len(text) <= SNIPPET_CHARACTERS else text[: SNIPPET_CHARACTERS - 3] + "..."
 
 
+def entry_of(file: str, line: int, reason: str, snippet: str | bytes, detail: str) -> bytes:
+    """A line of `rejected.jsonl`."""
+    entry = {"file": file, "line": line, "reason": reason, "detail": snippet_of(detail), "snippet": snippet_of(snippet)}
+    return json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
 class Rejects:
     """Collects refused rows; the file at `path` appears when the block ends, also when nothing was refused.
 
@@ -50,18 +56,11 @@ class Rejects:
         """
         if self._file is None:
             raise ValueError("add() outside the with block")
-        entry = {
-            "file": file,
-            "line": line,
-            "reason": reason,
-            "detail": snippet_of(detail),
-            "snippet": snippet_of(snippet),
-        }
-        self._file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        self._file.write(entry_of(file, line, reason, snippet, detail))
         self.count_by_reason[reason] += 1
 
     def __enter__(self) -> Self:
-        self._file = self._stack.enter_context(open_atomic(self.path, "w"))
+        self._file = self._stack.enter_context(open_atomic(self.path, "wb"))
         return self
 
     def __exit__(

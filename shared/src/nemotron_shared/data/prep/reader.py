@@ -7,7 +7,6 @@
 Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept + rejected.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from nemotron_shared.data.files import check_unchanged, format_of, open_input
 from nemotron_shared.data.prep.plan import Shard
 from nemotron_shared.data.prep.pulse import Pulse
 from nemotron_shared.data.reading import BadRow, Place, Range, Row, read_range
-from nemotron_shared.data.rejects import snippet_of
+from nemotron_shared.data.rejects import entry_of, snippet_of
 from nemotron_shared.errors import UserError
 
 REJECTED = "rejected.jsonl"
@@ -80,14 +79,7 @@ class ShardReader:
         self._write(file, line, reason, detail, snippet)
 
     def _write(self, file: str, line: int, reason: str, detail: str, snippet: str) -> None:
-        entry = {
-            "file": file,
-            "line": line,
-            "reason": reason,
-            "detail": snippet_of(detail),
-            "snippet": snippet_of(snippet),
-        }
-        self._file.write(json.dumps(entry, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+        self._file.write(entry_of(file, line, reason, snippet, detail))
         self.rejected[reason] += 1
 
     def _line_in_file(self, file: str, line: int) -> int:
