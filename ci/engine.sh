@@ -34,4 +34,4 @@ megatron)
 esac
 
 uv sync --locked --quiet "${members[@]}"
-uv run --locked --quiet "${members[@]}" "${tools[@]}" pytest -m "$engine" "$@"
+uv run --locked --quiet "${members[@]}" "${tools[@]}" pytest -m "$engine" stages/*/tests/conformance "$@"
