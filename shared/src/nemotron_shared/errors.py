@@ -5,6 +5,8 @@ error: tiny.yaml: unknown key 'train.train_iter'
 """
 
 import difflib
+import os
+import select
 import sys
 from collections.abc import Callable, Iterable
 
@@ -33,10 +35,28 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     Any other exception keeps its traceback: it is our bug, and the trace is what helps.
     """
     try:
-        return main() or 0
+        code = main() or 0
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         return 130
+    except BrokenPipeError:
+        if not _reader_has_left():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        return READER_LEFT
+
+
+READER_LEFT = 141
+"""What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
+
+
+def _reader_has_left() -> bool:
+    """Whether nobody reads standard output any more; another pipe may have broken instead."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
