@@ -27,6 +27,7 @@ class Plan:
     name: str
     config: Any
     values: dict[str, Any]
+    origins: Mapping[str, str]
     config_digest: str
     inputs: Mapping[str, Artifact | None]
     sources: list[Source]
@@ -58,7 +59,7 @@ def make_plan(step: "Step", arguments: Arguments) -> Plan:
     values = resolve(composed.tree, lambda role, field: artifact_field(inputs, role, field))
     config = validate(step.schema, values, composed.origins)
     step.check(config)
-    return identify(step, config, values, inputs, store)
+    return identify(step, config, values, composed.origins, inputs, store)
 
 
 def run_section(step: "Step", composed: Composed) -> RunSection:
@@ -69,7 +70,12 @@ def run_section(step: "Step", composed: Composed) -> RunSection:
 
 
 def identify(
-    step: "Step", config: Any, values: dict[str, Any], inputs: Mapping[str, Artifact | None], store: Store
+    step: "Step",
+    config: Any,
+    values: dict[str, Any],
+    origins: Mapping[str, str],
+    inputs: Mapping[str, Artifact | None],
+    store: Store,
 ) -> Plan:
     """Name the work by everything its result depends on, and look whether it has been done."""
     name = step.produces.format(family=config.run.family)
@@ -86,7 +92,9 @@ def identify(
     fingerprint = json_digest(parts)
     directory = store.home / "runs" / f"{name}-{fingerprint[:12]}"
     finished = None if config.run.force else store.find_by_fingerprint(name, fingerprint)
-    return Plan(name, config, values, config_digest, dict(inputs), sources, fingerprint, directory, store, finished)
+    return Plan(
+        name, config, values, origins, config_digest, dict(inputs), sources, fingerprint, directory, store, finished
+    )
 
 
 def decisive(section: Any, values: Any) -> Any:

@@ -46,13 +46,15 @@ class Outcome:
 class Task:
     """What a step's work is given.
 
-    `inputs` maps a role ("data", "model") to its artifact, or to None where the config allows to go without.
+    `inputs` maps a role ("data", "model") to its artifact, or to None where the config allows to go without; `origins`
+    a dotted key to where it was set, "tiny.yaml:14" or "command line".
     """
 
     config: Any
     inputs: Mapping[str, Artifact | None]
     run: Run
     store: Store
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     def input(self, role: str) -> Artifact:
         """An input that must be there."""
@@ -134,7 +136,7 @@ class Step:
         fresh = plan.config.run.force
         with open_run(plan.run_directory, plan.name, saves_on_stop=self.verb == "train", fresh=fresh) as run:
             distributed.on_rank_zero(lambda: self._begin(plan, run))
-            outcome = self.work(Task(plan.config, plan.inputs, run, plan.store))
+            outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
             distributed.barrier()
             return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
 
