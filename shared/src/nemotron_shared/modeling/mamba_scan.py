@@ -78,11 +78,13 @@ def build_decay(dt: Tensor, A: Tensor, runs: Tensor | None, tile: int) -> Decay:
         mask = torch.zeros_like(reach).masked_fill_(~same, -math.inf)[:, :, None]
         rise = slope @ reach.mT
     source = step.log2().sub_(rise)
-    from_start, to_end = rise.exp2(), (source + rise[..., -1:]).exp2_()
+    from_start, to_end = rise.exp2(), source + rise[..., -1:]
     if runs is not None:
         before = torch.cat([document[:1, :, :1], document[:-1, :, -1:]])
         from_start *= (document == before)[:, :, None]
-        to_end *= (document == document[..., -1:])[:, :, None]
+        # Before the power of two: an earlier document that decayed strongly would give infinity, times zero NaN.
+        to_end.masked_fill_((document != document[..., -1:])[:, :, None], -math.inf)
+    to_end.exp2_()
     return Decay(step, rise, source, mask, reach, from_start, to_end, from_start[..., -1, None, None].contiguous())
 
 
