@@ -27,6 +27,11 @@ automodel)
 megatron)
     members=(--package nemotron-sft --package nemotron-pretrain --extra megatron --python "$(python312)")
     ;;
+evaluator) # the stage calls NeMo Evaluator as a program, and its harness has the name of lm-eval's package
+    members=(--package nemotron-eval)
+    UV_PROJECT_ENVIRONMENT=$scratch/evaluator uv sync --locked --quiet --only-group evaluator
+    export NEMOTRON_EVALUATOR=$scratch/evaluator/bin
+    ;;
 *)
     echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl" >&2
     exit 2

@@ -2,10 +2,14 @@
 
 import ast
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import pytest
 import yaml
+from pydantic import BaseModel
 from support import ROOT, STAGES
 
 from nemotron_shared.config.compose import compose, leaf_keys
@@ -28,25 +32,66 @@ def test_a_stage_has_the_files_of_every_stage(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_each_engine_of_the_table_is_a_module_with_its_function(stage: str) -> None:
     table = importlib.import_module(f"stages.{stage}.train").ENGINES
-    verb = "evaluate_model" if stage == "eval" else "train"
+    verbs = {"evaluate_model", "evaluate"} if stage == "eval" else {"train"}
     assert table
     for module in table.values():
         tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
-        assert verb in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+        assert verbs & {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def members(annotation: Any) -> dict[str, type[BaseModel]]:
+    """The sections that an annotation allows, by the name that chooses each; "" where there is no choice."""
+    allowed = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    sections = [one for one in allowed if isinstance(one, type) and issubclass(one, BaseModel)]
+    if len(allowed) == 1:
+        return {"": sections[0]} if sections else {}
+    return {name: one for one in sections if "name" in one.model_fields
+            for name in get_args(one.model_fields["name"].annotation)}  # fmt: skip
+
+
+def keys_of(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    """Dotted keys of a section and of the sections in it."""
+    for name, field in section.model_fields.items():
+        inner = members(field.annotation).get("")
+        yield from [f"{prefix}.{name}"] if inner is None else keys_of(inner, f"{prefix}.{name}")
+
+
+def engines(stage: str) -> list[str]:
+    """The names that `engine=` takes in a stage, the default's first."""
+    schema = importlib.import_module(f"stages.{stage}.train").STEP.schema
+    first = compose(folder(stage) / "config", "default", []).tree.engine.name
+    return [first, *sorted(set(members(schema.model_fields["engine"].annotation)) - {"", first})]
+
+
+ENGINES = [(stage, engine) for stage in STAGES for engine in engines(stage)]
+
+
+@pytest.mark.parametrize(("stage", "engine"), ENGINES)
+def test_yaml_sets_every_key_of_the_schema_whichever_engine_is_chosen(stage: str, engine: str) -> None:
+    schema = importlib.import_module(f"stages.{stage}.train").STEP.schema
+    known = set(leaf_keys(compose(folder(stage) / "config", "default", [f"engine={engine}"]).tree))
+    for name, field in schema.model_fields.items():
+        allowed = members(field.annotation)
+        section = allowed.get(engine) or allowed.get("")
+        for key in [name] if section is None else keys_of(section, name):
+            assert any(one == key or one.startswith(f"{key}.") for one in known), key
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_default_yaml_sets_every_key_of_the_schema(stage: str) -> None:
+def test_the_schema_and_the_table_name_the_same_engines(stage: str) -> None:
+    module = importlib.import_module(f"stages.{stage}.train")
+    allowed = members(module.STEP.schema.model_fields["engine"].annotation)
+    names = {get_args(section.model_fields["name"].annotation)[0] for section in allowed.values()}
+    assert names == set(module.ENGINES)
+
+
+@pytest.mark.parametrize(("stage", "engine"), [pair for pair in ENGINES if pair[1] != engines(pair[0])[0]])
+def test_the_page_of_an_engine_says_what_each_of_its_settings_is(stage: str, engine: str) -> None:
+    pages = [path for path in (ROOT / "docs" / "engines").glob("*.md") if engine.startswith(path.stem)]
+    page = "".join(path.read_text() for path in pages)
     schema = importlib.import_module(f"stages.{stage}.train").STEP.schema
-    composed = set(leaf_keys(compose(folder(stage) / "config", "default", []).tree))
-    for section, field in schema.model_fields.items():
-        names = getattr(field.annotation, "model_fields", None)
-        if names is None:
-            assert section in composed
-            continue
-        for name in names:
-            key = f"{section}.{name}"
-            assert any(known == key or known.startswith(f"{key}.") for known in composed), key
+    section = members(schema.model_fields["engine"].annotation)[engine]
+    assert [key for key in keys_of(section, "engine") if f"`{key}`" not in page] == []
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -1,10 +1,11 @@
 """Every setting of the evaluation stage. Defaults are written in `config/default.yaml` only."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from nemotron_shared.config.schema import RandomModelSection, RunSection, Section, SourceSection
+from stages.eval.evaluator_section import NemoEvaluatorEngine, NemoEvaluatorLauncherEngine
 
 
 class EvalRun(RunSection):
@@ -71,6 +72,6 @@ class EvalConfig(Section):
 
     run: EvalRun
     data_prep: EvalData
-    engine: LMEvalEngine
+    engine: Annotated[LMEvalEngine | NemoEvaluatorEngine | NemoEvaluatorLauncherEngine, Field(discriminator="name")]
     model: RandomModelSection
     evaluation: EvaluationSection

@@ -42,7 +42,8 @@ def origin_of(key: str, origins: Mapping[str, str]) -> str:
 
 def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str, str]) -> str:
     names, known = _locate(schema, details["loc"])
-    key = ".".join(names)
+    below = details.get("ctx", {}).get("below")  # a validator of a whole section names the key it means
+    key = ".".join([*names, below] if below else names)
     where = origin_of(key, origins)
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
@@ -53,6 +54,8 @@ def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str,
     if details["type"] == "union_tag_invalid":
         context = details.get("ctx", {})
         return f"{where}: no {key} named '{context.get('tag')}'; there are: {context.get('expected_tags')}"
+    if below:
+        return f"{where}: {key}: {message}"
     if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):
         return f"{where}: {message}"
     return f"{where}: {key}: {message} (got {details['input']!r})"

@@ -1,0 +1,194 @@
+"""Ask one model with NVIDIA's NeMo Evaluator, which runs in an environment of its own and asks over HTTP.
+
+Without `engine.endpoint` the model is served by this process, on this machine only, until its tasks are done.
+Tasks and rows are those of the lm_eval engine; so are the samples that come back.
+"""
+
+import re
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from lm_eval.models.utils import resolve_max_length
+from transformers import AutoConfig
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.modeling.build import load_tokenizer
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.step import Task
+from nemotron_shared.training.threads import set_threads
+from stages.eval.endpoint import serve
+from stages.eval.harness import TESTED_VERSIONS, find_program, read_samples, require_versions, run_eval
+from stages.eval.harness_tasks import Samples, task_definition
+from stages.eval.models import model_to_ask, tokenizer_folder
+
+# A task of our own needs one of the harness's to stand in for; everything that it sets is set again below.
+CHAT = ("lm-evaluation-harness.gsm8k_cot_instruct", "chat", "/v1/chat/completions")
+COMPLETIONS = ("lm-evaluation-harness.hellaswag", "completions", "/v1/completions")
+HEALTH_SECONDS = 10.0
+
+Tasks = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server's base URL, and how many tokens its model was made for."""
+
+    url: str
+    max_length: int
+
+
+def evaluate_model(task: Task, model: Artifact | None, tasks: Tasks) -> Samples:
+    """Samples of each task, in the order of the task's file."""
+    set_threads(task.config.run.threads)
+    program = find_program("nemo-evaluator", task.config.engine.evaluator, "engine.evaluator")
+    require_versions(program, TESTED_VERSIONS)
+    _require_one_model(task)
+    environment = program.environment(task.config.engine.telemetry) | _offline(task.run)
+    folder = _plain(task.run.directory / "evaluator" / (model.manifest.name if model else "random"))
+    shutil.rmtree(folder, ignore_errors=True)
+    tokenizer = _plain(tokenizer_folder(task, model))
+    _write_tasks(folder / "tasks", tasks, task, tokenizer)
+    samples: Samples = {}
+    with _endpoint(task, model) as served:
+        for host in (CHAT, COMPLETIONS):
+            asked = {name: about for name, about in tasks.items() if (about["kind"] == "generate") == (host is CHAT)}
+            if not asked:
+                continue
+            task.run.stop_if_requested()
+            place = folder / host[1]
+            config = run_config(task.config, host, served, list(asked), folder / "tasks", place / "output", tokenizer)
+            run_eval(program, config, place, task.run, environment)
+            for name, about in asked.items():
+                rows = min(about["rows"], task.config.evaluation.limit or about["rows"])
+                samples[name] = read_samples(place / "output", name, about["kind"], rows)
+    shutil.rmtree(folder)  # caches and logs; what fails keeps them
+    return {name: samples[name] for name in tasks}
+
+
+def _plain(path: Path) -> Path:
+    """The harness writes paths into a shell command and a list with commas, without quotes.
+
+    Raises:
+        UserError: a path that would fall apart there.
+    """
+    path = path.absolute()
+    if not re.fullmatch(r"[\w@%+:./-]+", str(path)):
+        raise UserError(
+            f"{path}: the harness takes no path with a blank or a special character", "move it, or set run.home"
+        )
+    return path
+
+
+def run_config(
+    config: Any,
+    host: tuple[str, str, str],
+    served: Served,
+    names: list[str],
+    tasks: Path,
+    output: Path,
+    tokenizer: Path,
+) -> dict[str, Any]:
+    """What `nemo-evaluator run_eval` is told.
+
+    Args:
+        host: the harness's task that ours stand in for, the kind of endpoint, and its path.
+        served: the server that is asked.
+        tasks: folder of the tasks' YAML files.
+    """
+    engine, (host_task, endpoint_type, path) = config.engine, host
+    params = {
+        "task": ",".join(names),
+        "limit_samples": config.evaluation.limit,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "max_new_tokens": config.evaluation.max_new_tokens,
+        "parallelism": engine.parallelism,
+        "request_timeout": engine.request_timeout,
+        "max_retries": engine.max_retries,
+        "extra": {
+            "args": f"--include_path {tasks}",
+            "num_fewshot": 0,
+            "tokenizer": str(tokenizer),
+            # Its command has no place for a length; what stands here lands among the arguments. It asks for two less.
+            "tokenizer_backend": f"huggingface,max_length={served.max_length + 2}",
+            "tokenized_requests": endpoint_type == "completions",
+        },
+    }
+    endpoint = {"url": served.url.rstrip("/") + path, "model_id": engine.served_model_name, "type": endpoint_type}
+    if engine.api_key_name:
+        endpoint["api_key_name"] = engine.api_key_name
+    return {
+        "config": {"type": host_task, "output_dir": str(output), "params": params},
+        "target": {"api_endpoint": endpoint},
+    }
+
+
+def _write_tasks(folder: Path, tasks: Tasks, task: Task, tokenizer: Path) -> None:
+    eos = load_tokenizer(tokenizer).eos_token
+    for name, about in tasks.items():
+        definition = task_definition(name, about, task.config.evaluation, eos)
+        write_text(folder / f"{name}.yaml", yaml.safe_dump(definition, sort_keys=False, allow_unicode=True))
+
+
+def _offline(run: Run) -> dict[str, str]:
+    """Tasks and tokenizer are local files; what the libraries keep of them stays with the run."""
+    offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+    return offline | {"HF_DATASETS_CACHE": str(run.directory / "evaluator" / "cache")}
+
+
+def _require_one_model(task: Task) -> None:
+    """A server of the user's serves one model.
+
+    Raises:
+        UserError: several models are to be compared.
+    """
+    others = [role for role in ("base", "sft") if task.inputs.get(role) is not None]
+    if task.config.engine.endpoint is None or not (others or task.config.evaluation.random_baseline):
+        return
+    raise UserError(
+        "engine.endpoint serves one model, and this run compares several",
+        "add run.base=null run.sft=null evaluation.random_baseline=false; run.model names what is served",
+    )
+
+
+@contextmanager
+def _endpoint(task: Task, model: Artifact | None) -> Generator[Served]:
+    """The user's server, or one that ends with the block."""
+    engine = task.config.engine
+    if engine.endpoint is not None:
+        if model is None:
+            raise UserError("engine.endpoint: run.model must name what is served", "its folder gives the tokenizer")
+        _require_alive(engine.endpoint)
+        config = AutoConfig.from_pretrained(model.path, local_files_only=True)
+        yield Served(engine.endpoint, resolve_max_length(config, load_tokenizer(model.path)))
+        return
+    loaded, tokenizer, _ = model_to_ask(task, model)
+    name, batch_size = engine.served_model_name, task.config.evaluation.batch_size
+    with serve(loaded, tokenizer, name=name, batch_size=batch_size) as url:
+        task.run.say(f"serving the model at {url} until its tasks are done")
+        yield Served(url, resolve_max_length(loaded.config, tokenizer))
+
+
+def _require_alive(url: str) -> None:
+    """Ask the server for a sign of life before the harness, which would retry for minutes.
+
+    Raises:
+        UserError: nobody answers.
+    """
+    try:
+        urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=HEALTH_SECONDS).close()
+    except urllib.error.HTTPError:
+        return  # somebody is there, only not at /health
+    except OSError as error:
+        raise UserError(
+            f"engine.endpoint: nobody answers at {url} ({error})", "start the server, or leave it out"
+        ) from error

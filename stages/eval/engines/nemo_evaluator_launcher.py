@@ -1,0 +1,131 @@
+"""Evaluate one model with NVIDIA's tasks in containers, on a Slurm cluster or with Docker on this machine.
+
+nemo-evaluator-launcher serves the model and runs the tasks; this process submits, waits and reads the results.
+There are scores and no samples, so models are not compared in pairs.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.atomic import write_json, write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.step import Outcome, Task
+from stages.eval.evaluate import LABELS, as_table, flat_scores, result_name
+from stages.eval.harness import find_program, reported_results, require_versions
+from stages.eval.intervals import Z95, wilson
+from stages.eval.launcher_config import chosen, rendered_config
+from stages.eval.launcher_jobs import TESTED_VERSIONS, Launcher
+
+# The metric that stands for a task, where it has it: the first of these, else the task's first.
+PREFERRED = ("acc_norm", "acc", "exact_match")
+
+
+def evaluate(task: Task) -> Outcome:
+    """Submit, wait, and write the results."""
+    results = distributed.on_rank_zero(lambda: _evaluate(task))
+    names = [entry["task"] for entry in results["scores"]]
+    return Outcome(task.run.output, {"tasks": sorted(names), "models": results["models"]}, flat_scores(results))
+
+
+def _evaluate(task: Task) -> dict[str, Any]:
+    config, model = task.config, task.inputs["model"]
+    engine = config.engine
+    program = find_program("nemo-evaluator-launcher", engine.launcher, "engine.launcher")
+    require_versions(program, TESTED_VERSIONS)
+    rendered = rendered_config(config, str(model.path) if model else None)
+    _require_checkpoint(rendered, model is not None and engine.deployment.checkpoint_path is None)
+    launcher = Launcher(program, task.run, telemetry=engine.telemetry)
+    names = [one.name for one in chosen(engine, config.evaluation.tasks)]
+    launcher.require_tasks(names)
+    invocation = launcher.submit(rendered)
+    launcher.wait(invocation, engine.poll_interval)
+    folders = launcher.fetch(invocation, task.run.directory / "fetched", names)
+    results = summarise(task, folders, invocation)
+    _write(task, results, folders)
+    return results
+
+
+def _require_checkpoint(rendered: dict[str, Any], ours: bool) -> None:
+    """A folder of our own store can be looked at before hours of queueing."""
+    path = rendered["deployment"].get("checkpoint_path")
+    if ours and path and not Path(path).is_dir():
+        raise UserError(
+            f"{path}: there is no Megatron checkpoint in this model",
+            "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
+            "with engine.container of vllm, or give engine.deployment.checkpoint_path",
+        )
+
+
+def summarise(task: Task, folders: dict[str, Path], invocation: str) -> dict[str, Any]:
+    """results.json, in the form of the other engines."""
+    model = task.inputs["model"]
+    name = result_name(model, "rl") if model else task.config.engine.deployment.served_model_name
+    scores = {benchmark: benchmark_score(benchmark, folder) for benchmark, folder in folders.items()}
+    return {
+        "schema_version": 1,
+        "tasks": {
+            benchmark: {
+                "kind": "benchmark",
+                "metric": score["metric"],
+                "lower_is_better": False,
+                "n": score["n"],
+                "n_unique": score["n"],
+            }
+            for benchmark, score in scores.items()
+        },
+        "models": {name: {"reference": model and model.reference, "label": LABELS.get(name, name)}},
+        "scores": [{"model": name, "task": benchmark, **score} for benchmark, score in scores.items()],
+        "comparisons": [],
+        "overlap": {},
+        "settings": {
+            "engine": task.config.engine.name,
+            "limit": task.config.evaluation.limit,
+            "invocation": invocation,
+            "params": task.config.engine.params.model_dump(),
+        },
+    }
+
+
+def benchmark_score(name: str, folder: Path) -> dict[str, Any]:
+    """Score of one benchmark from its results.yml; `n` from lm-eval's own results beside it.
+
+    Raises:
+        UserError: there is no score in it, or nothing that tells how sure it is.
+    """
+    found = reported_results(folder / "results.yml", "groups") or reported_results(folder / "results.yml", "tasks")
+    metrics = next(iter(found.values()), {})
+    if not metrics:
+        raise UserError(f"{folder / 'results.yml'}: no score of '{name}'")
+    label = next((one for metric in PREFERRED for one in metrics if one.split("__")[0] == metric), next(iter(metrics)))
+    value, error = metrics[label]["value"], metrics[label].get("stats", {}).get("stderr")
+    n = _rows(folder)
+    if error is None and not (n and 0 <= value <= 1):
+        raise UserError(f"{folder / 'results.yml'}: '{name}' has neither a standard error nor a number of rows")
+    low, high = (value - Z95 * error, value + Z95 * error) if error is not None else wilson(value * n, n)
+    return {
+        "metric": label.split("__")[0],
+        "value": value,
+        "stderr": error,
+        "ci95": [low, high],
+        "n": n,
+        "all_metrics": {one: about["value"] for one, about in metrics.items()},
+    }
+
+
+def _rows(folder: Path) -> int:
+    """Rows asked, over all parts of a benchmark; 0 where the harness does not say."""
+    files = sorted(folder.rglob("results_*.json"))
+    counts = json.loads(files[-1].read_text(encoding="utf-8")).get("n-samples", {}) if files else {}
+    return sum(int(count["effective"]) for count in counts.values())
+
+
+def _write(task: Task, results: dict[str, Any], folders: dict[str, Path]) -> None:
+    output = task.run.fresh_output()
+    write_json(output / "results.json", results)
+    for name, folder in folders.items():
+        write_text(output / "benchmarks" / f"{name}.yml", (folder / "results.yml").read_text(encoding="utf-8"))
+    table = as_table(results)
+    write_text(output / "results.md", table)
+    task.run.say("\n" + table)

@@ -1,0 +1,183 @@
+"""Run `nemo-evaluator run_eval` in its own environment, and read what it leaves.
+
+    evaluator = find_evaluator("/opt/evaluator/bin/nemo-evaluator")
+    folder = evaluator.ask(config, run, environment)      # <folder>/results.yml, samples_<task>_<time>.jsonl
+    read_samples(folder, "sums", "generate", rows=200)
+
+Its exit code is not believed: it ended well when the results are there, complete and of one piece.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run, Stopped
+from stages.eval.harness_tasks import read_sample
+from stages.eval.scoring import METRICS, score
+
+TESTED_VERSIONS = {"nemo-evaluator": "0.2.8", "nvidia-lm-eval": "26.3"}
+HOW_TO_INSTALL = "make an environment of its own for it: see docs/engines/nemo_evaluator.md"
+TELEMETRY = "NEMO_EVALUATOR_TELEMETRY_LEVEL"
+LOOK_AGAIN_SECONDS = 0.5
+END_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A console program of another environment, which needs that environment's other programs on its PATH."""
+
+    path: Path
+
+    def environment(self, telemetry: bool) -> dict[str, str]:
+        """This process's environment without what would lead Python back into ours."""
+        kept = {
+            key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+        }
+        kept["PATH"] = f"{self.path.parent}{os.pathsep}{kept.get('PATH', '')}"
+        return kept | ({} if telemetry else {TELEMETRY: "0"})
+
+
+def find_program(name: str, configured: str | None, key: str) -> Program:
+    """The configured program, or the one beside this Python.
+
+    Raises:
+        UserError: it is not there.
+    """
+    path = Path(configured).expanduser() if configured else Path(sys.executable).parent / name
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise UserError(f"{key}: there is no program {path}", HOW_TO_INSTALL)
+    return Program(path.absolute())
+
+
+def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
+    """Refuse versions that nobody has tried; what the harness writes changes between them.
+
+    Raises:
+        UserError: a package is missing, or another version of it is installed.
+    """
+    code = (
+        "import importlib.metadata as m, json, sys\n"
+        "found = {d.metadata['Name'].lower().replace('_', '-'): d.version for d in m.distributions()}\n"
+        "print(json.dumps({name: found.get(name) for name in sys.argv[1:]}))"
+    )
+    python = program.path.parent / "python"
+    if not python.exists():
+        raise UserError(f"{program.path}: there is no Python beside it", HOW_TO_INSTALL)
+    command = [str(python), "-c", code, *wanted]
+    answer = subprocess.run(command, env=program.environment(False), capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise UserError(f"{python} cannot run: {answer.stderr.strip()[-300:]}", HOW_TO_INSTALL)
+    for name, found in json.loads(answer.stdout).items():
+        if found != wanted[name]:
+            raise UserError(
+                f"{program.path.parent}: {name} {found or 'is missing'}, and this engine is made for {wanted[name]}",
+                f"install {name}=={wanted[name]} there",
+            )
+
+
+def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, environment: Mapping[str, str]) -> None:
+    """Run one evaluation to its end; its output goes to `folder`/log.txt.
+
+    Raises:
+        Stopped: a signal asked this run to stop; the evaluation was ended.
+        UserError: it left no results.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file, log = folder / "run_config.yaml", folder / "log.txt"
+    write_text(file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    with log.open("wb") as out:
+        command = [str(program.path), "run_eval", "--run_config", str(file)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment), start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                if run.stop_requested:
+                    raise Stopped(f"[{run.name}] stopped", "run the same command again to continue")
+                _wait(process, LOOK_AGAIN_SECONDS)
+        finally:
+            end_group(process)
+    if not (Path(config["config"]["output_dir"]) / "results.yml").is_file():
+        raise UserError(
+            f"nemo-evaluator left no results (exit code {process.returncode})\n{last_lines(log)}", f"see {log}"
+        )
+
+
+def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def end_group(process: "subprocess.Popen[bytes]") -> None:
+    """End a process and all that it started, first politely."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is not None:
+            return
+        os.killpg(process.pid, number)
+        _wait(process, END_SECONDS)
+
+
+def last_lines(log: Path, most: int = 15) -> str:
+    """The end of a log, where the reason mostly stands."""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-most:])
+
+
+def read_samples(folder: Path, name: str, kind: str, rows: int) -> list[dict[str, Any]]:
+    """Samples of one task, in the order of its rows.
+
+    Raises:
+        UserError: they are missing or incomplete, or the harness's own score is another than theirs.
+    """
+    files = sorted(folder.rglob(f"samples_{name}_*.jsonl"))
+    if len(files) != 1:
+        raise UserError(
+            f"{folder}: {len(files)} files of samples of '{name}', not one", f"see {folder.parent / 'log.txt'}"
+        )
+    lines = files[0].read_text(encoding="utf-8").splitlines()
+    samples = sorted((read_sample(kind, json.loads(line)) for line in lines), key=lambda sample: sample["id"])
+    if [sample["id"] for sample in samples] != list(range(rows)):
+        raise UserError(f"{files[0]}: {len(samples)} samples of {rows} rows", f"see {folder.parent / 'log.txt'}")
+    _require_same_score(folder / "results.yml", name, kind, samples)
+    return samples
+
+
+def _require_same_score(results: Path, name: str, kind: str, samples: list[dict[str, Any]]) -> None:
+    reported = reported_results(results).get(name, {})
+    ours = score(kind, samples)["value"]
+    theirs = next((entry["value"] for metric, entry in reported.items() if metric.startswith(METRICS[kind])), None)
+    if theirs is None or abs(theirs - ours) > 1e-6:
+        raise UserError(
+            f"{results}: '{name}' scored {theirs}, but its samples say {ours}", "the results are not of one piece"
+        )
+
+
+def reported_results(results: Path, level: str = "tasks") -> dict[str, dict[str, dict[str, Any]]]:
+    """`{"sums": {"exact_match__final": {"value": 0.93, "stats": {"stderr": 0.01}}}}` of a results.yml.
+
+    Args:
+        level: `tasks`, or `groups` for what is summed up over the parts of a benchmark.
+
+    Raises:
+        UserError: the file does not have the form of results.
+    """
+    content = yaml.safe_load(results.read_text(encoding="utf-8"))
+    try:
+        found = content["results"].get(level) or {}
+        return {
+            name: {label: entry for metric in about["metrics"].values() for label, entry in metric["scores"].items()}
+            for name, about in found.items()
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{results}: not results of NeMo Evaluator ({error!r})") from error

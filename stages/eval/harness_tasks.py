@@ -1,0 +1,112 @@
+"""Tasks in lm-eval's terms, and its samples in ours; the same for lm-eval here and for its fork elsewhere.
+
+    task_definition("sums", {"kind": "generate", "file": "sums.jsonl"}, settings, "<|im_end|>")
+    read_sample("generate", {"doc_id": 0, "doc": {...}, "resps": [["8"]], "exact_match": 1.0})
+
+No library is imported: an engine whose harness lives in another environment needs neither lm-eval nor torch.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+# What stands after the thinking; the whole text where there is none.
+FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
+
+Samples = dict[str, list[dict[str, Any]]]
+
+
+def task_definition(name: str, about: Mapping[str, Any], settings: Any, eos_token: str) -> dict[str, Any]:
+    """A task in lm-eval's terms.
+
+    Args:
+        about: `kind` (generate, choice or text) and `file` of the task's rows.
+        settings: the config's evaluation section.
+    """
+    common = {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(Path(about["file"]).resolve())}},
+        "test_split": "test",
+        "num_fewshot": 0,
+        "metadata": {"version": 1.0},
+    }
+    if about["kind"] == "choice":
+        return common | _CHOICE
+    if about["kind"] == "text":
+        return common | _TEXT
+    return common | _generation(settings, eos_token)
+
+
+_CHOICE = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{stem if stem else question}}",
+    "doc_to_choice": "{{choices}}",
+    "doc_to_target": "{{answer}}",
+    "metric_list": [{"metric": "acc"}],
+}
+
+_TEXT = {
+    "output_type": "loglikelihood_rolling",
+    "doc_to_text": "",
+    "doc_to_target": "{{text}}",
+    "metric_list": [{"metric": "bits_per_byte"}],
+}
+
+
+def _generation(settings: Any, eos_token: str) -> dict[str, Any]:
+    pattern = settings.answer_pattern or FINAL_ANSWER
+    return {
+        "output_type": "generate_until",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "{{expected}}",
+        "generation_kwargs": {"until": [eos_token], "do_sample": False, "max_gen_toks": settings.max_new_tokens},
+        "filter_list": [
+            {
+                "name": "final",
+                "filter": [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}],
+            }
+        ],
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+
+
+def read_sample(kind: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+    """One of lm-eval's samples, from memory or from its file, in which numbers of responses are text."""
+    return _READERS[kind](sample)
+
+
+def _generated(sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": sample["doc_id"],
+        "question": sample["doc"]["question"],
+        "expected": sample["doc"]["expected"],
+        "output": sample["resps"][0][0],
+        "score": float(sample["exact_match"]),
+    }
+
+
+def _chosen(sample: Mapping[str, Any]) -> dict[str, Any]:
+    doc = sample["doc"]
+    likelihoods = [float(response[0]) for response in sample["filtered_resps"]]
+    return {
+        "id": sample["doc_id"],
+        "question": doc["question"],
+        "expected": doc["choices"][doc["answer"]],
+        "output": doc["choices"][max(range(len(likelihoods)), key=likelihoods.__getitem__)],
+        "score": float(sample["acc"]),
+        "log_likelihoods": likelihoods,
+    }
+
+
+def _read(sample: Mapping[str, Any]) -> dict[str, Any]:
+    nats, num_bytes = sample["bits_per_byte"]
+    return {"id": sample["doc_id"], "bits": -nats / math.log(2), "bytes": num_bytes}
+
+
+_READERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "generate": _generated,
+    "choice": _chosen,
+    "text": _read,
+}

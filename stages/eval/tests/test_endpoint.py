@@ -1,0 +1,142 @@
+"""The server over a model: its answers are the model's own, whoever else is asking, and it is gone afterwards."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from evaluator_support import tiny_model
+
+from stages.eval.endpoint import serve
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def url(tiny: tuple[Any, Any]) -> Iterator[str]:
+    with serve(*tiny, name="tiny", batch_size=8) as found:
+        yield found
+
+
+def ask(url: str, path: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+    body = None if request is None else json.dumps(request).encode()
+    with urllib.request.urlopen(urllib.request.Request(url + path, data=body), timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+def refusal(url: str, path: str, request: dict[str, Any]) -> tuple[int, str]:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        ask(url, path, request)
+    return caught.value.code, json.loads(caught.value.read())["error"]["message"]
+
+
+def greedy(model: Any, ids: list[int], most: int) -> list[int]:
+    """Token by token, without a cache: slow and beyond doubt."""
+    ids = list(ids)
+    for _ in range(most):
+        with torch.inference_mode():
+            ids.append(int(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
+    return ids
+
+
+def test_it_is_ready_and_names_its_model(url: str) -> None:
+    assert ask(url, "/health") == {"status": "ok"}
+    assert [model["id"] for model in ask(url, "/v1/models")["data"]] == ["tiny"]
+
+
+def test_echo_gives_the_log_probability_of_every_token(url: str, tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    ids = tokenizer("Mira lives in Oster.", add_special_tokens=False).input_ids
+    request = {"prompt": [ids], "echo": True, "logprobs": 1, "max_tokens": 1, "temperature": 0}
+    (choice,) = ask(url, "/v1/completions", request)["choices"]
+    with torch.inference_mode():
+        expected = torch.log_softmax(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float(), -1)
+    logprobs = choice["logprobs"]
+    assert logprobs["token_logprobs"][0] is None
+    assert len(logprobs["tokens"]) == len(ids) + 1
+    own = [expected[place, token].item() for place, token in enumerate(ids[1:])]
+    assert logprobs["token_logprobs"][1:-1] == pytest.approx(own, abs=1e-5)
+    best = [max(top.values()) for top in logprobs["top_logprobs"][1:]]
+    assert best == pytest.approx(expected.max(-1).values.tolist(), abs=1e-5)
+    assert logprobs["token_logprobs"][-1] == best[-1]
+
+
+def test_text_and_ids_are_the_same_prompt(url: str, tiny: tuple[Any, Any]) -> None:
+    ids = tiny[1]("Tova keeps a goat", add_special_tokens=False).input_ids
+    rest = {"max_tokens": 6, "temperature": 0}
+    by_text = ask(url, "/v1/completions", {"prompt": "Tova keeps a goat", **rest})["choices"][0]["text"]
+    assert by_text == ask(url, "/v1/completions", {"prompt": ids, **rest})["choices"][0]["text"]
+    assert by_text == tiny[1].decode(greedy(tiny[0], ids, 6)[len(ids) :], skip_special_tokens=True)
+
+
+def test_a_stop_string_ends_the_answer_before_it(url: str) -> None:
+    request = {"prompt": "What is 3+4?", "max_tokens": 12, "temperature": 0}
+    whole = ask(url, "/v1/completions", request)["choices"][0]["text"]
+    stop = whole[len(whole) // 2 :][:2]
+    cut = ask(url, "/v1/completions", {**request, "stop": [stop, "never written"]})["choices"][0]["text"]
+    assert cut == whole[: whole.index(stop)]
+    assert len(cut) < len(whole)
+
+
+def test_requests_that_wait_together_get_the_answers_of_requests_alone(url: str, tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    questions = [f"What is {number}+{number * 7}?" for number in range(12)]
+
+    def chat(question: str) -> str:
+        messages = [{"role": "user", "content": question}]
+        request = {"messages": messages, "max_tokens": 6, "temperature": 0}
+        return ask(url, "/v1/chat/completions", request)["choices"][0]["message"]["content"]
+
+    with ThreadPoolExecutor(12) as pool:
+        together = list(pool.map(chat, questions))
+    for question, answer in zip(questions, together, strict=True):
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+        )
+        ids = tokenizer(prompt, add_special_tokens=False).input_ids
+        made = greedy(model, ids, 6)[len(ids) :]
+        made = made[: made.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in made else made
+        assert answer == tokenizer.decode(made, skip_special_tokens=True)
+    assert len(set(together)) > 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"temperature": 0.7}, "temperature must be 0, not 0.7"),
+        ({"temperature": None}, "temperature must be 0, not None"),
+        ({"stream": True}, "stream must be false"),
+        ({"n": 2}, "n must be 1"),
+        ({"prompt": ""}, "empty"),
+        ({"prompt": [10**9]}, "outside the vocabulary"),
+        ({"logprobs": 5}, "together with 'echo' only"),
+        ({"echo": True, "logprobs": 1, "max_tokens": 9}, "max_tokens must be 0 or 1, not 9"),
+    ],
+)
+def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str, Any], reason: str) -> None:
+    request = {"prompt": "Mira", "max_tokens": 2, "temperature": 0} | change
+    code, message = refusal(url, "/v1/completions", request)
+    assert code == 400
+    assert reason in message
+
+
+def test_another_path_is_not_found(url: str) -> None:
+    code, message = refusal(url, "/v1/embeddings", {"input": "Mira"})
+    assert code == 404
+    assert "/v1/completions" in message
+
+
+def test_the_server_is_gone_after_its_block(tiny: tuple[Any, Any], tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="on purpose"), serve(*tiny, name="tiny", batch_size=2) as url:
+        ask(url, "/health")
+        raise KeyError("on purpose")
+    with pytest.raises(OSError, match="refused"):
+        ask(url, "/health")
