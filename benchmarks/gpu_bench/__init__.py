@@ -1,0 +1,1 @@
+"""The parts of benchmarks/gpu.py and of the tests in tests/gpu."""
