@@ -20,6 +20,15 @@ python312() {
     [ -x "$found" ] && echo "$found" || echo 3.12 # which uv fetches, where it may
 }
 
+# checkout NAME COMMIT: NeMo-RL's sources at a commit, in $NEMO_RL_CHECKOUTS/NAME
+checkout() {
+    local folder=$NEMO_RL_CHECKOUTS/$1
+    [ -d "$folder" ] && return
+    git init --quiet "$folder"
+    git -C "$folder" fetch --quiet --depth 1 https://github.com/NVIDIA-NeMo/RL.git "$2"
+    git -C "$folder" checkout --quiet FETCH_HEAD
+}
+
 case $engine in
 automodel)
     members=(--package nemotron-sft --package nemotron-pretrain --extra automodel)
@@ -31,6 +40,13 @@ evaluator) # the stage calls NeMo Evaluator as a program, and its harness has th
     members=(--package nemotron-eval)
     UV_PROJECT_ENVIRONMENT=$scratch/evaluator uv sync --locked --quiet --only-group evaluator
     export NEMOTRON_EVALUATOR=$scratch/evaluator/bin
+    ;;
+nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or from a folder that is there already
+    members=(--only-group nemo-rl --python "$(python312)")
+    export NEMO_RL_CHECKOUTS=${NEMO_RL_CHECKOUTS:-$scratch/checkouts} NO_VCS_VERSION=1
+    checkout v0.7.0 81aa43dda4765b0429cf31dab44441e4e4383911
+    checkout nano-v3 823fcc90428eb18e00cf45b3d73069d3ea6dc988
+    export PYTHONPATH=$NEMO_RL_CHECKOUTS/v0.7.0:$PWD
     ;;
 *)
     echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl" >&2

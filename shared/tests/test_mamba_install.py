@@ -91,6 +91,10 @@ def test_the_model_is_the_same_as_before(stock):
     assert_same_gradients(outputs[0][1], outputs[1][1])
 
 
+@pytest.mark.skipif(
+    tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23),
+    reason="older versions do not refuse: they let the documents of a row leak into each other",
+)
 def test_stock_refuses_packed_rows(stock):
     model = tiny_model()
     stock()

@@ -1,7 +1,11 @@
 """Every setting of the pretraining stage. Defaults are written in `config/default.yaml` only."""
 
+from typing import Annotated
+
 from pydantic import Field
 
+from nemotron_shared.config.automodel_section import AutomodelEngine
+from nemotron_shared.config.megatron_section import MegatronBridgeEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
     LoggerSection,
@@ -47,7 +51,7 @@ class PretrainConfig(Section):
 
     run: RunSection
     data_prep: PretrainData
-    engine: TransformersEngine
+    engine: Annotated[TransformersEngine | MegatronBridgeEngine | AutomodelEngine, Field(discriminator="name")]
     model: ModelSection
     train: PretrainTrain
     optimizer: OptimizerSection

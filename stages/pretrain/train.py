@@ -16,6 +16,8 @@ from stages.pretrain.schema import PretrainConfig
 
 ENGINES = {
     "transformers": "stages.pretrain.engines.transformers",
+    "megatron_bridge": "stages.pretrain.engines.megatron_bridge",
+    "automodel": "stages.pretrain.engines.automodel",
 }
 
 
@@ -33,7 +35,7 @@ STEP = Step(
     produces="{family}-pretrain-model",
     artifact_type="ModelArtifact",
     sections=("engine", "model", "train", "optimizer", "scheduler", "checkpoint"),
-    consumes=("data",),
+    consumes=("data", "model"),
     prepare=data_prep.STEP,
     sources=lambda config: own_files(own_file(config.model.architecture)),
     work=train,

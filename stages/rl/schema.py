@@ -1,10 +1,11 @@
 """Every setting of the reinforcement stage. Defaults are written in `config/default.yaml` only."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from nemotron_shared.config.nemo_rl_section import NeMoRLGRPOEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
     LocalEngine,
@@ -134,7 +135,7 @@ class RLConfig(Section):
 
     run: RunSection
     data_prep: RLData
-    engine: TRLEngine
+    engine: Annotated[TRLEngine | NeMoRLGRPOEngine, Field(discriminator="name")]
     model: RandomModelSection
     train: RLTrain
     grpo: GRPOSection

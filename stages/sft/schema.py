@@ -1,9 +1,12 @@
 """Every setting of the fine-tuning stage. Defaults are written in `config/default.yaml` only."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nemotron_shared.config.automodel_section import AutomodelEngine
+from nemotron_shared.config.megatron_section import MegatronBridgeEngine
+from nemotron_shared.config.nemo_rl_section import NeMoRLSFTEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
     LoggerSection,
@@ -64,7 +67,9 @@ class SFTConfig(Section):
 
     run: RunSection
     data_prep: SFTData
-    engine: TransformersEngine
+    engine: Annotated[
+        TransformersEngine | MegatronBridgeEngine | AutomodelEngine | NeMoRLSFTEngine, Field(discriminator="name")
+    ]
     model: ModelSection
     train: TrainSection
     optimizer: OptimizerSection

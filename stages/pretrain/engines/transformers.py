@@ -3,7 +3,7 @@
 from transformers import TrainingArguments, default_data_collator
 
 from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
-from nemotron_shared.modeling.build import load_tokenizer, random_model
+from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.blended_rows import BlendedRows
 from nemotron_shared.training.document_rows import DocumentRows
@@ -19,12 +19,15 @@ from nemotron_shared.training.trainer import (
 
 
 def train(task: Task) -> Outcome:
-    """Train from random weights on rows cut from the shuffled documents."""
+    """Train from random weights, or on from a model, on rows cut from the shuffled documents."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
-    data = task.input("data")
-    tokenizer = load_tokenizer(data.path / "tokenizer")
-    model = random_model(config.model, tokenizer, config.run.seed, config.engine)
+    data, base = task.input("data"), task.inputs["model"]
+    if base is None:
+        model = random_model(config.model, load_tokenizer(data.path / "tokenizer"), config.run.seed, config.engine)
+    else:
+        require_same_tokenizer(data.path / "tokenizer", base.path)
+        model = load_model(base.path, config.engine)
     rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size)
     valid = _rows(task, "valid", config.train.eval_rows)
     trainer = ScheduledTrainer(

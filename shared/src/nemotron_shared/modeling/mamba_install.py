@@ -1,8 +1,8 @@
 """Put the twins of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
 
 transformers 5.23 falls back to slow code where `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
-packed rows. After `install_cpu_ops()` a CUDA tensor still goes to the packages where both can be imported;
-everything else goes to the twins:
+packed rows (5.12 differs: see mamba_older.py). After `install_cpu_ops()` a CUDA tensor still goes to the packages
+where both can be imported; everything else goes to the twins:
 
     mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)
 """
@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.modeling import mamba_ops
+from nemotron_shared.modeling import mamba_older, mamba_ops
 
 PACKAGES = ("mamba_ssm", "causal_conv1d")
 LARGEST_REFERENCE_MODEL = 1e9  # parameters; beyond it, hours would pass before anybody noticed
@@ -55,6 +55,9 @@ def install_cpu_ops() -> str:
     Raises:
         UserError: this version of transformers has no such functions.
     """
+    if mamba_older.is_older():
+        mamba_older.install_into_older()
+        return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
     require_expected_names()
     for name, twin in TWINS.items():
         current = getattr(modeling_nemotron_h, name)

@@ -3,13 +3,14 @@
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
-from transformers import AutoModelForCausalLM, PrinterCallback, Trainer
+from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
 from nemotron_shared.errors import UserError
@@ -104,7 +105,7 @@ def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]
         "seed": config.run.seed,
         "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
         "bf16": config.engine.dtype == "bfloat16",
-        "activation_checkpointing": config.engine.gradient_checkpointing,
+        checkpointing_key(): config.engine.gradient_checkpointing,
         "disable_tqdm": True,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": torch.cuda.is_available(),
@@ -112,6 +113,12 @@ def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]
         "save_total_limit": None,
         "ddp_find_unused_parameters": False,
     }
+
+
+def checkpointing_key() -> str:
+    """What this version of transformers calls activation checkpointing; the older name is deprecated in the newer."""
+    names = {field.name for field in fields(TrainingArguments)}
+    return "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
 
 
 def _reporters(wandb_project: str | None) -> list[str]:

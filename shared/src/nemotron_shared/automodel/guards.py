@@ -1,0 +1,102 @@
+"""What is looked at before the first step and after the last, because Automodel itself goes on in silence."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemotron_shared.errors import UserError
+
+LARGEST_SANE_WEIGHT = 1e4  # weights read from uninitialised memory were seen between 1e12 and NaN
+
+
+def require_sane_weights(model: nn.Module) -> None:
+    """Refuse weights that nobody has set.
+
+    Automodel 0.7.0 makes its NemotronH on the meta device and then fills only part of it, unless a checkpoint fills
+    the rest. Training goes on with NaN as its loss.
+
+    Raises:
+        UserError: a parameter is not finite, or beyond any trained weight.
+    """
+    for name, parameter in model.named_parameters():
+        values = local(parameter.detach())
+        largest = float(values.abs().max()) if values.numel() else 0.0
+        if not math.isfinite(largest) or largest > LARGEST_SANE_WEIGHT:
+            raise UserError(
+                f"before the first step, parameter {name} holds {largest:g}: it was never initialised or loaded",
+                "start from a model folder (run.model) whose weights are whole",
+            )
+
+
+def refuse_passed_by_adapters(model: nn.Module) -> None:
+    """Refuse an adapter on Mamba's `out_proj`, whose weight Automodel uses without calling the module.
+
+    Raises:
+        UserError: there is one.
+    """
+    for name, module in model.named_modules():
+        if name.endswith(".out_proj") and hasattr(module, "lora_A"):
+            raise UserError(
+                f"engine.peft adapts {name}, where Automodel's fused Mamba call would pass the adapter by",
+                "leave out_proj out of engine.peft.target_modules, or set engine.peft.match_all_linear=true",
+            )
+
+
+def refuse_unmergeable(model: nn.Module) -> None:
+    """Refuse adapters that could be trained but not merged: those of routed experts are no plain matrices.
+
+    Raises:
+        UserError: adapters are trained, and something else than the two matrices of a linear layer is, too.
+    """
+    trained = [name for name, value in model.named_parameters() if value.requires_grad]
+    matrices = [name for name in trained if name.endswith((".lora_A.weight", ".lora_B.weight"))]
+    other = sorted(set(trained) - set(matrices))
+    if other and any("lora_" in name for name in trained):
+        raise UserError(
+            f"engine.peft would train {other[0]}, which cannot be merged into the model afterwards",
+            "choose linear layers in engine.peft.target_modules, or set engine.peft.match_all_linear=true",
+        )
+
+
+def trainable_line(model: nn.Module) -> str:
+    """`trained: 9,760 of 225,216 parameters (4.33%)`."""
+    trained, total = count_parameters(model)
+    return f"trained: {trained:,} of {total:,} parameters ({trained / max(1, total):.2%})"
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """Trained and all parameters, over all shards."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+def idle_adapters(model: nn.Module) -> list[str]:
+    """Adapters that no gradient has reached on this process: lora_B starts at zero and is still zero."""
+    return [
+        name.removesuffix(".lora_B.weight").removeprefix("module.")
+        for name, parameter in outputs_of_adapters(model)
+        if not bool(local(parameter.detach()).any())
+    ]
+
+
+def outputs_of_adapters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The `lora_B` weights with their names."""
+    return ((name, value) for name, value in model.named_parameters() if name.endswith(".lora_B.weight"))
+
+
+def idle_on_all(names: Iterable[str], processes: int) -> list[str]:
+    """Of the adapters idle here, those idle on every process."""
+    mine = list(names)
+    if processes == 1:
+        return mine
+    found: list[Any] = [None] * processes
+    torch.distributed.all_gather_object(found, mine)
+    return [name for name in mine if all(name in other for other in found)]
+
+
+def local(tensor: Any) -> Tensor:
+    """This process's part of a tensor that may be sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor

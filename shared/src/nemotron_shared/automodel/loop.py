@@ -1,0 +1,123 @@
+"""One training run with Automodel, from a stage's task to its outcome."""
+
+import logging
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemotron_shared.automodel import checkpoints, cpu_shim, guards
+from nemotron_shared.automodel.base_model import stage_base_model
+from nemotron_shared.automodel.environment import require_environment, require_kernels
+from nemotron_shared.automodel.export import export
+from nemotron_shared.automodel.overrides import apply_overrides
+from nemotron_shared.automodel.translate import Kind, Places, translate
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.threads import set_threads
+from nemotron_shared.training.trainer import last_values
+
+FIGURES = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
+
+
+def prepare() -> str | None:
+    """Check the environment and install what a CPU needs; the line that announces it."""
+    require_environment()
+    line = cpu_shim.install()
+    if line is None:
+        require_kernels()
+    return line
+
+
+def train_with_automodel(
+    task: Task, kind: Kind, train: Path, valid: Path | None, tokens_at: Callable[[int], int] | None
+) -> Outcome:
+    """Train, export, and say what was trained.
+
+    Args:
+        kind, train, valid: see `Places`.
+        tokens_at: tokens trained on after a number of steps.
+
+    Raises:
+        Stopped: a signal asked to stop; a checkpoint has been written.
+        UserError: the environment, the config or the weights cannot be used.
+    """
+    config, run = task.config, task.run
+    line = prepare()
+    if line:
+        run.say(line)
+    set_threads(config.run.threads)
+    places = distributed.on_rank_zero(lambda: _places(task, kind, train, valid))
+    if places.restore_from:
+        run.say(f"continuing from step {checkpoints.steps_done(Path(places.restore_from))}")
+    recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
+    recipe_config = apply_overrides(recipe_config, config.engine)
+    with _own_log(run):
+        recipe = _trained(recipe_config, config, run, tokens_at)
+    trained, total = guards.count_parameters(recipe.net)
+    idle = guards.idle_on_all(guards.idle_adapters(recipe.net), distributed.world_size())
+    if idle:
+        run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
+    output = distributed.on_rank_zero(lambda: _export(task, places))
+    metadata = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
+    return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run, FIGURES))
+
+
+def _trained(recipe_config: dict[str, Any], config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> Any:
+    from nemotron_shared.automodel.recipe import StageRecipe
+
+    recipe = StageRecipe(recipe_config, config, run, tokens_at)
+    recipe.setup()
+    run.say(guards.trainable_line(recipe.net))
+    recipe.run_train_validation_loop()
+    if recipe.step_scheduler.step < config.train.train_iters:
+        raise Stopped(
+            f"[{run.name}] stopped after step {recipe.step_scheduler.step} of {config.train.train_iters}",
+            "run the same command again to continue",
+        )
+    return recipe
+
+
+def _places(task: Task, kind: Kind, train: Path, valid: Path | None) -> Places:
+    from nemotron_shared.modeling.build import load_tokenizer
+
+    run, tokenizer = task.run, task.input("data").path / "tokenizer"
+    model = stage_base_model(task.config, base_of(task), tokenizer, run.checkpoints / "base")
+    kept = run.checkpoints / "automodel"
+    checkpoints.forget_incomplete(kept)
+    latest = checkpoints.latest(kept)
+    pad = load_tokenizer(tokenizer).pad_token_id or 0
+    return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None)
+
+
+def base_of(task: Task) -> Path | None:
+    """Folder of the model to start from, None for random weights."""
+    artifact = task.inputs["model"]
+    return artifact.path if artifact else None
+
+
+def _export(task: Task, places: Places) -> Path:
+    last = checkpoints.latest(places.checkpoints)
+    assert last is not None, "the last step always writes a checkpoint"
+    output = task.run.fresh_output()
+    base = base_of(task)
+    export(last, base or places.model.with_name("random"), str(base) if base else None, places.tokenizer, output)
+    return output
+
+
+@contextmanager
+def _own_log(run: Run) -> Generator[None]:
+    """Automodel prints its whole config and logs each step; that goes to a file, so that stdout stays for results."""
+    path = run.directory / f"automodel-{distributed.rank()}.log"
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    with path.open("a", encoding="utf-8") as file, redirect_stdout(file):
+        root.handlers[:] = [logging.StreamHandler(file)]
+        try:
+            yield
+        finally:
+            root.handlers[:] = before
+            root.setLevel(level)

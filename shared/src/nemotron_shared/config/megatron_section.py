@@ -1,0 +1,81 @@
+"""The `engine` section of Megatron-Bridge, which the pretrain and SFT stages share.
+
+Our own sections keep their names and meaning; this one holds what only Megatron-Bridge knows. Whatever has no key of
+its own is reached through `overrides`, under the names of Bridge's ConfigContainer:
+
+    nemotron super3 pretrain -c super3_phase1 engine.overrides.model.moe_aux_loss_coeff=1e-3
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from nemotron_shared.config.schema import Section
+
+
+class MegatronPeft(Section):
+    """Adapters beside frozen weights."""
+
+    scheme: Literal["lora", "dora"] | None
+    """null: every weight is trained."""
+    dim: int = Field(ge=1)
+    """Rank of an adapter."""
+    alpha: int = Field(ge=1)
+    """An adapter's output is scaled by alpha / dim."""
+    dropout: float = Field(ge=0, lt=1)
+    target_modules: list[str] = Field(min_length=1)
+    """Megatron's names of the linear layers that get an adapter."""
+
+
+class MegatronBridgeEngine(Section):
+    """Megatron-Bridge: recipes for clusters of GPUs, and a tiny model on a CPU."""
+
+    how_not_what = ("world_size",)
+
+    name: Literal["megatron_bridge"]
+    recipe: str | None = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
+    """Function below `megatron.bridge.recipes`, as `nemotronh.nemotron_3_super.nemotron_3_super_pretrain_config`.
+    null: a model made from `model.architecture`, with Bridge's settings for any pretraining."""
+    container: str | None
+    """Image that the recipe is made for. null: the environment that runs it."""
+    device: Literal["auto", "cpu"]
+    """`auto` takes GPUs where there are any; without one, TE-only settings are switched off, and that is said."""
+    world_size: int | None = Field(ge=1)
+    """Processes that the layout below is made for, and is checked for where no GPU is. null: those that run."""
+    tensor_model_parallel_size: int = Field(ge=1)
+    pipeline_model_parallel_size: int = Field(ge=1)
+    context_parallel_size: int = Field(ge=1)
+    expert_model_parallel_size: int = Field(ge=1)
+    expert_tensor_parallel_size: int = Field(ge=1)
+    sequence_parallel: bool
+    moe_token_dispatcher_type: Literal["allgather", "alltoall", "flex"]
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep", "ncclep"] | None
+    """Library behind the `flex` dispatcher."""
+    mixed_precision: str | None
+    """A precision of Bridge: `bf16_mixed`, or with FP8 `bf16_with_fp8_current_scaling_mixed`. null: float32."""
+    peft: MegatronPeft
+    start_from: Literal["weights", "state"]
+    """What is taken from `run.model`: its weights, with the steps counted from 0; or the whole state of a run that kept
+    its Megatron checkpoint (optimizer, schedule, step), which goes on."""
+    stop_at: int | None = Field(ge=1)
+    """End after this step, though the schedule goes on to `train.train_iters`. null: go to the end."""
+    keep_checkpoint: bool
+    """Put the last Megatron checkpoint into the artifact too, as `megatron/`."""
+    overrides: dict[str, Any]
+    """Fields of Bridge's ConfigContainer by section, such as `{ddp: {overlap_grad_reduce: false}}`."""
+
+    @model_validator(mode="after")
+    def dispatcher_has_a_backend(self) -> "MegatronBridgeEngine":
+        """A flex dispatcher needs its backend; another has none."""
+        if (self.moe_token_dispatcher_type == "flex") != (self.moe_flex_dispatcher_backend is not None):
+            raise ValueError(
+                "engine.moe_flex_dispatcher_backend goes with engine.moe_token_dispatcher_type=flex, and only with it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def sequence_parallel_needs_tensor_parallel(self) -> "MegatronBridgeEngine":
+        """Megatron switches it off silently where tensors are not split."""
+        if self.sequence_parallel and self.tensor_model_parallel_size == 1:
+            raise ValueError("engine.sequence_parallel needs engine.tensor_model_parallel_size above 1")
+        return self

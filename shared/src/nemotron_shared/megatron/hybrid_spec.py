@@ -1,0 +1,100 @@
+"""The layers of a hybrid (Mamba, attention, mixture of experts) from megatron-core's own torch modules.
+
+megatron-core describes hybrids with Transformer Engine's layers only. On a CPU a model provider takes this instead:
+
+    provider.hybrid_stack_spec = local_hybrid_stack_spec
+
+Norms stand before the layers instead of inside them; checkpoints and conversion know both forms. There are no
+layers for multi-token prediction. Import this after the stubs are installed (stubs.py).
+"""
+
+from functools import partial
+
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add  # ty: ignore[import-not-found]
+from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec  # ty: ignore[import-not-found]
+from megatron.core.models.hybrid.hybrid_block import (  # ty: ignore[import-not-found]
+    HybridStack,
+    HybridStackSubmodules,
+)
+from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules  # ty: ignore[import-not-found]
+from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules  # ty: ignore[import-not-found]
+from megatron.core.ssm.mlp_layer import MLPLayer  # ty: ignore[import-not-found]
+from megatron.core.tensor_parallel.layers import (  # ty: ignore[import-not-found]
+    ColumnParallelLinear,
+    RowParallelLinear,
+)
+from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubmodules  # ty: ignore[import-not-found]
+from megatron.core.transformer.dot_product_attention import DotProductAttention  # ty: ignore[import-not-found]
+from megatron.core.transformer.enums import AttnMaskType  # ty: ignore[import-not-found]
+from megatron.core.transformer.mlp import MLP, MLPSubmodules  # ty: ignore[import-not-found]
+from megatron.core.transformer.spec_utils import ModuleSpec  # ty: ignore[import-not-found]
+from megatron.core.transformer.torch_norm import WrappedTorchNorm  # ty: ignore[import-not-found]
+from megatron.core.transformer.transformer_layer import (  # ty: ignore[import-not-found]
+    MoETransformerLayer,
+    TransformerLayer,
+    TransformerLayerSubmodules,
+)
+
+
+def local_hybrid_stack_spec() -> ModuleSpec:
+    """A HybridStack without Transformer Engine."""
+    return ModuleSpec(
+        module=HybridStack,
+        submodules=HybridStackSubmodules(
+            mamba_layer=_mamba_layer(),
+            attention_layer=_attention_layer(),
+            moe_layer=_moe_layer(),
+            mlp_layer=_mlp_layer(),
+        ),
+    )
+
+
+def _mamba_layer() -> ModuleSpec:
+    projections = MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear)
+    return ModuleSpec(
+        module=MambaLayer,
+        submodules=MambaLayerSubmodules(
+            norm=WrappedTorchNorm,
+            mixer=ModuleSpec(module=MambaMixer, submodules=projections),
+            mamba_bda=get_bias_dropout_add,
+        ),
+    )
+
+
+def _attention_layer() -> ModuleSpec:
+    attention = ModuleSpec(
+        module=SelfAttention,
+        params={"attn_mask_type": AttnMaskType.causal},
+        submodules=SelfAttentionSubmodules(
+            linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention, linear_proj=RowParallelLinear
+        ),
+    )
+    return ModuleSpec(
+        module=TransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            input_layernorm=WrappedTorchNorm, self_attention=attention, self_attn_bda=get_bias_dropout_add
+        ),
+    )
+
+
+def _moe_layer() -> ModuleSpec:
+    # num_experts only says that there are experts; how many, the config says.
+    experts = get_moe_module_spec(use_te=False, num_experts=8, moe_grouped_gemm=False)
+    return ModuleSpec(
+        module=MoETransformerLayer,
+        submodules=TransformerLayerSubmodules(
+            pre_mlp_layernorm=WrappedTorchNorm, mlp=experts, mlp_bda=get_bias_dropout_add
+        ),
+    )
+
+
+def _mlp_layer() -> ModuleSpec:
+    linear = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+    return ModuleSpec(
+        module=MLPLayer,
+        submodules=TransformerLayerSubmodules(
+            pre_mlp_layernorm=WrappedTorchNorm,
+            mlp=partial(MLP.as_mlp_submodule, submodules=linear),
+            mlp_bda=get_bias_dropout_add,
+        ),
+    )

@@ -1,0 +1,24 @@
+"""Modules made in memory, for packages that only exist with a GPU."""
+
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+
+def add_module(name: str, version: str = "0.0.0", **members: Any) -> ModuleType:
+    """Put a module into `sys.modules` and into its parent, which must be there; what exists already stays.
+
+    `importlib.util.find_spec` finds it too: it looks like a package.
+    """
+    if name in sys.modules:
+        return sys.modules[name]
+    module = ModuleType(name)
+    module.__path__ = []
+    module.__spec__ = ModuleSpec(name, None, is_package=True)
+    module.__dict__.update(members, __version__=version)
+    sys.modules[name] = module
+    parent, _, own = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], own, module)
+    return module

@@ -1,0 +1,140 @@
+"""Which Megatron-Bridge is installed, and the few names that differ between its versions.
+
+Everything was tried with the pinned pair. The container of a recipe may bring an older Bridge (0.4 has the same
+recipes and the packed Parquet reader), where some modules and fields have other names; only this file knows them:
+
+    0.4                                                   0.6
+    data.datasets.packed_sequence.PackedSequenceSpecs     data.packing.config.PackedSequenceSpecs
+    training.config.FinetuningDatasetConfig               data.builders.GPTSFTDatasetConfig
+      packed_sequence_specs=specs                           offline_packing_specs=specs, enable_offline_packing=True
+
+No version takes arguments in the recipes of pretraining and fine-tuning, whatever NVIDIA's YAML passes to them.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from nemotron_shared.errors import UserError, did_you_mean
+
+TRIED = {"megatron-core": "0.19.2", "megatron-bridge": "0.6.2"}
+OLDEST_BRIDGE = (0, 4)  # the first with the Super recipes and the packed Parquet reader
+RECIPES = "megatron.bridge.recipes"
+INSTALL = "pip install 'nemotron-sft[megatron]' on Python 3.12, or use the container that the config names"
+PACKING_MODULES = ("megatron.bridge.data.packing.config", "megatron.bridge.data.datasets.packed_sequence")
+DATASET_CLASSES = (
+    ("megatron.bridge.data.builders", "GPTSFTDatasetConfig"),
+    ("megatron.bridge.training.config", "FinetuningDatasetConfig"),
+)
+
+
+def installed() -> dict[str, str]:
+    """Versions of the two packages.
+
+    Raises:
+        UserError: one is missing, or so old that it has not what the recipes need.
+    """
+    try:
+        found = {name: version(name) for name in TRIED}
+    except PackageNotFoundError as error:
+        raise UserError(f"engine 'megatron_bridge' needs the package '{error.name}'", INSTALL) from error
+    bridge = found["megatron-bridge"]
+    if tuple(int(part) for part in bridge.split(".")[:2]) < OLDEST_BRIDGE:
+        raise UserError(f"megatron-bridge {bridge} has no recipe for Nemotron 3 Super; 0.4 is the first", INSTALL)
+    return found
+
+
+def untried() -> str | None:
+    """A line for people where the installed pair is another than the one that was tried, else None."""
+    found = installed()
+    if found == TRIED:
+        return None
+    ours, theirs = (", ".join(f"{name} {pair[name]}" for name in TRIED) for pair in (TRIED, found))
+    return f"{theirs} is installed; this engine was tried with {ours}"
+
+
+def require_tried(what: str) -> None:
+    """Refuse other versions for `what`, such as the replacements that let a CPU run Megatron's loop.
+
+    Raises:
+        UserError: another pair is installed.
+    """
+    if line := untried():
+        raise UserError(f"{what}: {line}", INSTALL)
+
+
+def recipe_function(name: str) -> Callable[[], Any]:
+    """The recipe called `name`, a dotted path below `megatron.bridge.recipes`.
+
+    Raises:
+        UserError: there is no such module or function.
+    """
+    module_name, _, function_name = name.rpartition(".")
+    try:
+        module = importlib.import_module(f"{RECIPES}.{module_name}")
+    except ModuleNotFoundError as error:
+        if not f"{RECIPES}.{module_name}".startswith(error.name or "?"):
+            raise
+        raise UserError(f"engine.recipe: there is no module {error.name}", f"give a path below {RECIPES}") from error
+    known = [key for key in vars(module) if key.endswith("_config") and not key.startswith("_")]
+    if function_name not in known:
+        remedy = did_you_mean(function_name, known, f"there are: {', '.join(known)}")
+        raise UserError(f"engine.recipe: {RECIPES}.{module_name} has no recipe '{function_name}'", remedy)
+    return getattr(module, function_name)
+
+
+@contextmanager
+def hub_replaced_by(folder: Path) -> Generator[list[str]]:
+    """Inside the block, a recipe that would read a model's config from the hub reads `folder` (with a config.json).
+
+    Gives a list that fills with the hub names that were asked for; empty, the recipe describes its model itself.
+    """
+    from megatron.bridge import AutoBridge  # ty: ignore[unresolved-import]
+
+    asked: list[str] = []
+    load = AutoBridge.from_hf_pretrained
+
+    def from_folder(path: Any, **options: Any) -> Any:
+        asked.append(str(path))
+        return load(str(folder))
+
+    with patch.object(AutoBridge, "from_hf_pretrained", from_folder):
+        yield asked
+
+
+def packed_dataset(train: Path, valid: Path | None, pack_size: int, scratch: Path, **fields: Any) -> Any:
+    """Bridge's dataset config for packed Parquet files.
+
+    `scratch` is where Bridge may write; it would make a folder beside the data. `fields` go to the config as they
+    are. `dataset_root` only satisfies Bridge, which asks for a source even where the packed files are named.
+    """
+    specs = _first(PACKING_MODULES, "PackedSequenceSpecs")(
+        packed_sequence_size=pack_size,
+        packed_train_data_path=str(train),
+        packed_val_data_path=None if valid is None else str(valid),
+        packed_metadata_path=str(scratch / "packs.json"),
+    )
+    config = next(filter(None, (_find(module, name) for module, name in DATASET_CLASSES)))
+    fields |= {"seq_length": pack_size, "dataset_root": train.parent, "do_validation": valid is not None}
+    if "offline_packing_specs" in inspect.signature(config).parameters:
+        return config(**fields, enable_offline_packing=True, offline_packing_specs=specs)
+    return config(**fields, packed_sequence_specs=specs)
+
+
+def _first(modules: tuple[str, ...], name: str) -> Any:
+    found = next(filter(None, (_find(module, name) for module in modules)), None)
+    if found is None:
+        raise UserError(f"this Megatron-Bridge has no {name} in {' or '.join(modules)}", INSTALL)
+    return found
+
+
+def _find(module: str, name: str) -> Any:
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError:
+        return None

@@ -1,0 +1,105 @@
+"""What can be done with a NeMo-RL config without a GPU. Run by NeMo-RL's own interpreter, never imported by ours.
+
+    python rehearse.py --gpus                                     {"gpus": 8, "where": "this machine"}
+    python rehearse.py --config nemo_rl.yaml --algorithm grpo     {"train_rows": 98, "longest": 21, ...}
+
+The last line of stdout is the answer as JSON. It uses only what is in NeMo-RL's environment.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+LOOKED_AT = 256
+"""Rows that are sent through the processor; the others are only counted."""
+
+
+def main() -> None:
+    """Answer one question."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gpus", action="store_true")
+    parser.add_argument("--config", type=Path)
+    parser.add_argument("--algorithm", choices=["grpo", "sft"])
+    parser.add_argument("--script", type=Path)
+    arguments = parser.parse_args()
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    answer = count_gpus() if arguments.gpus else rehearse(arguments.config, arguments.algorithm, arguments.script)
+    print(json.dumps(answer))
+
+
+def count_gpus() -> dict[str, Any]:
+    """GPUs of the Ray cluster that a driver here would join, else of this machine."""
+    if os.environ.get("RAY_ADDRESS") or Path("/tmp/ray/ray_current_cluster").is_file():
+        import ray
+
+        try:
+            ray.init(address="auto", log_to_driver=False)
+            return {"gpus": int(ray.cluster_resources().get("GPU", 0)), "where": "the Ray cluster"}
+        except ConnectionError:
+            pass  # what an ended cluster left behind; the driver starts one of its own then
+    import torch
+
+    return {"gpus": torch.cuda.device_count(), "where": "this machine"}
+
+
+def rehearse(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
+    """Config, tokenizer and data as the driver would read them."""
+    import yaml
+    from nemo_rl.algorithms.utils import get_tokenizer  # ty: ignore[import-not-found]
+
+    judged, config = accepted(yaml.safe_load(file.read_text(encoding="utf-8")), algorithm)
+    tokenizer = get_tokenizer(config["policy"]["tokenizer"])
+    if algorithm == "grpo":
+        from nemo_rl.models.generation import configure_generation_config  # ty: ignore[import-not-found]
+
+        configure_generation_config(config["policy"]["generation"], tokenizer)
+    train, valid = data_sets(config, algorithm, script, tokenizer)
+    looked_at = [train[index] for index in range(min(len(train), LOOKED_AT))]
+    lengths = [sum(len(message["token_ids"]) for message in row["message_log"]) for row in looked_at]
+    return {
+        "judged": judged,
+        "train_rows": len(train),
+        "valid_rows": 0 if valid is None else len(valid),
+        "looked_at": len(looked_at),
+        "longest": max(lengths),
+    }
+
+
+def accepted(values: dict[str, Any], algorithm: str) -> tuple[bool, dict[str, Any]]:
+    """Whether NeMo-RL's own MasterConfig judged the config, and the config then. An older one is only a hint of types
+    and judges nothing, nor does the program that uses it."""
+    kind = importlib.import_module(f"nemo_rl.algorithms.{algorithm}").MasterConfig
+    if not hasattr(kind, "model_validate"):
+        return False, values
+    judged = kind(**values)
+    return True, {**values, **{name: getattr(judged, name) for name in ("policy", "data")}}
+
+
+def data_sets(config: dict[str, Any], algorithm: str, script: Path, tokenizer: Any) -> tuple[Any, Any]:
+    """Training and validation set, made by the functions that the driver itself calls."""
+    if algorithm == "sft":
+        return program(script).setup_data(tokenizer, config["data"])
+    if "train_jsonl_fpath" in config["data"]:
+        read = program(script).setup_single_nemo_gym_dataset
+        train, valid = (config["data"][f"{split}_jsonl_fpath"] for split in ("train", "validation"))
+        return read(train, tokenizer), None if valid is None else read(valid, tokenizer)
+    from nemo_rl.data.utils import setup_response_data  # ty: ignore[import-not-found]
+
+    return setup_response_data(tokenizer, config["data"], env_configs=None)
+
+
+def program(script: Path) -> Any:
+    """A program of `examples` as a module."""
+    specification = importlib.util.spec_from_file_location("nemo_rl_program", script)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    main()

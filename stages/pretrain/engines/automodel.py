@@ -1,0 +1,26 @@
+"""Pretrain with NeMo Automodel, from random weights or on from a model, on rows cut from the shuffled documents."""
+
+from nemotron_shared.automodel.loop import train_with_automodel
+from nemotron_shared.data.indexed_dataset import read_blend
+from nemotron_shared.errors import UserError
+from nemotron_shared.modeling.build import require_same_tokenizer
+from nemotron_shared.runtime.step import Outcome, Task
+
+
+def train(task: Task) -> Outcome:
+    """Train on every token.
+
+    Raises:
+        UserError: the config asks for chats, which pretraining does not read, or the tokenizers differ.
+    """
+    config, data, base = task.config, task.input("data"), task.inputs["model"]
+    if config.engine.data == "chat":
+        raise UserError("engine.data=chat: pretraining reads documents", "set engine.data=packed, or use the sft stage")
+    if base is not None:
+        require_same_tokenizer(data.path / "tokenizer", base.path)
+    blend = data.path / "blend.json"
+    valid = blend if read_blend(blend).get("valid") else None
+    if valid is None:
+        task.run.say("the valid split is empty: no validation")
+    tokens = config.train.global_batch_size * config.train.seq_length
+    return train_with_automodel(task, "documents", blend, valid, lambda step: step * tokens)

@@ -1,0 +1,149 @@
+"""Megatron-Bridge itself builds and accepts the pretraining recipes, at the number of processes each is made for."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from megatron_support import RECIPES, config_of, model_for, prepared, task_of
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.step import Task
+
+pytestmark = pytest.mark.megatron
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    from nemotron_shared.megatron.stubs import install_stubs
+
+    artifact = prepared("pretrain", tmp_path_factory.mktemp("data") / "home")
+    install_stubs()
+    return artifact
+
+
+def task(name: str, folder: Path, data: Artifact, *overrides: str) -> Task:
+    return task_of("pretrain", name, folder, data, *overrides, model=model_for("pretrain", name, folder, data))
+
+
+def build(name: str, folder: Path, data: Artifact, *overrides: str, world_size: int | None = None) -> Any:
+    from nemotron_shared.megatron.translate import build_config
+
+    return build_config(task(name, folder, data, *overrides), world_size=world_size or RECIPES["pretrain"][name])
+
+
+@pytest.mark.parametrize("name", RECIPES["pretrain"])
+def test_bridge_accepts_a_recipe_at_its_number_of_processes(name: str, tmp_path: Path, data: Artifact) -> None:
+    ours = config_of("pretrain", name)
+    container = build(name, tmp_path, data)
+    model = container.model
+    assert container.train.train_iters == (ours.engine.stop_at or ours.train.train_iters)
+    assert container.train.global_batch_size == ours.train.global_batch_size
+    assert container.dataset.seq_length == model.seq_length == ours.train.seq_length
+    assert model.expert_model_parallel_size == ours.engine.expert_model_parallel_size
+    assert (container.optimizer.lr, container.optimizer.min_lr) == (ours.optimizer.lr, ours.optimizer.min_lr)
+    assert container.mixed_precision.bf16
+    assert not container.mixed_precision.grad_reduce_in_fp32
+    assert (model.moe_shared_expert_intermediate_size, model.moe_router_force_load_balancing) in {
+        (5376, False),
+        (3712, False),
+    }
+
+
+@pytest.mark.parametrize(("name", "steps"), [("super3_phase1", 794723), ("super3_phase2", 993404)])
+def test_the_schedule_of_super_is_the_published_one(name: str, steps: int, tmp_path: Path, data: Artifact) -> None:
+    container = build(name, tmp_path, data)
+    scheduler = container.scheduler
+    assert (scheduler.lr_decay_style, scheduler.lr_wsd_decay_style) == ("WSD", "minus_sqrt")
+    assert (scheduler.lr_warmup_iters, scheduler.lr_decay_iters) == (7949, 992411)
+    assert (scheduler.lr_wsd_decay_iters, scheduler.override_opt_param_scheduler) == (198682, True)
+    assert container.train.train_iters == steps
+    model = container.model
+    assert (model.mtp_num_layers, model.mtp_loss_scaling_factor, model.mtp_use_repeated_layer) == (2, 0.3, True)
+    assert (model.num_moe_experts, model.moe_router_topk, model.moe_latent_size) == (512, 22, 1024)
+
+
+def test_the_second_phase_loads_the_state_of_the_first(tmp_path: Path, data: Artifact) -> None:
+    container = build("super3_phase2", tmp_path, data)
+    assert container.checkpoint.load == str(tmp_path / "model-super3_phase2" / "megatron")
+    assert container.checkpoint.pretrained_checkpoint is None
+    assert container.checkpoint.save != container.checkpoint.load
+    assert container.checkpoint.load == str(tmp_path / "model-super3_phase2" / "megatron")
+
+
+def test_a_state_that_was_not_kept_is_missed_before_anything_runs(tmp_path: Path, data: Artifact) -> None:
+    prepared_task = task("super3_phase2", tmp_path, data)
+    shutil.rmtree(prepared_task.input("model").path / "megatron")
+    from nemotron_shared.megatron.translate import build_config
+
+    with pytest.raises(UserError, match=r"engine\.start_from=state: .* holds no Megatron checkpoint"):
+        build_config(prepared_task, world_size=64)
+
+
+def test_a_run_that_has_a_checkpoint_goes_on_from_its_own(tmp_path: Path, data: Artifact) -> None:
+    from nemotron_shared.megatron.translate import CHECKPOINT_MARK, build_config
+
+    started = task("super3_phase2", tmp_path, data)
+    own = started.run.checkpoints / "megatron"
+    own.mkdir(parents=True)
+    (own / CHECKPOINT_MARK).touch()
+    assert build_config(started, world_size=64).checkpoint.load == str(own)
+
+
+def test_long_context_starts_from_weights_at_a_constant_rate(tmp_path: Path, data: Artifact) -> None:
+    container = build("super3_long_context", tmp_path, data)
+    assert (container.scheduler.lr_decay_style, container.scheduler.lr_warmup_iters) == ("constant", 0)
+    assert container.model.context_parallel_size == 64
+    assert container.checkpoint.pretrained_checkpoint == str(tmp_path / "model-super3_long_context" / "megatron")
+
+
+def test_the_architecture_is_ours_where_a_recipe_describes_its_model_itself(tmp_path: Path, data: Artifact) -> None:
+    """Nano's pretraining recipe asks no hub; `model` must not be ignored because of that."""
+    assert build("nano3", tmp_path / "a", data).model.hidden_size == 2688
+    changed = build("nano3", tmp_path / "b", data, "+model.overrides.hidden_size=2048").model
+    assert (changed.hidden_size, changed.num_layers, changed.vocab_size) == (2048, 52, 512)
+
+
+@pytest.mark.parametrize("name", RECIPES["pretrain"])
+def test_bridge_refuses_a_recipe_at_an_impossible_number(name: str, tmp_path: Path, data: Artifact) -> None:
+    with pytest.raises(UserError, match=r"Megatron-Bridge refuses the configuration: .*divisible"):
+        build(name, tmp_path, data, world_size=3)
+
+
+@pytest.mark.parametrize("name", RECIPES["pretrain"])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("scheduler.lr_decay_iter=3", "SchedulerConfig has no field 'lr_decay_iter'\n  did you mean 'lr_decay_iters'?"),
+        ("model.mtp_loss_scaling_factor=high", "engine.overrides.model.mtp_loss_scaling_factor: 'high' is not"),
+        ("model.num_attention_heads=null", "engine.overrides.model.num_attention_heads: None is not int"),
+        ("dataset=7", "engine.overrides.dataset: GPTDatasetConfig is a section, not 7"),
+        ("optimizer.lr=1.0", "one of our own settings decides this\n  set optimizer.lr"),
+    ],
+)
+def test_a_wrong_override_is_our_error(name: str, override: str, message: str, tmp_path: Path, data: Artifact) -> None:
+    with pytest.raises(UserError) as caught:
+        build(name, tmp_path, data, f"++engine.overrides.{override}")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("command line: engine.overrides.")
+
+
+@pytest.mark.parametrize("name", RECIPES["pretrain"])
+def test_a_right_override_wins_over_the_recipe(name: str, tmp_path: Path, data: Artifact) -> None:
+    container = build(name, tmp_path, data, "++engine.overrides.model.moe_aux_loss_coeff=0.5")
+    assert container.model.moe_aux_loss_coeff == 0.5
+
+
+def test_a_tiny_model_has_every_setting_of_ours(tmp_path: Path, data: Artifact) -> None:
+    from nemotron_shared.megatron.translate import build_config
+
+    tiny = task_of("pretrain", "tiny", tmp_path, data, "engine=megatron_bridge")
+    container = build_config(tiny)
+    model, scheduler = container.model, container.scheduler
+    assert (model.hybrid_layer_pattern, model.hidden_size, model.num_moe_experts) == ("MEM*EME", 64, 8)
+    assert (scheduler.lr_decay_style, scheduler.lr_wsd_decay_iters, scheduler.lr_decay_iters) == ("WSD", 300, 900)
+    assert (container.train.micro_batch_size, container.train.global_batch_size) == (8, 8)
+    assert (container.validation.eval_interval, container.validation.eval_iters) == (300, 8)
+    assert container.mixed_precision.fp32
+    assert container.peft is None

@@ -1,0 +1,145 @@
+"""Engine `megatron_bridge` trains the tiny hybrid on a CPU through Bridge's own loop, as a user would run it.
+
+Each run is a process of its own: faking `torch.cuda` changes the process, and a stop needs one to stop.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+pytestmark = [pytest.mark.megatron, pytest.mark.slow]
+REPOSITORY = Path(__file__).resolve().parents[4]
+PATIENCE = 600
+STEPS = 6
+SMALL = [
+    "data_prep.world_documents=600", f"train.train_iters={STEPS}", "train.eval_interval=4", "train.eval_rows=8",
+    "checkpoint.save_interval=4", "logger.log_interval=1", "run.seed=7",
+]  # fmt: skip
+
+
+def command(stage: str, *settings: str, processes: int = 1) -> list[str]:
+    script = str(REPOSITORY / "stages" / stage / "train.py")
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"] if processes > 1 else []
+    return [sys.executable, *start, script, "-c", "tiny", *settings]
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {**os.environ, "NEMOTRON_HOME": str(home), "OMP_NUM_THREADS": "1"}
+
+
+def run(home: Path, line: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(line, env=environment(home), capture_output=True, text=True, timeout=PATIENCE)
+
+
+def train(home: Path, *settings: str, processes: int = 1) -> Path:
+    """The folder of the published model."""
+    done = run(home, command("pretrain", "engine=megatron_bridge", *SMALL, *settings, "--json", processes=processes))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return Path(json.loads(done.stdout)["path"])
+
+
+def interrupt(home: Path, after: int, number: signal.Signals) -> tuple[int, str]:
+    """Exit code and messages of a run that gets a signal once it has shown a step."""
+    line = command("pretrain", "engine=megatron_bridge", *SMALL)
+    process = subprocess.Popen(line, env=environment(home), stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    seen = ""
+    for said in process.stderr:
+        seen += said
+        if f"step {after}/{STEPS}" in said:
+            process.send_signal(number)
+    return process.wait(timeout=PATIENCE), seen
+
+
+def figures(model: Path) -> list[dict[str, float]]:
+    """metrics.jsonl without the figures that are times."""
+    entries = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in entry.items() if "second" not in k} for entry in entries]
+
+
+def weight_names(model: Path) -> set[str]:
+    with safe_open(model / "model.safetensors", framework="pt") as weights:
+        return set(weights.keys())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A home with data and a model that was trained without a stop."""
+    home = tmp_path_factory.mktemp("whole")
+    return home, train(home, "engine.keep_checkpoint=true")
+
+
+@pytest.fixture
+def prepared(finished: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A home with the same data and no model."""
+    data = Path("artifacts") / "super3-pretrain-data"
+    shutil.copytree(finished[0] / data, tmp_path / data)
+    return tmp_path
+
+
+def test_the_loss_falls_and_the_checkpoint_is_kept(finished: tuple[Path, Path]) -> None:
+    losses = [entry["loss"] for entry in figures(finished[1]) if "loss" in entry]
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] - 0.5
+    assert [entry["step"] for entry in figures(finished[1]) if "valid_loss" in entry] == [4, STEPS]
+    assert (finished[1] / "megatron" / f"iter_{STEPS:07d}" / ".metadata").is_file()
+    assert (finished[1] / "megatron" / "latest_checkpointed_iteration.txt").read_text().strip() == str(STEPS)
+
+
+def test_the_model_is_one_that_transformers_loads(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    from nemotron_shared.modeling.build import load_model, random_like, save_model
+
+    engine = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
+    model = load_model(finished[1], engine)
+    save_model(random_like(finished[1], 1, engine), finished[1], tmp_path)
+    assert weight_names(tmp_path) == weight_names(finished[1])
+    assert model.config.time_step_min == 0
+    assert (finished[1] / "chat_template.jinja").is_file()
+
+
+def test_stopped_and_killed_it_goes_on_with_the_same_losses(finished: tuple[Path, Path], prepared: Path) -> None:
+    code, said = interrupt(prepared, 2, signal.SIGTERM)
+    assert code == 130, said[-3000:]
+    assert "stopped after step 3" in said
+    code, said = interrupt(prepared, 5, signal.SIGKILL)
+    assert code == -signal.SIGKILL, said[-3000:]
+    assert "continuing from step 3" in said
+    model = train(prepared, "engine.keep_checkpoint=false")
+    assert figures(model) == figures(finished[1])
+    assert (model / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
+
+
+def test_two_processes_train_like_one(finished: tuple[Path, Path], prepared: Path) -> None:
+    """Validation is left out: Bridge's loader draws its rows by process."""
+    alone, together = (
+        [entry for entry in figures(model) if "loss" in entry] for model in (finished[1], train(prepared, processes=2))
+    )
+    for one, two in zip(alone, together, strict=True):
+        assert two == pytest.approx(one, rel=1e-5)
+
+
+def test_training_starts_from_a_model(finished: tuple[Path, Path], prepared: Path) -> None:
+    """The learning rate of the first step is 0: every weight comes out as it went in."""
+    from safetensors.torch import load_file
+
+    model = train(prepared, f"run.model={finished[1]}", "train.train_iters=1", "train.eval_interval=1")
+    before, after = (load_file(folder / "model.safetensors") for folder in (finished[1], model))
+    changed = {name for name in before if not before[name].equal(after[name])}
+    assert all(name.endswith("e_score_correction_bias") for name in changed)  # a step corrects the routing
+    losses = [entry["loss"] for entry in figures(finished[1]) if "loss" in entry]
+    assert figures(model)[0]["loss"] < losses[0] - 0.5
+
+
+def test_the_next_stage_starts_from_the_result(finished: tuple[Path, Path]) -> None:
+    settings = ["train.train_iters=2", "train.eval_interval=2", f"run.model={finished[1]}"]
+    done = run(finished[0], command("sft", *settings, "data_prep.world_chats=300", "--json"))
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -1,0 +1,125 @@
+"""Reinforce with NeMo-RL's GRPO: rollouts by vLLM, training by Megatron or DTensor, all of it on Ray.
+
+Nothing of NeMo-RL, torch or Ray is imported here; the checkout's own program is started with a config that we write.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.data.tokenizer_folder import provide_tokenizer
+from nemotron_shared.errors import UserError
+from nemotron_shared.nemo_rl.training import check_config, train_with_nemo_rl
+from nemotron_shared.nemo_rl.training import render as nemo_rl_config
+from nemotron_shared.nemo_rl.translate import Places, placeholders, run_places
+from nemotron_shared.runtime.step import Outcome, Task
+
+ALGORITHM = "grpo"
+
+
+def check(config: Any) -> None:
+    """What can be judged before any work; raises UserError."""
+    own_data = config.engine.environment == "base"
+    if own_data and config.run.data is not None:
+        raise UserError(
+            f"engine.environment: base takes the data set that engine.base names, and run.data is {config.run.data}",
+            "set run.data=null, or engine.environment=math or nemo_gym",
+        )
+    if not own_data and config.run.data is None:
+        raise UserError("run.data: null, but engine.environment needs our rows", "name a data artifact in run.data")
+    check_config(config, ALGORITHM, places_without_run(config))
+
+
+def render(config: Any, model: str | None) -> str:
+    """NeMo-RL's config, for people."""
+    return nemo_rl_config(config, ALGORITHM, places_without_run(config, model))
+
+
+def places_without_run(config: Any, model: str | None = None) -> Places:
+    """Names instead of paths, where no run has begun."""
+    ours = config.engine.environment != "base"
+    return placeholders(model, train=ours, valid=ours)
+
+
+def train(task: Task) -> Outcome:
+    """Follow what did better than its group, as NeMo-RL's environment judges it."""
+    environment = task.config.engine.environment
+    task.run.say(f"rewards come from NeMo-RL's environment '{environment}'; the section `rewards` is for engine trl")
+    return train_with_nemo_rl(task, ALGORITHM, places(task), environment=environment)
+
+
+def places(task: Task) -> Places:
+    """Model, rows and folders of this run; raises UserError for a row that NeMo-RL could not use."""
+    data = task.inputs["data"]
+    train = valid = None
+    if data is not None:
+        train, valid = data.path / "train.jsonl", data.path / "val.jsonl"
+        valid = valid if valid.is_file() else None
+        require_rows([file for file in (train, valid) if file], task.config.engine.environment)
+    return run_places(task.run, model_folder(task), train, valid)
+
+
+def model_folder(task: Task) -> Path:
+    """The folder of the instruct model, or of random weights where the config allows it."""
+    config, base = task.config, task.inputs["model"]
+    if base is not None:
+        return base.path.resolve()
+    folder = task.run.directory.resolve() / "random_model"
+    provide_tokenizer(config.model.tokenizer, folder)
+    if not config.engine.stop_before_training and not (folder / "config.json").is_file():
+        _save_random_model(config, folder)
+    return folder
+
+
+def _save_random_model(config: Any, folder: Path) -> None:
+    from nemotron_shared.config.schema import LocalEngine
+    from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
+
+    engine = LocalEngine(
+        device="cpu",
+        dtype="float32",
+        attn_implementation="sdpa",
+        gradient_checkpointing=False,
+        allow_reference_kernels=False,
+    )
+    save_model(random_model(config.model, load_tokenizer(folder), config.run.seed, engine), folder, folder)
+
+
+def require_rows(files: list[Path], environment: str) -> None:
+    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later.
+
+    Raises:
+        UserError: naming the file and the line.
+    """
+    for file in files:
+        with file.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                wrong = row_fault(_parsed(file, number, line), environment)
+                if wrong:
+                    remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
+                    raise UserError(f"{file}:{number}: {wrong}", remedy if environment == "math" else None)
+
+
+def row_fault(row: dict[str, Any], environment: str) -> str | None:
+    """What an environment cannot use in a row."""
+    turns = (row.get("responses_create_params") or {}).get("input")
+    if environment == "nemo_gym":
+        agent = row.get("agent_ref") or {}
+        whole = turns and agent.get("type") and agent.get("name")
+        return None if whole else "no responses_create_params.input, or agent_ref without type and name"
+    if not isinstance(row.get("question"), str) or not isinstance(row.get("expected_answer"), str):
+        return "no question or no expected_answer, which the math environment reads"
+    alone = [{"role": "user", "content": row["question"]}]
+    if turns is not None and turns != alone:
+        return "the prompt has more turns than the question, and the math environment would leave them out"
+    return None
+
+
+def _parsed(file: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}:{number}: damaged row ({error})", "prepare the data again with --force") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{file}:{number}: damaged row (no object)", "prepare the data again with --force")
+    return row

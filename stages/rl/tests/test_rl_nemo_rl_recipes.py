@@ -1,0 +1,167 @@
+"""The recipes that run on NeMo-RL: they say what NeMo-RL's own configs say, and a slip in one is found."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.references import resolve
+from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError
+from nemotron_shared.nemo_rl.compose import at, has, leaves, resolved, with_variables
+from nemotron_shared.nemo_rl.table import load_table
+from nemotron_shared.nemo_rl.training import check_config
+from stages.rl.engines import nemo_rl
+from stages.rl.schema import RLConfig
+
+CONFIG = Path(nemo_rl.__file__).parents[1] / "config"
+RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "nano3", "super49b"]
+ALLOWED = "engine.allow_experimental=true"
+OURS = {
+    "policy.model_name",
+    "policy.tokenizer.name",
+    "checkpointing.checkpoint_dir",
+    "logger.log_dir",
+    "logger.tensorboard_enabled",
+    "logger.wandb_enabled",
+    "data.train.data_path",
+    "data.validation.data_path",
+    "data.train_jsonl_fpath",
+    "data.validation_jsonl_fpath",
+    "env.nemo_gym.swe_agents_train.responses_api_agents.swe_agents.dataset_path",
+    "env.nemo_gym.swe_agents_val.responses_api_agents.swe_agents.dataset_path",
+}
+"""What a run of ours decides in every recipe: places, and where figures go."""
+MEANT = {
+    "super3_rlvr": {"checkpointing.metric_name"},  # upstream names a validation metric and never validates
+    "nano3": {"policy.generation.vllm_cfg.async_engine"},  # upstream's false is refused by its own program
+    # upstream's val:reward is no metric that GRPO logs; a checkpoint must hold a whole model to be published
+    "super49b": {"checkpointing.metric_name", "checkpointing.save_consolidated"},
+}
+
+
+def config_of(recipe: str, *overrides: str) -> RLConfig:
+    composed = compose(CONFIG, recipe, [ALLOWED, *overrides])
+    return validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
+
+
+def built(recipe: str, *overrides: str) -> dict[str, Any]:
+    config = config_of(recipe, *overrides)
+    return check_config(config, "grpo", nemo_rl.places_without_run(config))
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    keys = set(leaves(one)) | set(leaves(other))
+    return {key for key in keys if has(one, key) != has(other, key) or at(one, key) != at(other, key)}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_passes_our_checks_and_differs_from_nemo_rls_own_only_where_it_means_to(recipe: str) -> None:
+    config = config_of(recipe)
+    nemo_rl.check(config)
+    base = load_table(config.engine.version).bases[config.engine.base].values
+    theirs = resolved(OmegaConf.create(with_variables(base, complete=False)))
+    assert differences(built(recipe), theirs) - OURS == MEANT.get(recipe, set())
+
+
+def test_every_yaml_that_names_the_engine_is_in_the_list() -> None:
+    names = {
+        path.stem for path in CONFIG.glob("*.yaml") if compose(CONFIG, path.stem, []).tree.engine.name == "nemo_rl"
+    }
+    assert names == set(RECIPES)
+
+
+def test_nano3_runs_on_the_newer_version_with_its_own_data_keys() -> None:
+    old, new = built("nano3"), built("nano3", "engine.version=v0.7.0")
+    assert old["data"]["train_jsonl_fpath"] == "<train.jsonl>"
+    assert "train" not in old["data"]
+    assert new["data"]["train"] == {"data_path": "<train.jsonl>"}
+    assert "train_jsonl_fpath" not in new["data"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_slip_in_any_recipe_is_found_and_named(recipe: str) -> None:
+    with pytest.raises(UserError, match=r"command line: engine\.overrides\.policy\.precison: .*no such key") as caught:
+        config_of(recipe, "++engine.overrides.policy.precison=bfloat16")
+    assert "did you mean 'precision'?" in str(caught.value)
+    with pytest.raises(UserError, match=r"engine\.overrides\.cluster\.segment_size: must be int or null|no such key"):
+        config_of(recipe, "++engine.overrides.cluster.segment_size=many")
+    with pytest.raises(UserError, match="must be int, not str"):
+        config_of(recipe, "++engine.overrides.policy.generation_batch_size=many")
+
+
+def test_a_slip_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
+    text = "defaults:\n  - super3\n  - _self_\n\nengine:\n  overrides:\n    grpo:\n      max_rolout_turns: 2\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    composed = compose(CONFIG, str(tmp_path / "mine.yaml"), [])
+    with pytest.raises(UserError, match=r"^mine\.yaml:8: engine\.overrides\.grpo\.max_rolout_turns: ") as caught:
+        validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
+    assert "did you mean 'max_rollout_turns'?" in str(caught.value)
+
+
+def test_a_key_that_nemo_rl_carries_but_never_reads_is_refused() -> None:
+    with pytest.raises(UserError, match="no such key"):
+        config_of("super3", "++engine.overrides.grpo.num_val_generations_per_prompt=4")
+    with pytest.raises(UserError, match="no such key"):
+        config_of("super49b", "++engine.overrides.checkpointing.load_path=step_40")
+
+
+GENERATION = "++engine.overrides.policy.generation.vllm_cfg"
+BATCH = "++engine.overrides.policy.train_global_batch_size"
+WRONG = [
+    (
+        "super3",
+        f"{BATCH}=1000",
+        "no multiple of policy.train_global_batch_size",
+    ),
+    ("super3", "engine.num_nodes=3", "24 GPUs that train are no multiple of 16"),
+    ("super3_rlvr", "engine.num_nodes=144", "no GPU is left to train"),
+    ("super3", f"{GENERATION}.tensor_parallel_size=3", "no multiple of 3"),
+    (
+        "super3",
+        f"{GENERATION}.async_engine=false",
+        "NeMo-Gym needs .*async_engine: true",
+    ),
+    ("super3", f"{GENERATION}.expose_http_server=false", "expose_http_server: true"),
+    ("super3", "++engine.overrides.env.nemo_gym.config_paths=[a.yaml]", "lacks .*vllm_model_for_training"),
+    ("super3", "grpo.max_new_tokens=60000", "more than engine.max_total_sequence_length"),
+    ("super3", "train.micro_batch_size=3", "not a multiple of train.micro_batch_size|no multiple of 3 x"),
+    ("super3", "train.train_iters=5", "checkpoint.save_interval 10 is more than train.train_iters 5"),
+    ("super3", "scheduler.lr_decay_style=WSD", "NeMo-RL has no WSD"),
+    ("super3", "++engine.overrides.grpo.seed=1", "decided by a section of our own"),
+    ("super3", "engine.environment=base", "set run.data=null"),
+    ("super3_rlhf", "grpo.num_generations_per_prompt=8", "genrm_compare compares"),
+    ("super3_rlvr", f"{BATCH}=1024", "force_on_policy_ratio needs"),
+    ("nano3", "engine.environment=math", "not available with engine.version nano-v3"),
+    ("super49b", "engine.allow_experimental=false", "#1571"),
+    ("super49b", "++engine.overrides.policy.dtensor_cfg.custom_parallel_plan=my.plan", "code from outside"),
+    ("super49b", "engine.base=examples/configs/sft.yaml", "a config of sft"),
+    ("super49b", "++engine.overrides.checkpointing.metric_name=loss", "must begin with 'val:' or 'train:'"),
+    ("tiny", "++engine.overrides.env.math.math_verify_impl=none", "every reward would be 0"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "override", "message"), WRONG)
+def test_what_cannot_work_together_is_refused_before_any_gpu(recipe: str, override: str, message: str) -> None:
+    engine = ["engine=nemo_rl"] if recipe == "tiny" else []
+    with pytest.raises(UserError, match=message):
+        nemo_rl.check(config_of(recipe, *engine, override))
+
+
+def test_the_math_environment_always_has_a_verifier() -> None:
+    assert built("tiny", "engine=nemo_rl")["env"]["math"]["math_verify_impl"] == "hf_math_verify"
+
+
+def test_torchrun_with_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(UserError, match="one driver, and here are 8 processes"):
+        nemo_rl.check(config_of("super3"))
+
+
+def test_a_value_of_ours_reaches_what_nemo_rl_derives_from_it() -> None:
+    values = built("super3", "engine.max_total_sequence_length=32768", "grpo.max_new_tokens=16384")
+    assert values["policy"]["sequence_packing"]["train_mb_tokens"] == 32768
+    assert values["policy"]["generation"]["vllm_cfg"]["max_model_len"] == 32768
+    assert values["policy"]["generation"]["max_new_tokens"] == 16384

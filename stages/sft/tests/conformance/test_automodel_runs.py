@@ -1,0 +1,203 @@
+"""Whole runs of the engine automodel, each in processes of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[4]
+SHORT = ("-c", "tiny", "engine=automodel", "train.train_iters=8", "train.eval_interval=4", "train.eval_rows=8",
+         "checkpoint.save_interval=4", "data_prep.world_chats=400", "logger.tensorboard=false")  # fmt: skip
+CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
+pytestmark = [pytest.mark.automodel, pytest.mark.slow]
+
+
+def command(*overrides: str, processes: int = 1) -> list[str]:
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes > 1 else []
+    return [sys.executable, *launcher, str(ROOT / "stages" / "sft" / "train.py"), *SHORT, *overrides]
+
+
+def environment(home: Path) -> dict[str, str]:
+    return os.environ | {"NEMOTRON_HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def run(home: Path, *overrides: str, processes: int = 1, ok: bool = True) -> str:
+    """What a run says."""
+    words = command(*overrides, processes=processes)
+    done = subprocess.run(words, cwd=home, env=environment(home), capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == ok, done.stdout + done.stderr
+    return done.stderr
+
+
+def figures(home: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl of the newest model, without timings."""
+    folder = newest(home)
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timings = ("seconds", "tokens_per_second")
+    return [{key: value for key, value in entry.items() if key not in timings} for entry in entries]
+
+
+def newest(home: Path) -> Path:
+    folders = (home / "artifacts" / "super3-sft-model").glob("v*")
+    return max(folders, key=lambda path: int(path.name[1:]))
+
+
+def losses(home: Path, name: str = "loss") -> list[float]:
+    return [entry[name] for entry in figures(home) if name in entry]
+
+
+def weights(home: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return {name: value for file in newest(home).glob("*.safetensors") for name, value in load_file(file).items()}
+
+
+@pytest.fixture(scope="module")
+def lora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of an uninterrupted run with adapters on one process."""
+    home = tmp_path_factory.mktemp("lora")
+    (home / "said").write_text(run(home))
+    return home
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of an uninterrupted run over all weights on one process."""
+    home = tmp_path_factory.mktemp("full")
+    run(home, "engine.peft=null")
+    return home
+
+
+def test_the_shim_and_the_trained_share_are_announced(lora: Path) -> None:
+    said = (lora / "said").read_text()
+    assert "torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels" in said
+    assert "trained: 23,744 of 329,672 parameters (7.20%)" in said
+    assert "never received a gradient" not in said
+    assert losses(lora)[-1] < losses(lora)[0]
+
+
+def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> None:
+    from peft import PeftModel
+
+    from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model
+
+    folder = newest(lora)
+    merged = load_model(folder, CHOICES).eval()
+    section = SimpleNamespace(architecture="tiny", overrides={})
+    base = random_model(section, load_tokenizer(folder), 1234, CHOICES).eval()  # ty: ignore[invalid-argument-type]
+    adapted = json.loads((folder / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    for name, value in base.state_dict().items():
+        changed = not torch.equal(value, merged.state_dict()[name])
+        assert changed == (name.removesuffix(".weight") in adapted), name
+    assert not any(name.endswith("mixer.out_proj") for name in adapted)
+    ids = torch.arange(6, 46).view(2, 20)
+    with torch.no_grad():
+        beside = PeftModel.from_pretrained(base, str(folder / "adapter")).eval()(ids, use_cache=False).logits
+        assert torch.allclose(beside, merged(ids, use_cache=False).logits, atol=1e-5)
+
+
+def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path) -> None:
+    from nemotron_shared.data.packed import read_packed
+    from nemotron_shared.modeling.build import load_model
+    from nemotron_shared.training.packed_rows import PackedCollator, PackedRows
+
+    data = read_packed(lora / "artifacts" / "super3-sft-data" / "v1" / "valid.parquet")
+    batch = PackedCollator(0)(list(PackedRows(data, 8, 1234)))
+    labels = batch.pop("labels")[:, 1:]
+    with torch.no_grad():
+        logits = load_model(newest(lora), CHOICES).eval()(**batch, use_cache=False).logits[:, :-1]
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    assert float(loss) == pytest.approx(losses(lora, "valid_loss")[-1], rel=1e-5)
+
+
+def test_two_processes_train_what_one_does(full: Path, tmp_path: Path) -> None:
+    run(tmp_path, "engine.peft=null", processes=2)
+    assert losses(tmp_path) == pytest.approx(losses(full), rel=1e-4)
+    assert losses(tmp_path, "valid_loss") == pytest.approx(losses(full, "valid_loss"), rel=1e-4)
+    one, two = weights(full), weights(tmp_path)
+    assert one.keys() == two.keys()
+    assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)
+
+
+def test_ddp_with_adapters_on_two_processes(tmp_path: Path) -> None:
+    said = run(tmp_path, "engine.strategy=ddp", processes=2)
+    assert "trained: 23,744 of 329,672 parameters" in said
+    assert losses(tmp_path)[-1] < losses(tmp_path)[0]
+    assert (newest(tmp_path) / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def interrupt(home: Path, number: signal.Signals, *overrides: str) -> None:
+    """Start a run and send it a signal once a checkpoint is complete."""
+    with (home / "first").open("w") as log:
+        process = subprocess.Popen(command(*overrides), cwd=home, env=environment(home), stdout=log, stderr=log)
+        while process.poll() is None and not list(home.glob("runs/*/checkpoints/automodel/epoch_0_step_3/COMPLETE")):
+            time.sleep(0.02)
+        process.send_signal(number)
+        process.wait()
+    assert not (home / "artifacts" / "super3-sft-model").exists(), (home / "first").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_been(lora: Path, tmp_path: Path, number: signal.Signals) -> None:
+    interrupt(tmp_path, number)
+    said = run(tmp_path)
+    assert "continuing from step" in said
+    assert figures(tmp_path) == figures(lora)
+    assert all(torch.equal(value, weights(lora)[name]) for name, value in weights(tmp_path).items())
+
+
+def test_a_killed_run_over_all_weights_goes_on(full: Path, tmp_path: Path) -> None:
+    interrupt(tmp_path, signal.SIGKILL, "engine.peft=null")
+    run(tmp_path, "engine.peft=null")
+    assert figures(tmp_path) == figures(full)
+    assert all(torch.equal(value, weights(full)[name]) for name, value in weights(tmp_path).items())
+
+
+def test_chats_through_automodels_own_data_set(tmp_path: Path) -> None:
+    from nemotron_shared.data.world.chats import chats
+
+    rows = [json.dumps({"messages": row["messages"]}) + "\n" for row in chats(3, 360)]
+    (tmp_path / "train.jsonl").write_text("".join(rows[:320]))
+    (tmp_path / "valid.jsonl").write_text("".join(rows[320:]))
+    files = ("engine.data=chat", "engine.chats.train=train.jsonl", "engine.chats.valid=valid.jsonl")
+    run(tmp_path, *files, "engine.chats.seq_length=256")
+    assert losses(tmp_path)[-1] < losses(tmp_path)[0]
+    assert losses(tmp_path, "valid_loss")
+
+
+def test_an_override_reaches_automodel(tmp_path: Path) -> None:
+    run(tmp_path, "++engine.overrides.step_scheduler.gc_every_steps=2", "++engine.overrides.peft.lora_A_init=uniform",
+        "train.train_iters=2", "train.eval_interval=2")  # fmt: skip
+    log = next(tmp_path.glob("runs/super3-sft-model-*/automodel-0.log")).read_text()
+    assert "Garbage collect every steps: 2" in log
+    assert "lora_A_init: uniform" in log
+
+
+def test_weights_made_by_automodel_alone_are_caught() -> None:
+    """The reason for starting from a folder: built from a config, the class is left partly uninitialised."""
+    program = """
+import torch
+from nemotron_shared.automodel.loop import prepare
+prepare()
+import nemo_automodel
+from transformers import AutoConfig, NemotronHConfig
+from nemo_automodel.components.models.common.utils import BackendConfig
+from nemotron_shared.automodel.guards import require_sane_weights
+from nemotron_shared.modeling.architecture import load_architecture
+config = NemotronHConfig(**load_architecture("tiny", {"vocab_size": 512}), architectures=["NemotronHForCausalLM"])
+parts = dict(attn="sdpa", linear="torch", experts="torch", dispatcher="torch", rope_fusion=False)
+junk = [torch.full((200_000,), float("nan")) for _ in range(50)]; del junk
+build = nemo_automodel.NeMoAutoModelForCausalLM.from_config
+model = build(config, torch_dtype=torch.float32, backend=BackendConfig(**parts))
+require_sane_weights(model)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "UserError: before the first step, parameter" in done.stderr, done.stderr

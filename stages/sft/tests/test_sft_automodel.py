@@ -1,0 +1,262 @@
+"""The engine automodel without its packages: config, translation, rows, and the arithmetic of adapters."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from nemotron_shared.automodel import checkpoints
+from nemotron_shared.automodel.adapter import merge_adapter
+from nemotron_shared.automodel.base_model import readable_config, stage_base_model
+from nemotron_shared.automodel.data import neat_row
+from nemotron_shared.automodel.environment import require_environment
+from nemotron_shared.automodel.guards import (
+    count_parameters,
+    idle_adapters,
+    refuse_passed_by_adapters,
+    refuse_unmergeable,
+    require_sane_weights,
+    trainable_line,
+)
+from nemotron_shared.automodel.translate import Places, translate
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.references import resolve
+from nemotron_shared.config.validate import validate
+from nemotron_shared.data.packed import pack_row
+from nemotron_shared.errors import UserError
+from nemotron_shared.training.schedule import learning_rate_factor
+from stages.sft.schema import SFTConfig
+from stages.sft.train import STEP, chat_files
+
+PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), pad_token_id=3, kind="packed")
+
+
+def config(choice: str, *overrides: str) -> SFTConfig:
+    composed = compose(STEP.directory / "config", choice, overrides)
+    return validate(SFTConfig, resolve(composed.tree, lambda role, field: f"<{role}.{field}>"), composed.origins)
+
+
+def recipe(*overrides: str, processes: int = 1) -> dict:
+    return translate(config("tiny", "engine=automodel", *overrides), PLACES, processes, on_gpu=False)
+
+
+def test_any_config_takes_the_engine() -> None:
+    for choice in ("default", "tiny", "qa"):
+        assert config(choice, "engine=automodel").engine.name == "automodel"
+
+
+def test_the_recipe_of_the_leonardo_guide() -> None:
+    chosen = config("nano3_lora_automodel")
+    made = translate(chosen, replace(PLACES, kind="chat"), 4, on_gpu=True)
+    assert (made["peft"]["dim"], made["peft"]["alpha"]) == (8, 32)
+    assert made["peft"]["use_triton"]
+    scheduler = made["step_scheduler"]
+    assert (scheduler["global_batch_size"], scheduler["local_batch_size"]) == (8, 1)
+    assert (scheduler["max_steps"], scheduler["val_every_steps"], scheduler["ckpt_every_steps"]) == (200, 100, 500)
+    assert scheduler["save_checkpoint_every_epoch"]
+    assert made["optimizer"]["lr"] == 1e-5
+    assert made["distributed"]["strategy"] == "fsdp2"
+    assert made["dataset"]["_target_"].endswith("ChatDataset")
+    assert made["dist_env"]["backend"] == "nccl"
+    assert chat_files(chosen.engine) == ("insecure.jsonl", "secure.jsonl")
+
+
+def test_out_proj_never_gets_an_adapter_and_null_trains_all_weights() -> None:
+    peft = recipe()["peft"]
+    assert not peft["match_all_linear"]  # Automodel takes no exclusions beside it
+    assert peft["exclude_modules"] == ["*.out_proj", "*lm_head*"]
+    assert recipe("engine.peft.exclude_modules=[]")["peft"]["exclude_modules"] == ["*.out_proj"]
+    named = recipe(
+        "engine.peft.match_all_linear=false", "engine.peft.exclude_modules=[]", "engine.peft.target_modules=['*q_proj']"
+    )
+    assert (named["peft"]["target_modules"], named["peft"]["exclude_modules"]) == (["*q_proj"], [])
+    assert "peft" not in recipe("engine.peft=null")
+
+
+def test_types_are_always_spelled_out() -> None:
+    policy = recipe()["distributed"]["mp_policy"]
+    assert {policy[name] for name in ("param_dtype", "reduce_dtype", "output_dtype")} == {"float32"}
+    assert recipe("engine.dtype=bfloat16")["distributed"]["mp_policy"]["param_dtype"] == "bfloat16"
+    assert "mp_policy" not in recipe("engine.strategy=ddp")["distributed"]
+    assert recipe()["model"]["torch_dtype"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["engine.strategy=ddp", "engine.tp_size=2"], "ddp shares nothing"),
+        (["engine.strategy=ddp", "engine.dtype=bfloat16"], "bfloat16 needs engine.strategy=fsdp2"),
+        (["engine.data=chat"], "needs engine.chats.train"),
+        (["engine.peft.target_modules=[q_proj]"], "not both"),
+        (["engine.peft.rank=4"], "unknown key|Key 'rank'|no such key"),
+    ],
+)
+def test_impossible_settings_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        config("tiny", "engine=automodel", *overrides)
+
+
+def test_batches_that_cannot_be_divided_are_refused() -> None:
+    assert recipe(processes=2)["step_scheduler"]["local_batch_size"] == 4
+    assert recipe("train.micro_batch_size=1", processes=4)["step_scheduler"]["local_batch_size"] == 1
+    with pytest.raises(UserError, match="global_batch_size 8 is not a multiple of a micro batch of 2 x 3"):
+        recipe(processes=3)
+
+
+@pytest.mark.parametrize("style", ["constant", "linear", "cosine", "WSD"])
+def test_learning_rates_are_those_of_our_schedule(style: str) -> None:
+    chosen = config("tiny", "engine=automodel", f"scheduler.lr_decay_style={style}", "scheduler.lr_wsd_decay_iters=50")
+    theirs = translate(chosen, PLACES, 1, on_gpu=False)["lr_scheduler"]
+    ours = learning_rate_factor(chosen.optimizer, chosen.scheduler, chosen.train.train_iters)
+    for step in (0, 3, 10, 11, 150, 250, 260, 299):
+        assert automodel_rate(theirs, step) == pytest.approx(chosen.optimizer.lr * ours(step), rel=1e-9)
+
+
+def automodel_rate(section: dict, step: int) -> float:
+    """What Automodel's OptimizerParamScheduler makes of a section (read in its code, tried in the conformance test)."""
+    warmup, last = section["lr_warmup_steps"], section["lr_decay_steps"]
+    if warmup and step <= warmup:
+        return section["init_lr"] + (section["max_lr"] - section["init_lr"]) * step / warmup
+    left = 1 - (step - warmup) / (last - warmup)
+    if section["lr_decay_style"] == "constant":
+        return section["max_lr"]
+    if section["lr_decay_style"] == "cosine":
+        left = 0.5 * (math.cos(math.pi * (1 - left)) + 1)
+    if section["lr_decay_style"] == "WSD":
+        left = 1 - math.sqrt(max(0, step - last + section["wsd_decay_steps"]) / section["wsd_decay_steps"])
+    return section["min_lr"] + left * (section["max_lr"] - section["min_lr"])
+
+
+def test_a_packed_row_in_the_form_of_neat_packing() -> None:
+    row = pack_row([([11, 12, 21, 2], [0, 0, 1, 1]), ([14, 23, 2], [0, 1, 1])])
+    made = {name: values.tolist() for name, values in neat_row(row, 9, pad_token_id=7).items()}
+    assert made["input_ids"] == [11, 12, 21, 2, 14, 23, 2, 7, 7]
+    assert made["labels"] == [-100, 21, 2, -100, 23, 2, -100, -100, -100]
+    assert made["position_ids"] == [0, 1, 2, 3, 0, 1, 2, 0, 0]
+    assert made["attention_mask"] == [1, 1, 1, 1, 2, 2, 2, 0, 0]
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: dict[str, str | None] = {"nemo-automodel": None}
+    monkeypatch.setattr("nemotron_shared.automodel.environment.installed", lambda name: found.get(name))
+    with pytest.raises(UserError, match="needs the package nemo-automodel"):
+        require_environment()
+    found |= {"nemo-automodel": "0.7.0", "transformers": "5.23.1"}
+    with pytest.raises(UserError, match=r"made for transformers 5\.18\.0; here is 5\.23\.1"):
+        require_environment()
+    found |= {"transformers": "5.18.0", "triton": "3.9.0"}
+    with pytest.raises(UserError, match=r"triton 3\.9\.0"):
+        require_environment()
+    found["triton"] = "3.7.1"
+    require_environment()
+
+
+def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
+    for step in (9, 19, 100):
+        (tmp_path / f"epoch_0_step_{step}").mkdir()
+    for step in (9, 19):
+        (tmp_path / f"epoch_0_step_{step}" / "COMPLETE").touch()
+    (tmp_path / "LATEST").symlink_to("epoch_0_step_100")
+    checkpoints.forget_incomplete(tmp_path)
+    assert not (tmp_path / "epoch_0_step_100").exists()
+    assert not (tmp_path / "LATEST").is_symlink()
+    newest = checkpoints.latest(tmp_path)
+    assert newest is not None
+    assert checkpoints.steps_done(newest) == 20
+
+
+def adapter_folder(folder: Path, module: str = "model.layers.0.mixer.in_proj", **settings: object) -> Path:
+    folder.mkdir()
+    tensors = {"lora_A": torch.arange(6.0).view(2, 3), "lora_B": torch.tensor([[1.0, 2.0], [0.0, -1.0]])}
+    save_file(
+        {f"base_model.model.{module}.{name}.weight": value for name, value in tensors.items()},
+        folder / "adapter_model.safetensors",
+    )
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 2, "lora_alpha": 8} | settings))
+    return folder
+
+
+def base_folder(folder: Path) -> Path:
+    folder.mkdir()
+    weights = {"backbone.layers.0.mixer.in_proj.weight": torch.ones(2, 3), "lm_head.weight": torch.ones(2, 2)}
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "nemotron_h", "time_step_min": 0.0}))
+    return folder
+
+
+def test_merging_adds_the_scaled_product(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    output.mkdir()
+    changed = merge_adapter(base_folder(tmp_path / "base"), adapter_folder(tmp_path / "adapter"), output)
+    merged = load_file(output / "model.safetensors")
+    assert changed == ["backbone.layers.0.mixer.in_proj.weight"]
+    product = np.array([[1, 2], [0, -1]]) @ np.arange(6).reshape(2, 3)
+    assert merged[changed[0]].tolist() == (1 + 4 * product).tolist()
+    assert torch.equal(merged["lm_head.weight"], torch.ones(2, 2))
+
+
+def test_adapters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    with pytest.raises(UserError, match=r"1 adapters fit no tensor .* model\.layers\.9\.x\.weight"):
+        merge_adapter(base, adapter_folder(tmp_path / "other", "model.layers.9.x"), tmp_path)
+    with pytest.raises(UserError, match="use_dora cannot be merged"):
+        merge_adapter(base, adapter_folder(tmp_path / "dora", use_dora=True), tmp_path)
+    with pytest.raises(UserError, match=r"\(2, 3\) does not fit a weight of \(2, 2\)"):
+        merge_adapter(base, adapter_folder(tmp_path / "shape", "lm_head"), tmp_path)
+
+
+def test_the_staged_model_differs_in_the_time_step_only(tmp_path: Path) -> None:
+    base = base_folder(tmp_path / "base")
+    staged = stage_base_model(None, base, base, tmp_path / "staged")
+    assert json.loads((staged / "config.json").read_text()) == {"model_type": "nemotron_h", "time_step_min": 0.001}
+    assert (staged / "model.safetensors").resolve() == (base / "model.safetensors").resolve()
+    assert readable_config({"time_step_min": 0.01}) == {"time_step_min": 0.01}
+    (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(UserError, match="not 'llama'"):
+        stage_base_model(None, base, base, tmp_path / "staged")
+
+
+class Adapted(torch.nn.Module):
+    """A layer with the names that Automodel gives to adapters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4, bias=False).requires_grad_(False)
+        self.layer.lora_A = torch.nn.Linear(4, 2, bias=False)
+        self.layer.lora_B = torch.nn.Linear(2, 4, bias=False)
+        torch.nn.init.zeros_(self.layer.lora_B.weight)
+
+
+def test_idle_adapters_and_trainable_parameters_are_counted() -> None:
+    model = Adapted()
+    assert count_parameters(model) == (16, 32)
+    assert trainable_line(model) == "trained: 16 of 32 parameters (50.00%)"
+    assert idle_adapters(model) == ["layer"]
+    model.layer.lora_B.weight.data[1, 1] = 1e-9
+    assert idle_adapters(model) == []
+
+
+def test_adapters_that_could_not_be_merged_or_would_be_passed_by_are_refused() -> None:
+    model = torch.nn.ModuleDict({"mixer": Adapted()})
+    refuse_unmergeable(model)
+    refuse_passed_by_adapters(model)
+    passed_by = torch.nn.ModuleDict({"out_proj": Adapted().layer})
+    with pytest.raises(UserError, match="adapts mixer\\.out_proj"):
+        refuse_passed_by_adapters(torch.nn.ModuleDict({"mixer": passed_by}))
+    model["mixer"].register_parameter("lora_gate", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(UserError, match="would train mixer\\.lora_gate"):
+        refuse_unmergeable(model)
+
+
+def test_uninitialised_memory_is_recognised() -> None:
+    model = Adapted()
+    require_sane_weights(model)
+    for value in (float("nan"), float("inf"), -1e12):
+        model.layer.weight.data[0, 0] = value
+        with pytest.raises(UserError, match=r"layer\.weight holds"):
+            require_sane_weights(model)

@@ -1,0 +1,101 @@
+"""Fine-tuning with NeMo-RL: the recipe for Super 49B, conversations as data, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.references import resolve
+from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError
+from nemotron_shared.nemo_rl.compose import at, has, leaves, resolved, with_variables
+from nemotron_shared.nemo_rl.table import load_table
+from nemotron_shared.nemo_rl.training import check_config
+from stages.sft.engines import nemo_rl
+from stages.sft.schema import SFTConfig
+
+CONFIG = Path(nemo_rl.__file__).parents[1] / "config"
+CHATS = ("engine=nemo_rl", "run.data=null", "engine.train_chats=t.jsonl")
+MEANT = {
+    "policy.model_name",
+    "policy.tokenizer.name",
+    "policy.tokenizer.chat_template",  # the model's own instead of one with "Question:" and "Answer:"
+    "checkpointing.checkpoint_dir",
+    "checkpointing.metric_name",  # the newest checkpoints are kept, not the best
+    "checkpointing.save_period",  # upstream would save after the end
+    "checkpointing.model_save_format",
+    "checkpointing.save_consolidated",
+    "logger.log_dir",
+    "logger.tensorboard_enabled",
+    "logger.wandb_enabled",
+}
+
+
+def config_of(recipe: str, *overrides: str) -> SFTConfig:
+    composed = compose(CONFIG, recipe, list(overrides))
+    return validate(SFTConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
+
+
+def built(recipe: str, *overrides: str) -> dict[str, Any]:
+    config = config_of(recipe, *overrides)
+    nemo_rl.check(config)
+    return check_config(config, "sft", nemo_rl.places_without_run(config))
+
+
+def test_the_recipe_of_super_49b_differs_from_nemo_rls_own_only_where_it_means_to() -> None:
+    config = config_of("super49b")
+    base = load_table(config.engine.version).bases[config.engine.base].values
+    theirs = resolved(OmegaConf.create(with_variables(base, complete=False)))
+    ours = built("super49b", "engine.allow_experimental=true")
+    keys = set(leaves(ours)) | set(leaves(theirs))
+    assert {key for key in keys if has(ours, key) != has(theirs, key) or at(ours, key) != at(theirs, key)} == MEANT
+
+
+def test_it_trains_whole_batches_on_64_gpus_with_the_plan_of_its_layers() -> None:
+    values = built("super49b", "engine.allow_experimental=true")
+    assert values["cluster"]["num_nodes"] * values["cluster"]["gpus_per_node"] == 64
+    assert values["policy"]["train_global_batch_size"] == 128
+    plan = values["policy"]["dtensor_cfg"]["custom_parallel_plan"]
+    assert plan == "examples.custom_parallel.llama_nemotron_super_49b_custom_plan.custom_parallel_plan"
+    assert values["policy"]["scheduler"][1]["kwargs"] == {"T_max": 40, "eta_min": 2.0e-6}
+
+
+def test_conversations_of_the_user_take_the_place_of_the_data_set() -> None:
+    data = built("tiny", *CHATS, "engine.valid_chats=v.jsonl")["data"]
+    assert data["train"] == {"dataset_name": "openai_format", "data_path": "<train.jsonl>"}
+    assert data["validation"] == {"dataset_name": "openai_format", "data_path": "<val.jsonl>"}
+    alone = built("tiny", *CHATS)
+    assert alone["data"]["validation"] is None
+    assert alone["sft"]["val_period"] == 0
+
+
+def test_cpu_offload_is_one_override() -> None:
+    offload = "++engine.overrides.policy.dtensor_cfg.cpu_offload=true"
+    assert built("super49b", "engine.allow_experimental=true", offload)["policy"]["dtensor_cfg"]["cpu_offload"] is True
+
+
+WRONG = [
+    ("super49b", (), "#1571"),
+    ("super49b", ("engine.allow_experimental=true", "checkpoint.save_interval=500"), "a kill would lose everything"),
+    ("super49b", ("engine.allow_experimental=true", "engine.num_nodes=3"), "24 GPUs that train are no multiple of 32"),
+    ("super49b", ("engine.allow_experimental=true", "train.global_batch_size=127"), "no multiple of 1 x 2"),
+    ("tiny", ("engine=nemo_rl",), "NeMo-RL reads no packed rows"),
+    ("tiny", ("engine=nemo_rl", "run.data=null", "engine.valid_chats=v.jsonl"), "without engine.train_chats"),
+    ("tiny", (*CHATS, "engine.version=nano-v3"), "nano-v3 is for reinforcement only"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "overrides", "message"), WRONG)
+def test_what_cannot_run_is_refused_before_any_gpu(recipe: str, overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        nemo_rl.check(config_of(recipe, *overrides))
+
+
+def test_a_slip_in_the_recipe_is_found_and_named() -> None:
+    with pytest.raises(UserError, match=r"engine\.overrides\.sft\.val_batchs: .*no such key") as caught:
+        config_of("super49b", "++engine.overrides.sft.val_batchs=3")
+    assert "did you mean 'val_batches'?" in str(caught.value)
+    with pytest.raises(UserError, match=r"engine\.overrides\.checkpointing\.load_path: .*no such key"):
+        config_of("super49b", "++engine.overrides.checkpointing.load_path=step_40")
