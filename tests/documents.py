@@ -13,7 +13,7 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "shared" / "README.md",
     *(ROOT / "stages" / stage / "README.md" for stage in STAGES),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w*) ?(.*)$")
 SEPARATORS = {"&&", "||", ";", "|"}
