@@ -90,10 +90,6 @@ def labels_of(row: PackedRow) -> np.ndarray:
     return labels
 
 
-OF_FEW_VALUES = ["loss_mask.list.element", "seq_start_id.list.element"]
-"""Columns that a dictionary makes smaller; token ids get larger and slower with one."""
-
-
 class PackedWriter:
     """Writes rows to a Parquet file that appears when the block ends without an error; equal rows give equal bytes.
 
@@ -153,7 +149,8 @@ class PackedWriter:
 
     def __enter__(self) -> Self:
         file = self._stack.enter_context(open_atomic(self.path))
-        writer = pq.ParquetWriter(file, SCHEMA, compression=self.compression, use_dictionary=OF_FEW_VALUES)
+        # a dictionary would make the columns slower to write, and no smaller
+        writer = pq.ParquetWriter(file, SCHEMA, compression=self.compression, use_dictionary=False)
         self._writer = self._stack.enter_context(writer)
         return self
 
