@@ -18,7 +18,7 @@ def check(container: Any, world_size: int) -> Any:
     Raises:
         UserError: what Bridge refuses, in its words.
     """
-    from megatron.bridge.training.config import runtime_config_update  # ty: ignore[unresolved-import]
+    from megatron.bridge.training.config import runtime_config_update  # ty: ignore[import-not-found]
 
     resolved = copy.deepcopy(container)
     resolved.env_vars = {}  # they would be set in this process

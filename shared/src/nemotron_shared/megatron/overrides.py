@@ -164,7 +164,7 @@ def _from_text(key: str, current: Any, hint: Any, value: str, where: str, origin
             raise _fault(where, f"no {enums[0].__name__} '{value}'", origins, f"there are: {', '.join(names)}")
         return names[value]
     if key in NAMED_FUNCTIONS:
-        from megatron.bridge.utils.activation_map import str_to_callable  # ty: ignore[unresolved-import]
+        from megatron.bridge.utils.activation_map import str_to_callable  # ty: ignore[import-not-found]
 
         try:
             return str_to_callable(value)

@@ -50,14 +50,14 @@ def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
 
 
 def _general_config(finetune: bool) -> Any:
-    from megatron.bridge.recipes import common  # ty: ignore[unresolved-import]
+    from megatron.bridge.recipes import common  # ty: ignore[import-not-found]
 
     return common._sft_common() if finetune else common._pretrain_common()
 
 
 def provider_of(folder: Path) -> Any:
     """Bridge's description of the model in a Hugging Face folder; only its config.json is read."""
-    from megatron.bridge import AutoBridge  # ty: ignore[unresolved-import]
+    from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
 
     return AutoBridge.from_hf_pretrained(str(folder)).to_megatron_provider(load_weights=False)
 

@@ -96,7 +96,7 @@ def precision(name: str | None) -> Any:
         UserError: there is no such precision.
     """
     import torch
-    from megatron.bridge.training.mixed_precision import (  # ty: ignore[unresolved-import]
+    from megatron.bridge.training.mixed_precision import (  # ty: ignore[import-not-found]
         MIXED_PRECISION_RECIPES,
         MixedPrecisionConfig,
         get_mixed_precision_config,
@@ -114,7 +114,7 @@ def adapters(section: Any) -> Any:
     """Bridge's LoRA or DoRA, or None."""
     if section.scheme is None:
         return None
-    from megatron.bridge.recipes.utils.dataset_utils import default_peft_config  # ty: ignore[unresolved-import]
+    from megatron.bridge.recipes.utils.dataset_utils import default_peft_config  # ty: ignore[import-not-found]
 
     fields = {name: getattr(section, name) for name in ("dim", "alpha", "dropout")}
     return default_peft_config(section.scheme, target_modules=list(section.target_modules), **fields)

@@ -94,7 +94,7 @@ def hub_replaced_by(folder: Path) -> Generator[list[str]]:
 
     Gives a list that fills with the hub names that were asked for; empty, the recipe describes its model itself.
     """
-    from megatron.bridge import AutoBridge  # ty: ignore[unresolved-import]
+    from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
 
     asked: list[str] = []
     load = AutoBridge.from_hf_pretrained
