@@ -11,7 +11,6 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export UV_PROJECT_ENVIRONMENT=${ENGINE_ENVIRONMENT:-$scratch/environment} NEMOTRON_HOME=$scratch/home
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
-tools=(--with pytest --with pytest-xdist --with hypothesis)
 
 # uv does not look for the Python versions that pyenv holds but has not activated.
 python312() {
@@ -55,4 +54,5 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
 esac
 
 uv sync --locked --quiet "${members[@]}"
-uv run --locked --quiet "${members[@]}" "${tools[@]}" pytest -m "$engine" stages/*/tests/conformance "$@"
+uv pip install --quiet --python "$UV_PROJECT_ENVIRONMENT" pytest pytest-xdist hypothesis
+"$UV_PROJECT_ENVIRONMENT/bin/python" -m pytest -m "$engine" stages/*/tests/conformance "$@"
