@@ -5,12 +5,12 @@ python stages/rl/train.py run.model=/models/instruct grpo.num_prompts_per_step=3
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
-from nemotron_shared.config.nemo_rl_section import NeMoRLEngine
 from nemotron_shared.data.rows import own_files
 from nemotron_shared.modeling.architecture import own_file
-from nemotron_shared.runtime.engine import load_engine
+from nemotron_shared.runtime.engine import judge, load_engine, preview
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl import data_prep
 from stages.rl.schema import RLConfig
@@ -26,21 +26,6 @@ def train(task: Task) -> Outcome:
     return load_engine(ENGINES, task.config.engine.name).train(task)
 
 
-def check(config: RLConfig) -> None:
-    """What an engine can say about its config before any work."""
-    if isinstance(config.engine, NeMoRLEngine):
-        load_engine(ENGINES, config.engine.name).check(config)
-
-
-def render(config: RLConfig, model: str | None) -> str | None:
-    """What another program is told, where the engine starts one."""
-    return (
-        load_engine(ENGINES, config.engine.name).render(config, model)
-        if isinstance(config.engine, NeMoRLEngine)
-        else None
-    )
-
-
 STEP = Step(
     stage="rl",
     verb="train",
@@ -54,8 +39,8 @@ STEP = Step(
     prepare=data_prep.STEP,
     sources=lambda config: own_files(own_file(config.model.architecture)),
     work=train,
-    check=check,
-    render=render,
+    check=partial(judge, ENGINES),
+    render=partial(preview, ENGINES),
 )
 
 if __name__ == "__main__":

@@ -29,9 +29,10 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.data.packed import pack_row
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.engine import files_of
 from nemotron_shared.training.schedule import learning_rate_factor
 from stages.sft.schema import SFTConfig
-from stages.sft.train import STEP, chat_files
+from stages.sft.train import STEP
 
 PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), pad_token_id=3, kind="packed")
 
@@ -63,7 +64,7 @@ def test_the_recipe_of_the_leonardo_guide() -> None:
     assert made["distributed"]["strategy"] == "fsdp2"
     assert made["dataset"]["_target_"].endswith("ChatDataset")
     assert made["dist_env"]["backend"] == "nccl"
-    assert chat_files(chosen.engine) == ("insecure.jsonl", "secure.jsonl")
+    assert files_of(chosen.engine) == ("insecure.jsonl", "secure.jsonl")
 
 
 def test_out_proj_never_gets_an_adapter_and_null_trains_all_weights() -> None:

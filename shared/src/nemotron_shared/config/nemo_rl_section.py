@@ -1,6 +1,6 @@
 """The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -40,6 +40,7 @@ class NeMoRLEngine(Section):
     stop_before_training: bool
     """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
 
+    previewed: ClassVar[bool] = True
     how_not_what = ("container", "checkout", "runner", "allow_experimental", "stop_before_training")
 
     @model_validator(mode="after")
