@@ -142,6 +142,13 @@ class Corpus:
             characters -= len(pieces[-1])
         return "".join(pieces)
 
+    def say(self, characters: int) -> str:
+        """The next characters, and more where they are only white space: nobody says nothing."""
+        said = self.take(characters)
+        while not said.strip():
+            said += self.take(characters)
+        return said
+
     def _again(self) -> str:
         self.texts = read_texts(self.corpus)
         return next(self.texts)
@@ -151,7 +158,7 @@ def _chat(chance: np.random.Generator, text: Corpus) -> Iterator[dict[str, str]]
     total = min(MEDIAN_CHARACTERS * float(np.exp(chance.normal(0, SPREAD))), MOST_CHARACTERS)
     turns = int(chance.integers(1, MOST_TURNS + 1))
     if chance.random() < SYSTEM_SHARE:
-        yield {"role": "system", "content": text.take(100)}
+        yield {"role": "system", "content": text.say(100)}
     for share in chance.dirichlet(np.full(turns, 4.0)):
-        yield {"role": "user", "content": text.take(8 + int(total * share * USER_SHARE))}
-        yield {"role": "assistant", "content": text.take(16 + int(total * share * (1 - USER_SHARE)))}
+        yield {"role": "user", "content": text.say(8 + int(total * share * USER_SHARE))}
+        yield {"role": "assistant", "content": text.say(16 + int(total * share * (1 - USER_SHARE)))}
