@@ -56,5 +56,5 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
 esac
 
 uv sync --locked --quiet "${members[@]}"
-uv pip install --quiet --python "$UV_PROJECT_ENVIRONMENT" pytest pytest-xdist hypothesis "${unlocked[@]}"
+uv pip install --quiet --python "$UV_PROJECT_ENVIRONMENT" pytest pytest-xdist hypothesis peft "${unlocked[@]}"
 "$UV_PROJECT_ENVIRONMENT/bin/python" -m pytest -m "$engine" stages/*/tests/conformance "$@"
