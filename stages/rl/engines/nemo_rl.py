@@ -73,7 +73,7 @@ def model_folder(task: Task) -> Path:
 
 def _save_random_model(config: Any, folder: Path) -> None:
     from nemotron_shared.config.schema import LocalEngine
-    from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
+    from nemotron_shared.modeling.build import load_tokenizer, random_model
 
     engine = LocalEngine(
         device="cpu",
@@ -82,7 +82,8 @@ def _save_random_model(config: Any, folder: Path) -> None:
         gradient_checkpointing=False,
         allow_reference_kernels=False,
     )
-    save_model(random_model(config.model, load_tokenizer(folder), config.run.seed, engine), folder, folder)
+    model = random_model(config.model, load_tokenizer(folder), config.run.seed, engine)
+    model.save_pretrained(folder, safe_serialization=True)  # beside the tokenizer that lies there already
 
 
 def require_rows(files: list[Path], environment: str) -> None:
