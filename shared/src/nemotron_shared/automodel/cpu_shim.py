@@ -8,15 +8,13 @@ environment.py has checked the versions before; a function that is not where it 
 """
 
 import importlib
-import importlib.machinery
-import sys
 from functools import wraps
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from nemotron_shared.modeling import mamba_ops
+from nemotron_shared.modeling.stand_in_modules import add_module
 
 LINE = "automodel on a CPU: torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels (correct; slow)"
 STUB_MODULES = {
@@ -47,8 +45,7 @@ def install() -> str | None:
     # transformers chooses its own kernels when its module is imported, and must not find the stubs.
     importlib.import_module("transformers.models.nemotron_h.modeling_nemotron_h")
     for name, members in STUB_MODULES.items():
-        if name not in sys.modules:
-            sys.modules[name] = _module(name, members)
+        add_module(name, None, **members)
     _build_on_cpu()
     return LINE
 
@@ -60,18 +57,6 @@ def _stub_cuda() -> None:
     cuda: Any = torch.cuda
     cuda.reset_peak_memory_stats = cuda.synchronize = nothing
     cuda.current_device = lambda: 0  # an int, because it is put into torch.device("cuda", ...)
-
-
-def _module(name: str, members: dict[str, Any]) -> ModuleType:
-    """A module that looks installed: probes with find_spec need a spec, and a package needs a path."""
-    module = ModuleType(name, "Stand-in over nemotron_shared.modeling.mamba_ops; there is no GPU.")
-    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None, is_package=True)
-    module.__path__ = []
-    module.__dict__.update(members)
-    parent, _, child = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], child, module)
-    return module
 
 
 def _build_on_cpu() -> None:

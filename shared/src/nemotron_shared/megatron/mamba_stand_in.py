@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemotron_shared.megatron.modules import add_module
 from nemotron_shared.modeling.mamba_ops import (
     causal_conv1d_fn,
     mamba_chunk_scan_combined,
     mamba_split_conv1d_scan_combined,
     rmsnorm_fn,
 )
+from nemotron_shared.modeling.stand_in_modules import add_module
 
 # What megatron-core compares with its minimum versions before it accepts packed rows.
 MAMBA_VERSION = "2.3.2"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nemotron_shared.megatron.mamba_stand_in import install_mamba_stand_in
-from nemotron_shared.megatron.modules import add_module
+from nemotron_shared.modeling.stand_in_modules import add_module
 
 # The modules of megatron-core that ask whether Transformer Engine is there, and that Bridge imports later.
 CORE_MODULES = (

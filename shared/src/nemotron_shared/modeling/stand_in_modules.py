@@ -6,17 +6,17 @@ from types import ModuleType
 from typing import Any
 
 
-def add_module(name: str, version: str = "0.0.0", **members: Any) -> ModuleType:
+def add_module(name: str, version: str | None = "0.0.0", **members: Any) -> ModuleType:
     """Put a module into `sys.modules` and into its parent, which must be there; what exists already stays.
 
-    `importlib.util.find_spec` finds it too: it looks like a package.
+    `importlib.util.find_spec` finds it too: it looks like a package. `version` is its `__version__`, None for none.
     """
     if name in sys.modules:
         return sys.modules[name]
     module = ModuleType(name)
     module.__path__ = []
     module.__spec__ = ModuleSpec(name, None, is_package=True)
-    module.__dict__.update(members, __version__=version)
+    module.__dict__.update(members if version is None else members | {"__version__": version})
     sys.modules[name] = module
     parent, _, own = name.rpartition(".")
     if parent:
