@@ -6,6 +6,7 @@ Every write goes to a temporary name beside the target, is synced, and is rename
 import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -47,6 +48,14 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Give a file a second name; a file system without links gets a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

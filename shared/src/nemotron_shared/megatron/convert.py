@@ -7,7 +7,6 @@ An export is written beside the output and renamed when it is whole.
 """
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import link_or_copy, write_text
 from nemotron_shared.data.tokenizer_folder import copy_tokenizer
 from nemotron_shared.errors import UserError
 from nemotron_shared.modeling.architecture import load_architecture
@@ -150,10 +149,10 @@ def keep_checkpoint(saved: Path, output: Path) -> None:
     """Put the newest Megatron checkpoint beside the exported model, as `megatron/`; files are shared, not copied."""
     target = output / "megatron"
     newest = max(saved.glob("iter_*"), key=lambda path: path.name)
-    shutil.copytree(newest, target / newest.name, copy_function=os.link)
+    shutil.copytree(newest, target / newest.name, copy_function=link_or_copy)
     for file in saved.iterdir():
         if file.is_file():
-            os.link(file, target / file.name)
+            link_or_copy(file, target / file.name)
 
 
 def parameters_of(source: Path) -> int:

@@ -1,6 +1,5 @@
 """Our prepared data as Bridge's data sets: token shards for pretraining, packed Parquet for fine-tuning."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def _refuse_padding(engine: Any, size: int) -> None:
         multiple = 2 * engine.context_parallel_size
         what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
         raise UserError(f"{what}; data preparation does not pad", "set engine.context_parallel_size=1")
-    parts = math.lcm(engine.tensor_model_parallel_size if engine.sequence_parallel else 1, 1)
+    parts = engine.tensor_model_parallel_size if engine.sequence_parallel else 1
     if size % parts:
         what = f"a pack of {size} tokens cannot be split over {parts} processes (engine.sequence_parallel)"
         raise UserError(what, f"prepare the data with a data_prep.pack_size that is a multiple of {parts}")

@@ -5,24 +5,18 @@
 NeMo-RL continues from the `step_N` with the highest N in its checkpoint folder, and knows no other way.
 """
 
-import os
 import re
 import shutil
 from pathlib import Path
 
+from nemotron_shared.atomic import link_or_copy
+from nemotron_shared.data.tokenizer_folder import FILES as TOKENIZER_FILES
 from nemotron_shared.errors import UserError
 from nemotron_shared.nemo_rl.driver import convert
 from nemotron_shared.nemo_rl.installation import Installation
 
 STEP = re.compile(r"step_(\d+)")
-FROM_MODEL = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-)
+FROM_MODEL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
 
 
 def steps(folder: Path) -> dict[int, Path]:
@@ -57,16 +51,9 @@ def adopt(load_path: str | None, folder: Path) -> int | None:
         )
     waiting = folder / f"tmp_{source.name}"
     shutil.rmtree(waiting, ignore_errors=True)
-    shutil.copytree(source, waiting, copy_function=_link_or_copy)
+    shutil.copytree(source, waiting, copy_function=link_or_copy)
     waiting.rename(folder / source.name)
     return int(match[1])
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def to_hugging_face(installation: Installation, step: Path, model: Path, output: Path, log: Path) -> None:

@@ -1,15 +1,13 @@
 """Put the shards' results together: files into their place, one rejected.jsonl with lines counted per file."""
 
 import json
-import os
-import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import open_atomic
+from nemotron_shared.atomic import link_or_copy, open_atomic
 from nemotron_shared.data.files import format_of
 from nemotron_shared.data.prep.plan import Shard
 from nemotron_shared.data.prep.reader import REJECTED
@@ -69,10 +67,7 @@ def require_rows_in_each_file(shards: Iterable[Shard], receipts: Iterable[Receip
 def place(source: Path, target: Path) -> None:
     """Give a shard's file its final name. It is linked, not moved, so that a rerun still finds the shard whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copyfile(source, target)
+    link_or_copy(source, target)
 
 
 def join_rejected(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], path: Path) -> None:
