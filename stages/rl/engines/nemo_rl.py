@@ -67,23 +67,10 @@ def model_folder(task: Task) -> Path:
     folder = task.run.directory.resolve() / "random_model"
     provide_tokenizer(config.model.tokenizer, folder)
     if not config.engine.stop_before_training and not (folder / "config.json").is_file():
-        _save_random_model(config, folder)
+        from nemotron_shared.modeling.build import save_random_model
+
+        save_random_model(config.model, folder, config.run.seed, folder)
     return folder
-
-
-def _save_random_model(config: Any, folder: Path) -> None:
-    from nemotron_shared.config.schema import LocalEngine
-    from nemotron_shared.modeling.build import load_tokenizer, random_model
-
-    engine = LocalEngine(
-        device="cpu",
-        dtype="float32",
-        attn_implementation="sdpa",
-        gradient_checkpointing=False,
-        allow_reference_kernels=False,
-    )
-    model = random_model(config.model, load_tokenizer(folder), config.run.seed, engine)
-    model.save_pretrained(folder, safe_serialization=True)  # beside the tokenizer that lies there already
 
 
 def require_rows(files: list[Path], environment: str) -> None:

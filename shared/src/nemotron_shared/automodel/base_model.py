@@ -6,7 +6,6 @@ config (seen in 0.7.0), and weights from one source make its runs comparable wit
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from nemotron_shared.atomic import read_json, write_text
@@ -14,7 +13,6 @@ from nemotron_shared.errors import UserError
 
 # What our models carry is 0: no lower limit. Automodel takes its logarithm for weights that are then overwritten.
 PLACEHOLDER_TIME_STEP = 0.001
-CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
 
 
 def stage_base_model(config: Any, source: Path | None, tokenizer: Path, into: Path) -> Path:
@@ -45,11 +43,11 @@ def readable_config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_random(config: Any, tokenizer: Path, into: Path) -> None:
-    from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
+    from nemotron_shared.modeling.build import save_random_model
 
     if (into / "config.json").exists():
         return  # a run that goes on: its checkpoint was made over these weights
-    save_model(random_model(config.model, load_tokenizer(tokenizer), config.run.seed, CHOICES), tokenizer, into)
+    save_random_model(config.model, tokenizer, config.run.seed, into)
 
 
 def _require_usable(folder: Path) -> None:

@@ -88,6 +88,8 @@ def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
 def copy_tokenizer(source: Path, into: Path) -> None:
     """Copy the files of a tokenizer, byte by byte, so that its digest stays the same through all stages."""
     into.mkdir(parents=True, exist_ok=True)
+    if into.resolve() == source.resolve():
+        return
     for name in FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, into / name)

@@ -22,8 +22,7 @@ from nemotron_shared.modeling.build import (
     count_parameters,
     load_tokenizer,
     nemotron_config,
-    random_model,
-    save_model,
+    save_random_model,
 )
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.step import Task
@@ -62,18 +61,9 @@ def _random_folder(task: Task) -> Path:
         config.save_pretrained(partial)
         copy_tokenizer(tokenizer, partial)
     else:
-        save_model(
-            random_model(section, load_tokenizer(tokenizer), task.config.run.seed, _Kernels()), tokenizer, partial
-        )
+        save_random_model(section, tokenizer, task.config.run.seed, partial)
     partial.replace(folder)
     return folder
-
-
-class _Kernels:
-    """What making a model asks an engine section; it is made, saved, and never run."""
-
-    attn_implementation = "sdpa"
-    allow_reference_kernels = True
 
 
 def export_model(model: list[Any], source: Path, tokenizer: Path, run: Any) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Any) 
     refuse_if_too_large(config, section.architecture)
     announce(count_parameters(config), engine.allow_reference_kernels)
     return _from_config(config, seed, engine)
+
+
+@dataclass(frozen=True)
+class _OnlyMade:
+    """What making a model asks an engine section, for one that is made, saved, and run elsewhere."""
+
+    attn_implementation: str = "sdpa"
+    allow_reference_kernels: bool = False
+
+
+def save_random_model(section: ModelSection, tokenizer: Path, seed: int, into: Path) -> None:
+    """Write a folder with random weights, for an engine that starts from a folder. `tokenizer` may be that folder."""
+    save_model(random_model(section, load_tokenizer(tokenizer), seed, _OnlyMade()), tokenizer, into)
 
 
 def random_like(path: Path, seed: int, engine: Any) -> PreTrainedModel:
