@@ -1,8 +1,6 @@
 """One training run with Automodel, from a stage's task to its outcome."""
 
-import logging
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from nemotron_shared.automodel.export import export
 from nemotron_shared.automodel.overrides import apply_overrides
 from nemotron_shared.automodel.translate import Kind, Places, translate
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.run import Run, Stopped
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.threads import set_threads
@@ -55,7 +54,8 @@ def train_with_automodel(
         run.say(f"continuing from step {checkpoints.steps_done(Path(places.restore_from))}")
     recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
     recipe_config = apply_overrides(recipe_config, config.engine)
-    with _own_log(run):
+    # Automodel prints its whole config and logs each step
+    with library_output(run.directory / f"automodel-{distributed.rank()}.log"):
         recipe = _trained(recipe_config, config, run, tokens_at)
     trained, total = guards.count_parameters(recipe.net)
     idle = guards.idle_on_all(guards.idle_adapters(recipe.net), distributed.world_size())
@@ -106,18 +106,3 @@ def _export(task: Task, places: Places) -> Path:
     base = base_of(task)
     export(last, base or places.model.with_name("random"), str(base) if base else None, places.tokenizer, output)
     return output
-
-
-@contextmanager
-def _own_log(run: Run) -> Generator[None]:
-    """Automodel prints its whole config and logs each step; that goes to a file, so that stdout stays for results."""
-    path = run.directory / f"automodel-{distributed.rank()}.log"
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    with path.open("a", encoding="utf-8") as file, redirect_stdout(file):
-        root.handlers[:] = [logging.StreamHandler(file)]
-        try:
-            yield
-        finally:
-            root.handlers[:] = before
-            root.setLevel(level)

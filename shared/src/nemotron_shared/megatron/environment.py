@@ -11,14 +11,14 @@ import logging
 import os
 import warnings
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import TextIO
+from contextlib import ExitStack, contextmanager
 
 import torch
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.megatron.versions import installed, require_tried
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.step import Task
 
 LOG_NAME = "megatron.log"
@@ -82,30 +82,11 @@ def _process_group(on_cpu: bool) -> Generator[None]:
 
 @contextmanager
 def megatron_output(task: Task) -> Generator[None]:
-    """Send prints, log lines and warnings of the libraries to `megatron.log` in the run's folder: stdout is for
-    results, and stderr for what concerns the user."""
+    """Send prints and log lines of the libraries to `megatron.log` in the run's folder, and drop their warnings."""
     name = LOG_NAME if distributed.rank() == 0 else f"megatron.{distributed.rank()}.log"
-    with ExitStack() as stack:
-        file = stack.enter_context((task.run.directory / name).open("a", encoding="utf-8"))
-        stack.enter_context(redirect_stdout(file))
-        stack.enter_context(warnings.catch_warnings())
+    with library_output(task.run.directory / name), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        stack.enter_context(_logging_to(file))
         yield
-
-
-@contextmanager
-def _logging_to(file: TextIO) -> Generator[None]:
-    """Every handler that the libraries add to the root logger writes elsewhere; ours below stays."""
-    root = logging.getLogger()
-    before = list(root.handlers)
-    ours = logging.StreamHandler(file)
-    ours.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
-    root.handlers = [ours]
-    try:
-        yield
-    finally:
-        root.handlers = before
 
 
 @contextmanager
