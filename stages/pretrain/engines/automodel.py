@@ -3,8 +3,8 @@
 from nemotron_shared.automodel.loop import train_with_automodel
 from nemotron_shared.data.indexed_dataset import read_blend
 from nemotron_shared.errors import UserError
-from nemotron_shared.modeling.build import require_same_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:
@@ -13,11 +13,10 @@ def train(task: Task) -> Outcome:
     Raises:
         UserError: the config asks for chats, which pretraining does not read, or the tokenizers differ.
     """
-    config, data, base = task.config, task.input("data"), task.inputs["model"]
+    config, data = task.config, task.input("data")
     if config.engine.data == "chat":
         raise UserError("engine.data=chat: pretraining reads documents", "set engine.data=packed, or use the sft stage")
-    if base is not None:
-        require_same_tokenizer(data.path / "tokenizer", base.path)
+    checked_base(task)
     blend = data.path / "blend.json"
     valid = blend if read_blend(blend).get("valid") else None
     if valid is None:

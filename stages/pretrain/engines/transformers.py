@@ -3,12 +3,13 @@
 from transformers import TrainingArguments, default_data_collator
 
 from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
-from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.blended_rows import BlendedRows
 from nemotron_shared.training.document_rows import DocumentRows
+from nemotron_shared.training.start import starting_model
 from nemotron_shared.training.threads import set_threads
 from nemotron_shared.training.trainer import (
+    RESULT_FIGURES,
     ScheduledTrainer,
     callbacks,
     last_values,
@@ -22,12 +23,7 @@ def train(task: Task) -> Outcome:
     """Train from random weights, or on from a model, on rows cut from the shuffled documents."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
-    data, base = task.input("data"), task.inputs["model"]
-    if base is None:
-        model = random_model(config.model, load_tokenizer(data.path / "tokenizer"), config.run.seed, config.engine)
-    else:
-        require_same_tokenizer(data.path / "tokenizer", base.path)
-        model = load_model(base.path, config.engine)
+    data, model = task.input("data"), starting_model(task)
     rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size)
     valid = _rows(task, "valid", config.train.eval_rows)
     trainer = ScheduledTrainer(
@@ -41,7 +37,7 @@ def train(task: Task) -> Outcome:
     trainer.stage_config = config
     train_to_end(trainer, run)
     output = save_result(model, data.path / "tokenizer", run)
-    figures = last_values(run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
+    figures = last_values(run, RESULT_FIGURES)
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 
 

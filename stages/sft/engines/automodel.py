@@ -2,23 +2,22 @@
 
 from pathlib import Path
 
+from nemotron_shared.automodel.data import packed_file
 from nemotron_shared.automodel.loop import train_with_automodel
-from nemotron_shared.data.packed import read_packed
-from nemotron_shared.modeling.build import require_same_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.packed_rows import PackedRows
+from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:
     """Train on the assistant's tokens."""
-    config, data, base = task.config, task.input("data"), task.inputs["model"]
-    if base is not None:
-        require_same_tokenizer(data.path / "tokenizer", base.path)
+    config, data = task.config, task.input("data")
+    checked_base(task)
     if config.engine.data == "chat":
         chats = config.engine.chats
         return train_with_automodel(task, "chat", Path(chats.train), Path(chats.valid) if chats.valid else None, None)
     batch = config.train.global_batch_size
-    rows = PackedRows(read_packed(data.path / "train.parquet"), config.train.train_iters * batch, config.run.seed)
+    rows = PackedRows(packed_file(data.path / "train.parquet"), config.train.train_iters * batch, config.run.seed)
     valid = data.path / "valid.parquet"
     if not valid.is_file():
         task.run.say("the valid split is empty: no validation")

@@ -12,8 +12,8 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.megatron.environment import megatron_output, prepare
 from nemotron_shared.megatron.loop import train_with_megatron
 from nemotron_shared.megatron.translate import build_config
-from nemotron_shared.modeling.build import require_same_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:
@@ -22,9 +22,7 @@ def train(task: Task) -> Outcome:
     Raises:
         UserError: there is no GPU.
     """
-    base = task.inputs["model"]
-    if base is not None:
-        require_same_tokenizer(task.input("data").path / "tokenizer", base.path)
+    checked_base(task)
     with megatron_output(task):
         if prepare(task):
             build_config(task, gpu=False, world_size=task.config.engine.world_size)

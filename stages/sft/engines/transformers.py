@@ -3,11 +3,13 @@
 from transformers import TrainingArguments
 
 from nemotron_shared.data.packed import read_packed
-from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer
+from nemotron_shared.modeling.build import load_tokenizer
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.packed_rows import PackedCollator, PackedRows
+from nemotron_shared.training.start import starting_model
 from nemotron_shared.training.threads import set_threads
 from nemotron_shared.training.trainer import (
+    RESULT_FIGURES,
     ScheduledTrainer,
     callbacks,
     last_values,
@@ -21,13 +23,8 @@ def train(task: Task) -> Outcome:
     """Train on the assistant's tokens of the packed rows."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
-    data, base = task.input("data"), task.inputs["model"]
-    tokenizer = load_tokenizer(data.path / "tokenizer")
-    if base is None:
-        model = random_model(config.model, tokenizer, config.run.seed, config.engine)
-    else:
-        require_same_tokenizer(data.path / "tokenizer", base.path)
-        model = load_model(base.path, config.engine)
+    data = task.input("data")
+    tokenizer, model = load_tokenizer(data.path / "tokenizer"), starting_model(task)
     num_rows = config.train.train_iters * config.train.global_batch_size
     rows = PackedRows(read_packed(data.path / "train.parquet"), num_rows, config.run.seed)
     valid = validation_rows(task)
@@ -42,7 +39,7 @@ def train(task: Task) -> Outcome:
     trainer.stage_config = config
     train_to_end(trainer, run)
     output = save_result(model, data.path / "tokenizer", run)
-    figures = last_values(run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
+    figures = last_values(run, RESULT_FIGURES)
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 
 

@@ -9,6 +9,7 @@ A packed row of fine-tuning takes the form of Automodel's NEAT packing:
 """
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +56,15 @@ def neat_row(row: PackedRow, length: int, pad_token_id: int) -> dict[str, torch.
     }
 
 
+@cache
+def packed_file(path: Path) -> list[PackedRow]:
+    """All rows of a packed file, read once in a process: for the loader, and for counting tokens."""
+    return read_packed(path)
+
+
 def packed_rows(path: str, num_rows: int, seed: int, pad_token_id: int) -> NeatRows:
     """The first `num_rows` rows of the shuffled, endless stream over a packed Parquet file."""
-    rows = read_packed(Path(path))
+    rows = packed_file(Path(path))
     return NeatRows(PackedRows(rows, num_rows, seed), max(len(row.input_ids) for row in rows), pad_token_id)
 
 

@@ -17,9 +17,7 @@ from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.run import Run, Stopped
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.threads import set_threads
-from nemotron_shared.training.trainer import last_values
-
-FIGURES = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
+from nemotron_shared.training.trainer import RESULT_FIGURES, last_values
 
 
 def prepare() -> str | None:
@@ -63,7 +61,7 @@ def train_with_automodel(
         run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
     output = distributed.on_rank_zero(lambda: _export(task, places))
     metadata = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
-    return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run, FIGURES))
+    return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run, RESULT_FIGURES))
 
 
 def _trained(recipe_config: dict[str, Any], config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> Any:

@@ -22,7 +22,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Stopped
 from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.training.threads import set_threads
-from nemotron_shared.training.trainer import last_values
+from nemotron_shared.training.trainer import RESULT_FIGURES, last_values
 
 
 def train_with_megatron(task: Task) -> Outcome:
@@ -38,7 +38,7 @@ def train_with_megatron(task: Task) -> Outcome:
         container = build_config(task, gpu=not on_cpu)
         steps = container.train.train_iters
         output = run_training(container, task, on_cpu)
-    figures = last_values(task.run, {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"})
+    figures = last_values(task.run, RESULT_FIGURES)
     return Outcome(output, {"step": steps, "parameters": parameters_of(output)}, figures)
 
 

@@ -21,6 +21,9 @@ from nemotron_shared.training import checkpoints
 from nemotron_shared.training.callback import RunCallback
 from nemotron_shared.training.schedule import learning_rate_factor
 
+RESULT_FIGURES = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
+"""Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
+
 
 class StageTrainer:
     """What our Trainers change in the library's, whichever of them it is: the schedule, and how weights are resumed."""
