@@ -4,30 +4,30 @@ Changed: float32 instead of half precision, torch's layers instead of Transforme
 overlapped, gloo instead of NCCL. The architecture, the data, the schedule, the batch and the optimizer's settings
 stay as they are:
 
-    use_cpu_settings(container)   # before container.validate()
+    use_cpu_settings(container)   # after te_only.switch_off, before container.validate()
 """
 
 from typing import Any
 
 import torch
 
+from nemotron_shared.megatron.te_only import MODEL
+
 # Settings of the model provider.
 MODEL_OFF = (
-    "bf16", "fp16", "gradient_accumulation_fusion", "bias_dropout_fusion", "masked_softmax_fusion",
-    "bias_activation_fusion", "apply_rope_fusion", "cross_entropy_loss_fusion", "persist_layer_norm",
-    "moe_grouped_gemm", "moe_permute_fusion", "moe_router_fusion", "moe_shared_expert_overlap", "tp_comm_overlap",
-    "use_te_rng_tracker", "use_fused_weighted_squared_relu", "first_last_layers_bf16", "keep_mtp_spec_in_bf16",
-    "moe_pad_expert_input_to_capacity", "deterministic_mode", "fine_grained_activation_offloading",
+    "bf16", "fp16", "bias_dropout_fusion", "masked_softmax_fusion", "bias_activation_fusion",
+    "cross_entropy_loss_fusion", "persist_layer_norm", "moe_grouped_gemm", "moe_router_fusion",
+    "moe_shared_expert_overlap", "first_last_layers_bf16", "keep_mtp_spec_in_bf16", "moe_pad_expert_input_to_capacity",
+    "deterministic_mode", "fine_grained_activation_offloading",
 )  # fmt: skip
 MODEL_NONE = (
     "fp8", "fp4", "mamba_training_ssm_states_dtype", "recompute_granularity", "recompute_method",
     "recompute_num_layers", "moe_expert_capacity_factor",
 )  # fmt: skip
 OPTIMIZER_OFF = (
-    "bf16", "fp16", "use_precision_aware_optimizer", "use_distributed_optimizer", "overlap_param_gather",
+    "bf16", "fp16", "use_distributed_optimizer", "overlap_param_gather",
     "overlap_param_gather_with_optimizer_step", "optimizer_cpu_offload",
 )  # fmt: skip
-OPTIMIZER_FLOAT32 = ("params_dtype", "main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 DDP_OFF = (
     "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "average_in_collective",
     "use_megatron_fsdp", "fp8_param_gather",
@@ -35,15 +35,13 @@ DDP_OFF = (
 
 
 def use_cpu_settings(container: Any) -> None:
-    """Change a ConfigContainer in place."""
+    """Change a ConfigContainer in place, in which the settings of te_only.py are off already."""
     use_cpu_model(container.model)
     _switch_off(container.optimizer, OPTIMIZER_OFF)
-    _set(container.optimizer, dict.fromkeys(OPTIMIZER_FLOAT32, torch.float32))
+    _set(container.optimizer, {"params_dtype": torch.float32})
     _switch_off(container.ddp, DDP_OFF)
     container.mixed_precision = None
-    container.comm_overlap = None
     container.dist.distributed_backend = "gloo"
-    container.rng.te_rng_tracker = False
     container.checkpoint.async_save = False
     _set(container.dataset, {"num_workers": 0, "pin_memory": False, "persistent_workers": False})
     container.train.manual_gc = False
@@ -64,10 +62,10 @@ def use_cpu_model(provider: Any) -> None:
     float32 = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32)
     _set(
         provider,
-        float32
+        MODEL
+        | float32
         | {
             "use_cpu_initialization": True,
-            "cuda_graph_impl": "none",
             "cuda_graph_modules": [],
             "attention_backend": AttnBackend.local,
             "moe_token_dispatcher_type": dispatcher,

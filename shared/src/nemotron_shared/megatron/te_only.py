@@ -8,6 +8,15 @@ from typing import Any
 
 import torch
 
+MODEL = {
+    "apply_rope_fusion": False,
+    "gradient_accumulation_fusion": False,
+    "moe_permute_fusion": False,
+    "use_fused_weighted_squared_relu": False,
+    "tp_comm_overlap": False,
+    "cuda_graph_impl": "none",
+    "use_te_rng_tracker": False,
+}
 ADAM_DTYPES = ("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 
 
@@ -15,13 +24,7 @@ def switch_off(container: Any) -> list[str]:
     """Change the container in place; gives the names of what was changed, such as `model.apply_rope_fusion`."""
     model, optimizer = container.model, container.optimizer
     wanted: list[tuple[Any, str, str, Any]] = [
-        (model, "model", "apply_rope_fusion", False),
-        (model, "model", "gradient_accumulation_fusion", False),
-        (model, "model", "moe_permute_fusion", False),
-        (model, "model", "use_fused_weighted_squared_relu", False),
-        (model, "model", "tp_comm_overlap", False),
-        (model, "model", "cuda_graph_impl", "none"),
-        (model, "model", "use_te_rng_tracker", False),
+        *((model, "model", name, value) for name, value in MODEL.items()),
         (container.rng, "rng", "te_rng_tracker", False),
         (optimizer, "optimizer", "use_precision_aware_optimizer", False),
         *((optimizer, "optimizer", name, torch.float32) for name in ADAM_DTYPES),
