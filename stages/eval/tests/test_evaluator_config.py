@@ -162,6 +162,6 @@ def _keys(node: dict, above: str) -> list[str]:
     found = []
     for name, child in node.items():
         key = f"{above}.{name}"
-        free = name in {"env_vars", "mounts", "endpoints"}
+        free = name == "env_vars" or above == "engine.execution.mounts"
         found += _keys(child, key) if isinstance(child, dict) and not free else [key]
     return found
