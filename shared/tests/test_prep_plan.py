@@ -41,6 +41,13 @@ def test_lines_of_any_length_with_any_shard_size(tmp_path_factory, lengths, shar
     assert numbers_in(plan([file], shard_bytes)) == list(range(len(lengths)))
 
 
+@pytest.mark.parametrize(("sizes", "count"), [(1, 1), (3, 3), (4, 4), (5, 8), (8, 8), (9, 12)])
+def test_a_large_file_gives_two_and_four_workers_the_same(tmp_path: Path, sizes: int, count: int):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text":"a"}\n' * (sizes * 1000))
+    shards = make_shards([[local_file(tmp_path / "a.jsonl")]], 13_000)
+    assert len(shards) == count
+
+
 def test_small_neighbours_share_a_shard_and_order_is_kept(tmp_path: Path):
     for name in "abcdef":
         (tmp_path / f"{name}.txt").write_text(name * 300)

@@ -21,8 +21,8 @@ from nemotron_shared.data.rows import split_key
 from nemotron_shared.data.split import Split
 from stages.pretrain.schema import PretrainData
 
-BATCH_CHARACTERS = 4 << 20
-"""Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
+BATCH_CHARACTERS = 1 << 20
+"""Text per tokenizer call: large enough that a call costs nothing, small enough for the processor's caches."""
 TOO_SHORT = "shorter than data_prep.min_doc_chars"
 EMPTY = "empty text"
 
@@ -91,6 +91,9 @@ class Writers:
         for split in self.waiting:
             self._encode(split)
         self.stack.close()
+        for split, file in self.files.items():
+            if file.bin_sha256:
+                self.reader.digests[f"{split}.bin"] = file.bin_sha256
         stats = {split: file.stats for split, file in self.files.items()}
         return {split: {"documents": found.documents, "tokens": found.tokens} for split, found in stats.items()}
 

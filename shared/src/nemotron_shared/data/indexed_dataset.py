@@ -16,11 +16,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from nemotron_shared.atomic import open_atomic, read_json, write_json
+from nemotron_shared.data.bulk_file import BulkFile
 from nemotron_shared.errors import UserError, did_you_mean
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -66,6 +67,9 @@ class IndexedDatasetWriter:
 
     with IndexedDatasetWriter(folder / "train_text_document", vocab_size=tokenizer.get_vocab_size()) as writer:
         writer.add_document(np.array([11, 12, 2]))
+
+    Attributes:
+        bin_sha256: of the .bin, in hex, once it is there.
     """
 
     def __init__(self, prefix: Path, vocab_size: int) -> None:
@@ -74,7 +78,8 @@ class IndexedDatasetWriter:
         self.dtype = token_dtype(vocab_size)
         self._lengths = array("i")
         self._tokens = 0
-        self._bin: IO[Any] | None = None
+        self.bin_sha256: str | None = None
+        self._bin: BulkFile | None = None
         self._stack = ExitStack()
 
     @property
@@ -105,19 +110,20 @@ class IndexedDatasetWriter:
         self._tokens += ids.size
 
     def __enter__(self) -> Self:
-        self._bin = self._stack.enter_context(open_atomic(_beside(self.prefix, ".bin")))
+        self._bin = BulkFile(self._stack.enter_context(open_atomic(_beside(self.prefix, ".bin"))))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bin = None
-        if error is not None:
+        written, self._bin = self._bin, None
+        if error is not None or written is None:
             self._stack.__exit__(kind, error, trace)
             return
         with self._stack:
             if not self._lengths:
                 raise UserError(f"{self.prefix}: no document to write", "add documents, or enlarge this split")
+            self.bin_sha256 = written.finish()
             # a kill between the two renames must not leave an old index beside new tokens
             _beside(self.prefix, ".idx").unlink(missing_ok=True)
         write_index(_beside(self.prefix, ".idx"), np.array(self._lengths, dtype="<i4"), self.dtype)

@@ -21,7 +21,7 @@ from nemotron_shared.data.files import InputFile, format_of, open_input
 from nemotron_shared.data.rejects import snippet_of
 from nemotron_shared.errors import UserError
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
 """A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
 

@@ -15,6 +15,8 @@ from nemotron_shared.data.files import InputFile, format_of, open_input
 from nemotron_shared.data.reading import Range
 from nemotron_shared.errors import UserError
 
+EVEN = 4
+"""A file that makes more shards than this makes a multiple of it, so that 2 or 4 workers end together."""
 EXPANSION = 4
 """How much larger compressed text tends to be when it is read; only the size of shards depends on it."""
 
@@ -62,9 +64,13 @@ def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
     end = _row_groups(file) if form.content == "parquet" else file.size
     divisible = form.content == "parquet" or (form.content == "rows" and not form.compression)
     whole = Range(file, 0, end)
-    count = min(max(1, end), -(-weight(whole) // shard_bytes)) if shard_bytes and divisible and end else 1
+    count = min(end, _even(-(-weight(whole) // shard_bytes))) if shard_bytes and divisible and end else 1
     for i in range(count):
         yield Range(file, end * i // count, end * (i + 1) // count)
+
+
+def _even(count: int) -> int:
+    return -(-count // EVEN) * EVEN if count > EVEN else count
 
 
 def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, ...]]:

@@ -30,6 +30,7 @@ class ShardReader:
     Attributes:
         counts: rows, blank lines, and what the work counts besides.
         rejected: rows left out, by reason.
+        digests: SHA-256 by name of files that the work made, where it knows them; the others are read again.
         inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
     """
 
@@ -37,6 +38,7 @@ class ShardReader:
         self.shard = shard
         self.counts: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
+        self.digests: dict[str, str] = {}
         self.inputs: list[dict[str, Any]] = []
         self._on_bad_row = on_bad_row
         self._pulse = pulse

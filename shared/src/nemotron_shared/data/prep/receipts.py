@@ -55,9 +55,13 @@ def begin(directory: Path, index: int) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{index:06d}-", dir=directory))
 
 
-def commit(folder: Path, receipt: Receipt) -> Receipt:
-    """Put everything on disk, write the receipt and give the folder its name; returns the receipt with its files."""
-    files = {path.name: _sealed(path) for path in sorted(folder.iterdir())}
+def commit(folder: Path, receipt: Receipt, digests: Mapping[str, str]) -> Receipt:
+    """Put everything on disk, write the receipt and give the folder its name; returns the receipt with its files.
+
+    Args:
+        digests: SHA-256 by name of files that are on disk already.
+    """
+    files = {path.name: _sealed(path, digests.get(path.name)) for path in sorted(folder.iterdir())}
     complete = replace(receipt, files=files)
     with (folder / RECEIPT).open("w", encoding="utf-8") as file:
         json.dump(asdict(complete), file, indent=1, sort_keys=True)
@@ -72,10 +76,12 @@ def commit(folder: Path, receipt: Receipt) -> Receipt:
     return complete
 
 
-def _sealed(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+def _sealed(path: Path, digest: str | None) -> dict[str, Any]:
+    if digest is None:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        digest = file_digest(path)
+    return {"bytes": path.stat().st_size, "sha256": digest}
 
 
 def verified(directory: Path, index: int, plan: str) -> Receipt | None:

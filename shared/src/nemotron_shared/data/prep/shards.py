@@ -81,18 +81,19 @@ class Job:
             return done
         folder = begin(self.directory, shard.index)
         try:
-            return commit(folder, self._fill(shard, folder))
+            return commit(folder, *self._fill(shard, folder))
         except OSError as error:
             raise as_user_error(error, folder) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _fill(self, shard: Shard, folder: Path) -> Receipt:
+    def _fill(self, shard: Shard, folder: Path) -> tuple[Receipt, Mapping[str, str]]:
         pulse = Pulse(folder)
         with ShardReader(shard, folder, self.on_bad_row, pulse) as reader:
             figures = self.work.run(reader, folder)
         pulse.stop()
-        return Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
+        receipt = Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
+        return receipt, reader.digests
 
 
 def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Receipt]:
