@@ -17,8 +17,7 @@ PIECES = (4096, 700_001, BLOCK_BYTES, len(CONTENT))
 
 
 def write(path: Path, content: bytes, piece: int = 700_001) -> str:
-    with open_atomic(path) as file:
-        bulk = BulkFile(file)
+    with open_atomic(path) as file, BulkFile(file) as bulk:
         for start in range(0, len(content), piece):
             bulk.write(content[start : start + piece])
         return bulk.finish()

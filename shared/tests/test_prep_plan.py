@@ -59,7 +59,7 @@ def test_small_neighbours_share_a_shard_and_order_is_kept(tmp_path: Path):
 def test_a_file_never_stands_twice_in_a_shard(tmp_path: Path):
     for size in range(1, 60, 3):
         write_rows(tmp_path / f"{size:02d}.jsonl", size)
-    for shard_bytes in (100, 333, 1000, 2048):
+    for shard_bytes in (3, 20, 100, 333, 1000, 2048):
         for shard in plan([tmp_path], shard_bytes):
             names = [part.file.path for part in shard.ranges]
             assert len(names) == len(set(names))

@@ -110,7 +110,8 @@ class IndexedDatasetWriter:
         self._tokens += ids.size
 
     def __enter__(self) -> Self:
-        self._bin = BulkFile(self._stack.enter_context(open_atomic(_beside(self.prefix, ".bin"))))
+        file = self._stack.enter_context(open_atomic(_beside(self.prefix, ".bin")))
+        self._bin = self._stack.enter_context(BulkFile(file))
         return self
 
     def __exit__(

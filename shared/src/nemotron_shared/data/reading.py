@@ -91,6 +91,8 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
         lines = _whole_lines(file, place) if format_of(name).compression else _lines_of_range(file, part, place)
         for line in lines:
             place.lines += 1
+            if place.lines == 1 and part.low == 0 and line is not None:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line is None:
                 detail = f"more than {LONGEST_LINE >> 20} MiB"
                 yield BadRow(name, place.lines, "line too long", detail, "")
@@ -109,7 +111,7 @@ def _lines_of_range(file: IO[bytes], part: Range, place: Place) -> Iterator[byte
     while at < part.high and (block := file.read(min(BLOCK_BYTES, part.high - at))):
         at += len(block)
         complete = block.endswith(b"\n")
-        lines = _without_mark(block, at == len(block)).split(b"\n")
+        lines = block.split(b"\n")
         last = lines.pop()
         place.bytes += len(block)
         yield from lines
@@ -122,11 +124,11 @@ def _lines_of_range(file: IO[bytes], part: Range, place: Place) -> Iterator[byte
 
 def _whole_lines(file: IO[bytes], place: Place) -> Iterator[bytes | None]:
     """Lines of a stream that cannot be sought in. `place.bytes` counts what came out of the decompression."""
-    first, last = True, b""
+    last = b""
     while block := file.read(BLOCK_BYTES):
         place.bytes += len(block)
-        lines = (last + _without_mark(block, first)).split(b"\n")
-        first, last = False, lines.pop()
+        lines = (last + block).split(b"\n")
+        last = lines.pop()
         yield from lines
         if len(last) > LONGEST_LINE:
             last = b""
@@ -134,10 +136,6 @@ def _whole_lines(file: IO[bytes], place: Place) -> Iterator[bytes | None]:
             yield None
     if last:
         yield last
-
-
-def _without_mark(block: bytes, first: bool) -> bytes:
-    return block.removeprefix(codecs.BOM_UTF8) if first else block
 
 
 def _rest_of_line(file: IO[bytes], before: int) -> tuple[bytes | None, int]:

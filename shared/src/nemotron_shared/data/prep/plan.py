@@ -74,12 +74,12 @@ def _even(count: int) -> int:
 
 
 def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, ...]]:
-    """Put small neighbours together."""
+    """Put small neighbours together, but not two pieces of one file."""
     group: list[Range] = []
     filled = 0
     for piece in pieces:
         size = weight(piece)
-        if group and filled + size > shard_bytes:
+        if group and (filled + size > shard_bytes or group[-1].file is piece.file):
             yield tuple(group)
             group, filled = [], 0
         group.append(piece)
