@@ -5,7 +5,6 @@ Import it after cpu_shim.install().
 """
 
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.training.checkpoints import mark_complete
+from nemotron_shared.training.progress import Progress
 
 
 class StopFlag:
@@ -48,26 +48,23 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         super().__init__(ConfigNode(recipe))
         self.stage_config = stage
         self.stage_run = run
+        self.progress = Progress(run, stage.logger.log_interval)
         self.tokens_at = tokens_at
-        self.began = time.monotonic()
-        self.first_tokens = self.tokens = 0
-        self.first_step = 0
+        self.tokens = 0
         self.rate = 0.0
 
     def setup(self) -> None:
         """Build everything, then look at what was built."""
         super().setup()
         self.step_scheduler.sig_handler = StopFlag(self.stage_run)
-        self.first_step = self.step_scheduler.step
         guards.require_sane_weights(self.net)
         guards.refuse_passed_by_adapters(self.net)
         guards.refuse_unmergeable(self.net)
-        if distributed.rank() == 0:
-            self.stage_run.metrics.cut_after(self.first_step)
-        logged = [entry["tokens"] for entry in self.stage_run.metrics.read() if "tokens" in entry]
-        self.first_tokens = self.tokens = logged[-1] if logged else 0
         self.rate = self.optimizer[0].param_groups[0]["lr"]
-        self.began = time.monotonic()
+        step = self.step_scheduler.step
+        logged = [entry["tokens"] for entry in self.stage_run.metrics.read() if entry["step"] <= step]
+        self.tokens = logged[-1] if logged else 0
+        self.progress.start(step, self.stage_config.train.train_iters, self.tokens)
 
     @property
     def net(self) -> Any:
@@ -85,14 +82,16 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         self.tokens = self.tokens_at(step) if self.tokens_at else self.tokens + figures["num_tokens_per_step"]
         if not math.isfinite(figures["loss"]):
             raise UserError(f"step {step}: the loss is {figures['loss']}", "lower optimizer.lr, or look at the data")
-        self._note(step, {"loss": figures["loss"], "grad_norm": float(figures["grad_norm"]), "lr": self.rate})
+        kept = {"loss": figures["loss"], "grad_norm": float(figures["grad_norm"]), "lr": self.rate}
+        self.progress.log(step, kept, self.tokens)
         self.rate = figures["lr"]  # Automodel tells the rate of the next step
 
     def log_val_metrics(self, val_name: str, log_data: Any, metric_logger: Any = None) -> None:
         """Keep the validation loss."""
         super().log_val_metrics(val_name, log_data, metric_logger)
         if log_data is not None:
-            self._note(log_data.step + 1, {"valid_loss": float(log_data.metrics["val_loss"])})
+            valid_loss = float(log_data.metrics["val_loss"])
+            self.progress.log(log_data.step + 1, {"valid_loss": valid_loss}, self.tokens)
 
     def save_checkpoint(self, epoch: int, step: int, *args: Any, **kwargs: Any) -> None:
         """Mark the folder complete once every process has written its part."""
@@ -100,15 +99,3 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         distributed.barrier()
         if distributed.rank() == 0:
             mark_complete(Path(self.checkpointer.config.checkpoint_dir) / f"epoch_{epoch}_step_{step}")
-
-    def _note(self, step: int, figures: dict[str, float]) -> None:
-        if distributed.rank() != 0:
-            return
-        seconds = time.monotonic() - self.began
-        speed = (self.tokens - self.first_tokens) / max(seconds, 1e-9)
-        timing = {"seconds": round(seconds, 3), "tokens": self.tokens, "tokens_per_second": round(speed, 1)}
-        self.stage_run.metrics.append(step, **figures, **timing)
-        last = self.stage_config.train.train_iters
-        if "valid_loss" in figures or step % self.stage_config.logger.log_interval == 0 or step == last:
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items() if name != "grad_norm")
-            self.stage_run.say(f"step {step}/{last}  {shown}  {speed:,.0f} tokens/s")

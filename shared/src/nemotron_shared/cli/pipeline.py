@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from nemotron_shared.cli.launch import run_process, run_step, stage_directory, step_command
 from nemotron_shared.cli.table import FAMILIES, PIPELINE, STAGES, PipelineStep
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, say
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.run import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:
     from nemotron_shared.cli.main import Request

@@ -23,7 +23,7 @@ from nemotron_shared.data.files import FORMATS, InputFile, format_of, local_file
 from nemotron_shared.data.hub_errors import hub_errors, hub_messages_off
 from nemotron_shared.data.remote import walk
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.run import say
+from nemotron_shared.runtime.console import say
 
 ALL = "all"
 ADDRESS = re.compile(r"hf://(?:datasets/)?([^/@\s]+/[^/@\s]+)(?:@(refs/(?:pr|convert)/[^/\s]+|[^/\s]+))?(?:/(.*))?")

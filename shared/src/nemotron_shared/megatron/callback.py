@@ -6,7 +6,6 @@
 Import this after `prepare()` (environment.py).
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from megatron.bridge.training.callbacks import Callback, CallbackContext  # ty: 
 
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.step import Task
-from nemotron_shared.training.callback import show_progress
+from nemotron_shared.training.progress import Progress
 
 LOSS = "lm loss"
 
@@ -29,24 +28,20 @@ class RunCallback(Callback):
 
     def __init__(self, task: Task, tokens_per_step: int, at_end: Callable[[list[Any]], None]) -> None:
         self.run = task.run
-        self.log_interval = task.config.logger.log_interval
         self.tokens_per_step = tokens_per_step
         self.at_end = at_end
         self.stopped = False
         self.last_step = 0
-        self._began = time.monotonic()
-        self._first_step = 0
+        self._progress = Progress(task.run, task.config.logger.log_interval)
         self._lr = 0.0
         self._validated: int | None = None
 
     def on_train_start(self, context: CallbackContext) -> None:
         """Cut the log back to where training continues."""
-        self._began = time.monotonic()
-        self._first_step = self.last_step = context.state.train_state.step
-        if self._first_step:
-            self.run.say(f"continuing from step {self._first_step}")
-        if distributed.rank() == 0:
-            self.run.metrics.cut_after(self._first_step)
+        step = self.last_step = context.state.train_state.step
+        if step:
+            self.run.say(f"continuing from step {step}")
+        self._progress.start(step, context.state.cfg.train.train_iters, step * self.tokens_per_step)
 
     def on_train_step_start(self, context: CallbackContext) -> None:
         """Remember the learning rate of this step; when the step is done, it is the next one's."""
@@ -65,7 +60,7 @@ class RunCallback(Callback):
             figures["loss"] = float(context.loss_dict[LOSS])
         if context.grad_norm is not None:
             figures["grad_norm"] = float(context.grad_norm)
-        self._log(step, figures, state.cfg.train.train_iters, show=step % self.log_interval == 0)
+        self._progress.log(step, figures, step * self.tokens_per_step)
 
     def on_eval_end(self, context: CallbackContext) -> None:
         """Log the validation loss, once per step though Bridge validates the last step twice."""
@@ -73,22 +68,10 @@ class RunCallback(Callback):
         if step == self._validated or LOSS not in (context.total_loss_dict or {}):
             return
         self._validated = step
-        self._log(step, {"valid_loss": float(context.total_loss_dict[LOSS])}, context.state.cfg.train.train_iters, True)
+        figures = {"valid_loss": float(context.total_loss_dict[LOSS])}
+        self._progress.log(step, figures, step * self.tokens_per_step)
 
     def on_train_end(self, context: CallbackContext) -> None:
         """Hand over the trained model."""
         if not self.stopped:
             self.at_end(context.model)
-
-    def _log(self, step: int, figures: dict[str, float], last: int, show: bool) -> None:
-        if distributed.rank() != 0:
-            return
-        seconds = time.monotonic() - self._began
-        tokens = step * self.tokens_per_step
-        per_second = (tokens - self._first_step * self.tokens_per_step) / max(seconds, 1e-9)
-        timing = {"seconds": round(seconds, 3), "tokens": tokens, "tokens_per_second": round(per_second, 1)}
-        self.run.metrics.append(step, **figures, **timing)
-        if show or step == last:
-            shown = [f"{name} {figures[name]:.4g}" for name in ("loss", "valid_loss", "lr") if name in figures]
-            line = "  ".join([f"step {step}/{last}", *shown, f"{per_second:,.0f} tokens/s"])
-            show_progress(self.run, line, last=step >= last)

@@ -18,7 +18,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.modeling.architecture import load_architecture
 from nemotron_shared.modeling.cpu_experts import register_cpu_experts
 from nemotron_shared.modeling.mamba_install import announce, install_cpu_ops, lift_time_step_limit
-from nemotron_shared.runtime.run import say
+from nemotron_shared.runtime.console import say
 
 disable_progress_bar()  # our own progress line is the only one
 # Libraries that call each other's renamed settings; nothing a user could change.

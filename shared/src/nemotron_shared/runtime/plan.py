@@ -13,8 +13,8 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.identity import code_digest
-from nemotron_shared.runtime.run import say
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step

@@ -8,13 +8,13 @@ import fcntl
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.distributed import barrier, rank
 from nemotron_shared.runtime.metrics import MetricsLog
 
@@ -62,12 +62,6 @@ class Run:
         shutil.rmtree(self.output, ignore_errors=True)
         self.output.mkdir(parents=True)
         return self.output
-
-
-def say(line: str) -> None:
-    """Print a line for people on stderr, so that stdout stays for results and `--json`."""
-    if rank() == 0:
-        print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

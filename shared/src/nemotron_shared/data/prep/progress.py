@@ -13,6 +13,7 @@ from typing import Any, Self
 from nemotron_shared.data.prep.plan import Shard
 from nemotron_shared.data.prep.pulse import read_pulses
 from nemotron_shared.data.prep.receipts import Receipt
+from nemotron_shared.runtime.console import CLEAR, clock, renew
 
 LOG_SECONDS = 30.0
 TERMINAL_SECONDS = 0.5
@@ -48,7 +49,7 @@ class Progress:
         self._next = now + (TERMINAL_SECONDS if self._in_place else LOG_SECONDS)
         line = self._line(now - self._begun)
         if self._in_place:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            renew(line)
             self._written = True
         else:
             self._setting.announce(line)
@@ -77,7 +78,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._written:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            print(CLEAR, end="", file=sys.stderr, flush=True)
         if error is None:
             self._setting.announce(self._speed(max(1e-3, time.monotonic() - self._begun)))
 
@@ -93,13 +94,6 @@ def short(number: float) -> str:
         if number >= size:
             return f"{number / size:.1f}{letter}"
     return f"{number:.0f}"
-
-
-def clock(seconds: float) -> str:
-    """75 seconds as 1:15."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def rejected_text(rejected: Mapping[str, int]) -> str:
