@@ -4,10 +4,13 @@ import importlib
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.plan import artifact_field
 from nemotron_shared.runtime.run import Run
@@ -65,3 +68,32 @@ def model_for(stage: str, name: str, folder: Path, data: Artifact) -> Artifact |
     kept.mkdir()
     (kept / "latest_train_state.pt").touch()
     return Artifact.external(path)
+
+
+def prepared_and_stubbed(stage: str, home: Path, *overrides: str) -> Artifact:
+    """Data for configurations that Bridge itself shall build; the stubs, which change the process, come after it."""
+    from nemotron_shared.megatron.stubs import install_stubs
+
+    artifact = prepared(stage, home, *overrides)
+    install_stubs()
+    return artifact
+
+
+def recipe_task(stage: str, name: str, folder: Path, data: Artifact, *overrides: str) -> Task:
+    """A task of a recipe, with the model that it starts from where it starts from one."""
+    return task_of(stage, name, folder, data, *overrides, model=model_for(stage, name, folder, data))
+
+
+def build(stage: str, name: str, folder: Path, data: Artifact, *overrides: str, world_size: int | None = None) -> Any:
+    """The ConfigContainer that Bridge accepts for a recipe, at its own number of processes or at another."""
+    from nemotron_shared.megatron.translate import build_config
+
+    task = recipe_task(stage, name, folder, data, *overrides)
+    return build_config(task, world_size=world_size or RECIPES[stage][name])
+
+
+def refusal(stage: str, name: str, folder: Path, data: Artifact, *overrides: str, world_size: int | None = None) -> str:
+    """What the user is told of a recipe that cannot be built like this."""
+    with pytest.raises(UserError) as caught:
+        build(stage, name, folder, data, *overrides, world_size=world_size)
+    return str(caught.value)

@@ -119,6 +119,12 @@ def test_the_place_of_a_wrong_key_is_said_when_it_is_known() -> None:
         apply_overrides(Container(), {"model": {"hiden": 3}}, origins)
 
 
+def test_an_unknown_section_has_the_place_of_what_is_in_it() -> None:
+    origins = {"engine.overrides": "megatron_bridge.yaml:25", "engine.overrides.modle.hidden_size": "command line"}
+    with pytest.raises(UserError, match=r"^command line: engine\.overrides\.modle: "):
+        apply_overrides(Container(), {"modle": {"hidden_size": 3}}, origins)
+
+
 def test_what_fits_is_set_as_the_field_holds_it() -> None:
     model = {
         "hidden_size": 128,

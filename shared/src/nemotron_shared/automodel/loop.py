@@ -51,7 +51,7 @@ def train_with_automodel(
     if places.restore_from:
         run.say(f"continuing from step {checkpoints.steps_done(Path(places.restore_from))}")
     recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
-    recipe_config = apply_overrides(recipe_config, config.engine)
+    recipe_config = apply_overrides(recipe_config, config.engine, task.origins)
     # Automodel prints its whole config and logs each step
     with library_output(run.directory / f"automodel-{distributed.rank()}.log"):
         recipe = _trained(recipe_config, config, run, tokens_at)

@@ -1,21 +1,20 @@
 """`engine.overrides`: any value of Automodel's recipe, checked against the classes that will take it.
 
-error: engine.overrides.step_scheduler.gc_every_step: Automodel's StepSchedulerConfig has no such field
+error: nano3.yaml:31: engine.overrides.step_scheduler.gc_every_step: Automodel's StepSchedulerConfig has no such field
   did you mean 'gc_every_steps'?
 """
 
 import importlib
 import inspect
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
-from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
-
 from nemotron_shared.config.automodel_section import AutomodelEngine
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.config.typed_values import has_type, refusal
+from nemotron_shared.errors import did_you_mean
 
 COMPONENTS = "nemo_automodel.components"
 # Section of the recipe -> what takes its values: a dataclass or a function of Automodel or torch.
@@ -92,17 +91,20 @@ TRUSTED = ("nemo_automodel.", "torch.optim.", "torch.distributed.", "torch.nn.")
 HERE = "engine.overrides"
 
 
-def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine) -> dict[str, Any]:
+def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Mapping[str, str]) -> dict[str, Any]:
     """The recipe with `engine.overrides` in it.
+
+    Args:
+        origins: "file:line" by dotted key of the whole configuration, for the error message.
 
     Raises:
         UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
     for key, value in leaves(engine.overrides, recipe):
-        _check(key, value, engine)
+        _check(key, value, engine, origins)
     merged = merge(recipe, engine.overrides)
-    _refuse_leaking_packing(merged)
+    _refuse_leaking_packing(merged, origins)
     return merged
 
 
@@ -125,22 +127,26 @@ def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return base | both
 
 
-def _check(key: str, value: Any, engine: AutomodelEngine) -> None:
+def _check(key: str, value: Any, engine: AutomodelEngine, origins: Mapping[str, str]) -> None:
     section, _, name = key.rpartition(".")
+    where = f"{HERE}.{key}"
     if key in OURS:
-        raise UserError(f"{HERE}.{key}: this is set elsewhere", f"set {OURS[key]}")
+        raise refusal(where, "this is set elsewhere", origins, f"set {OURS[key]}")
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
-        raise UserError(f"{HERE}.{key}: our packed rows have no such setting", "use engine.data=chat")
+        raise refusal(where, "our packed rows have no such setting", origins, "use engine.data=chat")
     if name == "_target_":
-        _check_target(key, value, engine)
+        _check_target(where, value, engine, origins)
     known = READ.get(section, {}) | taken(section, engine)
     if not section:
         known |= dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
     if name not in known:
         taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
         remedy = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
-        raise UserError(f"{HERE}.{key}: Automodel's {taker} has no such field", remedy)
-    _check_type(key, value, known[name])
+        raise refusal(where, f"Automodel's {taker} has no such field", origins, remedy)
+    hint = known[name]
+    if has_type(hint, value, strict=not isinstance(value, (list, dict))) is False:
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+        raise refusal(where, f"{value!r} is not of type {wanted}", origins)
 
 
 def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
@@ -160,35 +166,16 @@ def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
     return {name: hints.get(name) for name in names}
 
 
-def _check_type(key: str, value: Any, hint: Any) -> None:
-    if hint is None:
-        return
-    try:
-        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-    except (PydanticSchemaGenerationError, TypeError):
-        adapter = TypeAdapter(hint) if isinstance(hint, type) and is_dataclass(hint) else None
-    if adapter is None:
-        return
-    try:
-        adapter.validate_python(value, strict=not isinstance(value, (list, dict)))
-    except ValidationError as error:
-        wanted = getattr(hint, "__name__", None) if isinstance(hint, type) else str(hint)
-        raise UserError(f"{HERE}.{key}: {value!r} is not of type {wanted}") from error
-
-
-def _check_target(key: str, value: Any, engine: AutomodelEngine) -> None:
+def _check_target(where: str, value: Any, engine: AutomodelEngine, origins: Mapping[str, str]) -> None:
     if not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
-        raise UserError(
-            f"{HERE}.{key}: '{value}' names code outside Automodel and torch, which would be imported and called",
-            "set engine.allow_custom_targets=true if you trust it",
-        )
+        what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
+        raise refusal(where, what, origins, "set engine.allow_custom_targets=true if you trust it")
 
 
-def _refuse_leaking_packing(recipe: dict[str, Any]) -> None:
+def _refuse_leaking_packing(recipe: dict[str, Any], origins: Mapping[str, str]) -> None:
     """THD packing keeps documents apart in Transformer Engine's attention only; with sdpa they see each other."""
     packing, attention = recipe.get("packed_sequence", {}), recipe["model"]["backend"]["attn"]
     if packing.get("packing_strategy") == "thd" and attention != "te":
-        raise UserError(
-            f"packed_sequence.packing_strategy=thd with attn={attention} lets the documents of a row see each other",
-            "use packing_strategy=neat, or engine.backend.attn=te on a GPU",
-        )
+        what = f"thd with attn={attention} lets the documents of a row see each other"
+        remedy = "use packing_strategy=neat, or engine.backend.attn=te on a GPU"
+        raise refusal(f"{HERE}.packed_sequence.packing_strategy", what, origins, remedy)

@@ -8,7 +8,9 @@ Hydra's compose API does the work: its `defaults:` list, its config groups, its 
 (`key=value`, `+key=`, `++key=`, `~key`). What is added here is the origin of each value and errors for people.
 """
 
+import logging
 import re
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +30,9 @@ from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
 COMMON = Path(__file__).parent / "common"
+# Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
+STORAGE_PLUGIN = "multistorageclient.contrib.hydra"
+STORAGE_RECORD, STORAGE_WARNING = "MSC config source not available", "provider=msc-universal"
 
 
 @dataclass(frozen=True)
@@ -93,10 +98,27 @@ def _search_path(path: Path, config_dir: Path) -> list[str]:
 def _hydra(directory: Path) -> Generator[None]:
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(directory), version_base="1.3"):
+        with _quiet_storage_plugin(), initialize_config_dir(str(directory), version_base="1.3"):
             yield
     finally:
         GlobalHydra.instance().clear()
+
+
+@contextmanager
+def _quiet_storage_plugin() -> Generator[None]:
+    """No word of a storage that nobody asked for; whatever else the plugin has to say is heard."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return record.getMessage() != STORAGE_RECORD
+
+    logger = logging.getLogger(STORAGE_PLUGIN)
+    logger.addFilter(is_news)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=STORAGE_WARNING)
+            yield
+    finally:
+        logger.removeFilter(is_news)
 
 
 @contextmanager

@@ -64,10 +64,10 @@ def run_training(container: Any, task: Task, on_cpu: bool) -> Path:
 
 
 def set_start(container: Any, source: Path, task: Task) -> None:
-    """Where the weights come from until the run has a checkpoint of its own; and the vocabulary is the model's."""
-    checkpoint = container.checkpoint
-    if has_weights(source) and task.config.engine.start_from == "weights":
-        checkpoint.pretrained_checkpoint = str(source)
+    """Without `run.model`, the random weights that were drawn here, until the run has a checkpoint of its own; and the
+    vocabulary is the model's."""
+    if task.inputs.get("model") is None and has_weights(source):
+        container.checkpoint.pretrained_checkpoint = str(source)
     container.tokenizer.use_tokenizer_vocab_size = False
     container.train.exit_signal_handler = False  # the run's own handler asks the callback to stop
 

@@ -19,10 +19,8 @@ from types import UnionType
 from typing import Any
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticUserError
 
-from nemotron_shared.config.validate import origin_of
+from nemotron_shared.config.typed_values import has_type, refusal
 from nemotron_shared.errors import UserError, did_you_mean
 
 ROOT = "engine.overrides"
@@ -82,7 +80,7 @@ def _merge(target: Any, values: Mapping[str, Any], path: str, origins: Mapping[s
         if key not in known:
             raise _unknown(target, str(key), known, where, origins)
         if own := OWNED.get(where.removeprefix(f"{ROOT}.")):
-            raise _fault(where, "one of our own settings decides this", origins, f"set {own}")
+            raise refusal(where, "one of our own settings decides this", origins, f"set {own}")
         current = getattr(target, key)
         if dataclasses.is_dataclass(current):
             _merge_section(current, value, where, origins)
@@ -98,12 +96,7 @@ def _merge(target: Any, values: Mapping[str, Any], path: str, origins: Mapping[s
 def _unknown(target: Any, key: str, known: set[str], where: str, origins: Mapping[str, str]) -> UserError:
     names = ", ".join(sorted(known)) if len(known) <= MOST_NAMES else f"{len(known)} others"
     message = f"{type(target).__name__} has no field '{key}'"
-    return _fault(where, message, origins, did_you_mean(key, known, f"it has: {names}"))
-
-
-def _fault(where: str, message: str, origins: Mapping[str, str], remedy: str | None = None) -> UserError:
-    origin = f"{origin_of(where, origins)}: " if origins else ""
-    return UserError(f"{origin}{where}: {message}", remedy)
+    return refusal(where, message, origins, did_you_mean(key, known, f"it has: {names}"))
 
 
 def _merge_section(section: Any, value: Any, where: str, origins: Mapping[str, str]) -> None:
@@ -112,7 +105,7 @@ def _merge_section(section: Any, value: Any, where: str, origins: Mapping[str, s
 
 def _mapping(value: Any, where: str, origins: Mapping[str, str], what: str = "this is a mapping") -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _fault(where, f"{what}, not {value!r}", origins, "give its keys one by one")
+        raise refusal(where, f"{what}, not {value!r}", origins, "give its keys one by one")
     return value
 
 
@@ -124,7 +117,7 @@ def _optional_section(owner: type, key: str) -> type | None:
 
 def _new_section(section: type, value: Mapping[str, Any], where: str, origins: Mapping[str, str]) -> Any:
     if inspect.isabstract(section):
-        raise _fault(where, "this section is off", origins, "turn it on with its own key of the engine section")
+        raise refusal(where, "this section is off", origins, "turn it on with its own key of the engine section")
     required = [
         field.name
         for field in dataclasses.fields(section)  # ty: ignore[invalid-argument-type]
@@ -132,7 +125,7 @@ def _new_section(section: type, value: Mapping[str, Any], where: str, origins: M
     ]
     missing = [name for name in required if name not in value]
     if missing:
-        raise _fault(where, f"{section.__name__} needs {', '.join(missing)} too", origins)
+        raise refusal(where, f"{section.__name__} needs {', '.join(missing)} too", origins)
     made = section(**dict.fromkeys(required))
     _merge(made, value, where, origins)
     return made
@@ -147,7 +140,7 @@ def _converted(target: Any, key: str, current: Any, value: Any, where: str, orig
         return None
     if fits(hint, value) or (not fits(hint, current) and _like(current, value)):
         return float(value) if type(value) is int and type(current) is float else value
-    raise _fault(where, f"{value!r} is not {_describe(hint, current)}", origins)
+    raise refusal(where, f"{value!r} is not {_describe(hint, current)}", origins)
 
 
 def _from_text(key: str, current: Any, hint: Any, value: str, where: str, origins: Mapping[str, str]) -> Any:
@@ -155,13 +148,13 @@ def _from_text(key: str, current: Any, hint: Any, value: str, where: str, origin
     if torch.dtype in kinds or isinstance(current, torch.dtype):
         dtype = getattr(torch, value.removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype):
-            raise _fault(where, f"{value!r} is no torch dtype", origins, "such as float32 or bfloat16")
+            raise refusal(where, f"{value!r} is no torch dtype", origins, "such as float32 or bfloat16")
         return dtype
     enums = [kind for kind in kinds if issubclass(kind, Enum)]
     if enums and str not in kinds:
         names = {member.name: member for member in enums[0]}
         if value not in names:
-            raise _fault(where, f"no {enums[0].__name__} '{value}'", origins, f"there are: {', '.join(names)}")
+            raise refusal(where, f"no {enums[0].__name__} '{value}'", origins, f"there are: {', '.join(names)}")
         return names[value]
     if key in NAMED_FUNCTIONS:
         from megatron.bridge.utils.activation_map import str_to_callable  # ty: ignore[import-not-found]
@@ -169,7 +162,7 @@ def _from_text(key: str, current: Any, hint: Any, value: str, where: str, origin
         try:
             return str_to_callable(value)
         except ValueError as error:
-            raise _fault(where, f"no activation function '{value}'", origins) from error
+            raise refusal(where, f"no activation function '{value}'", origins) from error
     return Path(value) if Path in kinds and str not in kinds else value
 
 
@@ -198,21 +191,11 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the declared type: an int is a float, a bool is no int, null only where it is allowed."""
-    if hint is None:
-        return False
-    try:
-        adapter = TypeAdapter(hint, config=None if _has_own_config(hint) else ConfigDict(arbitrary_types_allowed=True))
-        adapter.validate_python(value, strict=True)
-    except ValidationError:
-        return False
-    except PydanticUserError:
+    """Whether a value has the declared type; where that cannot be judged, whether it is of one of the classes named."""
+    judged = has_type(hint, value)
+    if judged is None:
         return isinstance(value, tuple(one for one in _members(hint) if isinstance(one, type)))
-    return True
-
-
-def _has_own_config(hint: Any) -> bool:
-    return dataclasses.is_dataclass(hint)
+    return judged
 
 
 def _like(current: Any, value: Any) -> bool:

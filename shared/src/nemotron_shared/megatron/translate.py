@@ -13,6 +13,7 @@ from typing import Any
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.megatron.check import check
+from nemotron_shared.megatron.convert import has_weights
 from nemotron_shared.megatron.datasets import set_packed_rows, set_token_shards
 from nemotron_shared.megatron.overrides import apply_overrides
 from nemotron_shared.megatron.recipe import base_config, write_model_config
@@ -156,8 +157,13 @@ def _set_schedule(scheduler: Any, config: Any) -> None:
 
 
 def set_places(container: Any, task: Task) -> None:
-    """Where checkpoints, figures and the tokenizer lie."""
+    """Where checkpoints, figures and the tokenizer lie.
+
+    Raises:
+        UserError: see `refuse_kept_adapters`, `weights_folder` and `_resume_from`.
+    """
     config, run = task.config, task.run
+    refuse_kept_adapters(config.engine)
     own = run.checkpoints / "megatron"
     checkpoint, logger = container.checkpoint, container.logger
     checkpoint.save = str(own)
@@ -175,11 +181,31 @@ def set_places(container: Any, task: Task) -> None:
     container.tokenizer.tokenizer_model = str(task.input("data").path / "tokenizer")
 
 
+def refuse_kept_adapters(engine: Any) -> None:
+    """Bridge saves the adapters alone: a checkpoint from which no other run could start.
+
+    Raises:
+        UserError: `keep_checkpoint` with adapters.
+    """
+    if engine.keep_checkpoint and engine.peft.scheme is not None:
+        what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
+        raise UserError(what, "leave it off: the published model has the adapters merged into its weights")
+
+
 def weights_folder(task: Task) -> Path:
     """The weights to start from: the Megatron checkpoint in the model's artifact, else the Hugging Face folder itself,
-    which Bridge converts while it reads."""
-    kept = task.input("model").path / "megatron"
-    return kept if (kept / CHECKPOINT_MARK).is_file() else task.input("model").path
+    which Bridge converts while it reads.
+
+    Raises:
+        UserError: the model holds neither, and Bridge would go on with random weights.
+    """
+    model = task.input("model")
+    kept = model.path / "megatron"
+    if (kept / CHECKPOINT_MARK).is_file():
+        return kept
+    if not has_weights(model.path):
+        raise UserError(f"{model.reference} holds no weights in safetensors to start from", "give another run.model")
+    return model.path
 
 
 def _resume_from(task: Task, own: Path) -> Path:

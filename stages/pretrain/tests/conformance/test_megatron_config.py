@@ -1,36 +1,24 @@
 """Megatron-Bridge itself builds and accepts the pretraining recipes, at the number of processes each is made for."""
 
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+import megatron_support
 import pytest
-from megatron_support import RECIPES, config_of, model_for, prepared, task_of
+from megatron_support import RECIPES, config_of, prepared_and_stubbed, recipe_task, task_of
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import Task
 
 pytestmark = pytest.mark.megatron
+build = partial(megatron_support.build, "pretrain")
+refusal = partial(megatron_support.refusal, "pretrain")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    from nemotron_shared.megatron.stubs import install_stubs
-
-    artifact = prepared("pretrain", tmp_path_factory.mktemp("data") / "home")
-    install_stubs()
-    return artifact
-
-
-def task(name: str, folder: Path, data: Artifact, *overrides: str) -> Task:
-    return task_of("pretrain", name, folder, data, *overrides, model=model_for("pretrain", name, folder, data))
-
-
-def build(name: str, folder: Path, data: Artifact, *overrides: str, world_size: int | None = None) -> Any:
-    from nemotron_shared.megatron.translate import build_config
-
-    return build_config(task(name, folder, data, *overrides), world_size=world_size or RECIPES["pretrain"][name])
+    return prepared_and_stubbed("pretrain", tmp_path_factory.mktemp("data") / "home")
 
 
 @pytest.mark.parametrize("name", RECIPES["pretrain"])
@@ -73,7 +61,7 @@ def test_the_second_phase_loads_the_state_of_the_first(tmp_path: Path, data: Art
 
 
 def test_a_state_that_was_not_kept_is_missed_before_anything_runs(tmp_path: Path, data: Artifact) -> None:
-    prepared_task = task("super3_phase2", tmp_path, data)
+    prepared_task = recipe_task("pretrain", "super3_phase2", tmp_path, data)
     shutil.rmtree(prepared_task.input("model").path / "megatron")
     from nemotron_shared.megatron.translate import build_config
 
@@ -84,7 +72,7 @@ def test_a_state_that_was_not_kept_is_missed_before_anything_runs(tmp_path: Path
 def test_a_run_that_has_a_checkpoint_goes_on_from_its_own(tmp_path: Path, data: Artifact) -> None:
     from nemotron_shared.megatron.translate import CHECKPOINT_MARK, build_config
 
-    started = task("super3_phase2", tmp_path, data)
+    started = recipe_task("pretrain", "super3_phase2", tmp_path, data)
     own = started.run.checkpoints / "megatron"
     own.mkdir(parents=True)
     (own / CHECKPOINT_MARK).touch()
@@ -107,8 +95,9 @@ def test_the_architecture_is_ours_where_a_recipe_describes_its_model_itself(tmp_
 
 @pytest.mark.parametrize("name", RECIPES["pretrain"])
 def test_bridge_refuses_a_recipe_at_an_impossible_number(name: str, tmp_path: Path, data: Artifact) -> None:
-    with pytest.raises(UserError, match=r"Megatron-Bridge refuses the configuration: .*divisible"):
-        build(name, tmp_path, data, world_size=3)
+    said = refusal(name, tmp_path, data, world_size=3)
+    assert said.startswith("Megatron-Bridge refuses the configuration: ")
+    assert "divisible" in said
 
 
 @pytest.mark.parametrize("name", RECIPES["pretrain"])
@@ -123,10 +112,21 @@ def test_bridge_refuses_a_recipe_at_an_impossible_number(name: str, tmp_path: Pa
     ],
 )
 def test_a_wrong_override_is_our_error(name: str, override: str, message: str, tmp_path: Path, data: Artifact) -> None:
-    with pytest.raises(UserError) as caught:
-        build(name, tmp_path, data, f"++engine.overrides.{override}")
-    assert message in str(caught.value)
-    assert str(caught.value).startswith("command line: engine.overrides.")
+    said = refusal(name, tmp_path, data, f"++engine.overrides.{override}")
+    assert said.startswith("command line: engine.overrides.")
+    assert message in said
+
+
+def test_composing_says_nothing_of_storage_that_nobody_set_up(
+    caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder
+) -> None:
+    """A package that comes with Megatron puts a plugin into Hydra."""
+    from hydra_plugins import hydra_msc_plugin
+
+    assert hydra_msc_plugin.__all__
+    config_of("pretrain", "tiny")
+    assert [record.getMessage() for record in caplog.records] == []
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.parametrize("name", RECIPES["pretrain"])

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from safetensors import safe_open
+import torch
+from safetensors.torch import load_file, save_file
 
 pytestmark = [pytest.mark.megatron, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -64,9 +65,8 @@ def figures(model: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in entry.items() if "second" not in k} for entry in entries]
 
 
-def weight_names(model: Path) -> set[str]:
-    with safe_open(model / "model.safetensors", framework="pt") as weights:
-        return set(weights.keys())
+def weights(model: Path) -> dict[str, torch.Tensor]:
+    return load_file(model / "model.safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_model_is_one_that_transformers_loads(finished: tuple[Path, Path], t
     engine = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
     model = load_model(finished[1], engine)
     save_model(random_like(finished[1], 1, engine), finished[1], tmp_path)
-    assert weight_names(tmp_path) == weight_names(finished[1])
+    assert weights(tmp_path).keys() == weights(finished[1]).keys()
     assert model.config.time_step_min == 0
     assert (finished[1] / "chat_template.jinja").is_file()
 
@@ -129,14 +129,24 @@ def test_two_processes_train_like_one(finished: tuple[Path, Path], prepared: Pat
 
 def test_training_starts_from_a_model(finished: tuple[Path, Path], prepared: Path) -> None:
     """The learning rate of the first step is 0: every weight comes out as it went in."""
-    from safetensors.torch import load_file
-
     model = train(prepared, f"run.model={finished[1]}", "train.train_iters=1", "train.eval_interval=1")
-    before, after = (load_file(folder / "model.safetensors") for folder in (finished[1], model))
+    before, after = weights(finished[1]), weights(model)
     changed = {name for name in before if not before[name].equal(after[name])}
     assert all(name.endswith("e_score_correction_bias") for name in changed)  # a step corrects the routing
     losses = [entry["loss"] for entry in figures(finished[1]) if "loss" in entry]
     assert figures(model)[0]["loss"] < losses[0] - 0.5
+
+
+def test_a_kept_checkpoint_gives_the_weights_of_the_exported_model(finished: tuple[Path, Path], prepared: Path) -> None:
+    """The artifact with the checkpoint has spoilt weights beside it, so that nothing else can give the same loss."""
+    exported, kept = prepared / "exported", prepared / "kept"
+    shutil.copytree(finished[1], exported, ignore=shutil.ignore_patterns("megatron"))
+    shutil.copytree(finished[1], kept)
+    save_file({name: torch.zeros_like(one) for name, one in weights(kept).items()}, kept / "model.safetensors")
+    short = ("train.train_iters=2", "train.eval_interval=2", "engine.keep_checkpoint=false")
+    from_export, from_kept = (figures(train(prepared, f"run.model={model}", *short)) for model in (exported, kept))
+    assert from_kept == from_export
+    assert [entry["step"] for entry in from_kept if "loss" in entry] == [1, 2]
 
 
 def test_the_next_stage_starts_from_the_result(finished: tuple[Path, Path]) -> None:

@@ -26,14 +26,21 @@ def shim() -> None:
     prepare()
 
 
-def config(choice: str, *overrides: str) -> SFTConfig:
+def config_and_origins(choice: str, *overrides: str) -> tuple[SFTConfig, dict[str, str]]:
     composed = compose(STEP.directory / "config", choice, overrides)
-    return validate(SFTConfig, resolve(composed.tree, lambda role, field: f"<{role}.{field}>"), composed.origins)
+    values = resolve(composed.tree, lambda role, field: f"<{role}.{field}>")
+    return validate(SFTConfig, values, composed.origins), composed.origins
+
+
+def config(choice: str, *overrides: str) -> SFTConfig:
+    return config_and_origins(choice, *overrides)[0]
 
 
 def recipe(*overrides: str, choice: str = "tiny", **places: Any) -> dict[str, Any]:
-    chosen = config(choice, "engine=automodel", *(f"++engine.overrides.{one}" for one in overrides))
-    return apply_overrides(translate(chosen, Places(**(vars(PLACES) | places)), 1, on_gpu=False), chosen.engine)
+    words = (f"++engine.overrides.{one}" for one in overrides)
+    chosen, origins = config_and_origins(choice, "engine=automodel", *words)
+    made = translate(chosen, Places(**(vars(PLACES) | places)), 1, on_gpu=False)
+    return apply_overrides(made, chosen.engine, origins)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +60,9 @@ def recipe(*overrides: str, choice: str = "tiny", **places: Any) -> dict[str, An
     ],
 )
 def test_wrong_overrides_are_refused(override: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as caught:
         recipe(override)
+    assert str(caught.value).startswith("command line: engine.overrides.")
 
 
 def test_right_overrides_are_laid_over_the_rest() -> None:
