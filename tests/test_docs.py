@@ -318,3 +318,16 @@ def test_what_is_not_there_yet_is_refused(run) -> None:
         result = run(*nemotron("super3", "sft", "-c", "tiny", option, "YOUR-CLUSTER"), ok=False)
         assert result.returncode == 2
         assert option in result.stderr
+
+
+def test_the_shared_package_names_its_modules() -> None:
+    page = (ROOT / "shared" / "README.md").read_text(encoding="utf-8")
+    package = ROOT / "shared" / "src" / "nemotron_shared"
+    modules = [path.relative_to(package).with_suffix("") for path in package.rglob("*.py") if path.stem != "__init__"]
+    folders = {module: [f"`{folder.as_posix()}/`" for folder in module.parents] for module in modules}
+    missing = [
+        ".".join(module.parts)
+        for module in modules
+        if f"`{'.'.join(module.parts)}`" not in page and not any(folder in page for folder in folders[module])
+    ]
+    assert missing == []
