@@ -2,6 +2,8 @@
 
 import json
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +98,22 @@ def test_a_stop_ends_the_evaluation_and_what_it_started(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run_eval(Program(path), config(tmp_path), tmp_path / "work", run, os.environ)
     child = int((tmp_path / "child").read_text())
-    state = Path(f"/proc/{child}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    wait_until(lambda: has_ended(child))
+
+
+def has_ended(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split()[2] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """A signalled process takes a moment to die."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.01)
 
 
 def test_the_program_gets_its_own_environment_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
