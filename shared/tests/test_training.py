@@ -142,3 +142,25 @@ def test_each_part_of_a_blend_is_read_in_its_own_order(documents: IndexedDataset
         for place, index in enumerate(mine):
             assert blend[index]["input_ids"].tolist() == parts[part][place]["input_ids"].tolist()
     assert blend.realised_shares() == pytest.approx([2 / 3, 1 / 3], abs=0.03)
+
+
+def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers.utils import logging
+
+    from nemotron_shared.training.callback import TensorBoardFigures
+
+    written = []
+    writer = SummaryWriter(str(tmp_path))
+    writer.add_scalar = lambda name, value, step: written.append((name, value))
+    logging.enable_propagation()
+    try:
+        TensorBoardFigures(writer).on_log(
+            TrainingArguments(str(tmp_path)), TrainerState(is_world_process_zero=True), TrainerControl(),
+            logs={"reward": 0.5, "reward_std": None},
+        )  # fmt: skip
+    finally:
+        logging.disable_propagation()
+    assert written == [("train/reward", 0.5)]
+    assert caplog.messages == []

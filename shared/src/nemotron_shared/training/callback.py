@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
@@ -78,3 +79,19 @@ class RunCallback(TrainerCallback):
 
     def _tokens(self, state: TrainerState) -> int | None:
         return self.tokens_at(state.global_step) if self.tokens_at else None
+
+
+class TensorBoardFigures(TensorBoardCallback):
+    """TensorBoard without the figures that TRL leaves empty: each would cost a warning."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Pass on what is there."""
+        known = {name: value for name, value in (logs or {}).items() if value is not None}
+        super().on_log(args, state, control, logs=known, **kwargs)

@@ -11,14 +11,13 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
-from transformers.integrations import TensorBoardCallback
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.modeling.build import save_model
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run, Stopped
 from nemotron_shared.training import checkpoints
-from nemotron_shared.training.callback import RunCallback
+from nemotron_shared.training.callback import RunCallback, TensorBoardFigures
 from nemotron_shared.training.schedule import learning_rate_factor
 
 RESULT_FIGURES = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
@@ -140,7 +139,7 @@ def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> 
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
 
-        chosen.append(TensorBoardCallback(SummaryWriter(str(run.directory / "tensorboard"))))
+        chosen.append(TensorBoardFigures(SummaryWriter(str(run.directory / "tensorboard"))))
     if config.logger.wandb_project:
         os.environ["WANDB_PROJECT"] = config.logger.wandb_project
         os.environ["WANDB_ENTITY"] = config.logger.wandb_entity or ""
