@@ -22,7 +22,7 @@ from gpu_bench.outcome import Outcome
 from gpu_bench.training import Bench, Case
 
 GRPO = "GRPO of TRL, vLLM generates"
-GRPO_MODULES = ["trl", "vllm", "nemotron_shared.modeling.build"]
+GRPO_MODULES = ["trl", "vllm", "nemotron_engines.modeling.build"]
 GRPO_SECONDS = 120.0
 
 

@@ -26,9 +26,9 @@ from torch import Tensor
 from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h as modeling
 
-from nemotron_shared.modeling.cpu_experts import register_cpu_experts
-from nemotron_shared.modeling.mamba_install import TWINS, install_cpu_ops
-from nemotron_shared.modeling.packed import packed_inputs
+from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.kernels.mamba_install import TWINS, install_cpu_ops
+from nemotron_engines.modeling.packed import packed_inputs
 
 # batch, length, heads, channels of a head, groups, state size
 SCANS = [(16, 128, 8, 16, 2, 16), (8, 256, 8, 32, 2, 16), (8, 256, 8, 32, 2, 64), (8, 512, 16, 32, 8, 64)]

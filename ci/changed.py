@@ -1,7 +1,7 @@
 """Which members a change touches, as a JSON list for a CI matrix.
 
     python ci/changed.py origin/main        ["rl"]
-    python ci/changed.py --all              ["shared", "pretrain", "sft", "rl", "eval"]
+    python ci/changed.py --all              ["shared", "data", "engines", "app", "pretrain", "sft", "rl", "eval"]
 
 Shared code, the lock and the workspace file touch everyone.
 """
@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-MEMBERS = ["shared", "pretrain", "sft", "rl", "eval"]
+MEMBERS = ["shared", "data", "engines", "app", "pretrain", "sft", "rl", "eval"]
 TOUCHES_ALL = ("shared/", "uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 
 

@@ -55,7 +55,7 @@ else
     vllm=${VLLM_PYTHON:-$here}
 fi
 
-export PYTHONPATH=$root/shared/src:$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export PYTHONPATH=$root/shared/core/src:$root/shared/data/src:$root/shared/engines/src:$root/shared/app/src:$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 status=0
 tests=$out/tests.jsonl
 rm -f "$tests"

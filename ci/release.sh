@@ -3,10 +3,13 @@
 #   ci/release.sh sft
 set -euo pipefail
 cd "$(dirname "$0")/.."
-member=${1:?usage: ci/release.sh pretrain|sft|rl|eval|shared}
+member=${1:?usage: ci/release.sh shared|data|engines|app|pretrain|sft|rl|eval}
 
 folder=stages/$member
-[ "$member" = shared ] && folder=shared
+case $member in
+shared) folder=shared/core ;;
+data | engines | app) folder=shared/$member ;;
+esac
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$folder/pyproject.toml" | head -1)
 tag=$member-v$version
 
@@ -15,6 +18,8 @@ fail() { echo "release: $1" >&2; exit 1; }
 [ -z "$(git status --porcelain)" ] || fail "the working tree is not clean; commit first"
 git rev-parse -q --verify "refs/tags/$tag" >/dev/null && fail "the tag $tag exists; raise the version"
 section=$(awk -v heading="## $version" '$0 ~ "^## " {inside = index($0, heading) == 1; next} inside && NF' "$folder/CHANGELOG.md")
+unreleased=$(awk '/^## / {inside = /^## Unreleased/; next} inside && NF' "$folder/CHANGELOG.md")
+[ -z "$unreleased" ] || fail "$folder/CHANGELOG.md has notes under 'Unreleased': move them to '## $version'"
 [ -n "$section" ] || fail "$folder/CHANGELOG.md has nothing under '## $version'"
 
 rm -rf "$folder/build" "dist/$member"

@@ -4,19 +4,22 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-stage=${1:?usage: ci/stage.sh pretrain|sft|rl|eval|shared}
+stage=${1:?usage: ci/stage.sh shared|data|engines|app|pretrain|sft|rl|eval}
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export UV_PROJECT_ENVIRONMENT=$scratch/environment NEMOTRON_HOME=$scratch/home
 
 extra=()
-[ "$stage" = shared ] && extra=(--extra torch)
 tests=stages/$stage/tests
-[ "$stage" = shared ] && tests=shared/tests
+case $stage in
+shared) tests=shared/core/tests ;;
+data) tests=shared/data/tests extra=(--extra hub --extra ray) ;;
+engines | app) tests=shared/$stage/tests ;;
+esac
 uv sync --package "nemotron-$stage" "${extra[@]}" --locked --quiet
 uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with pytest-xdist --with hypothesis pytest -q "$tests"
-[ "$stage" = shared ] && exit
+[ -d "stages/$stage" ] || exit 0
 
 # Small enough for every commit; the full tiny pipeline has a test of its own.
 short=(-c tiny)
@@ -27,8 +30,10 @@ eval) short+=(evaluation.limit=8) ;;
 esac
 "$UV_PROJECT_ENVIRONMENT/bin/torchrun" "stages/$stage/train.py" "${short[@]}"
 
-rm -rf "stages/$stage/build" shared/build # a stale build folder can hide a file missing from the package list
-uv build --quiet --wheel --package nemotron-shared --out-dir "$scratch/wheels"
+rm -rf "stages/$stage/build" # a stale build folder can hide a file missing from the package list
+for shared in shared data engines app; do
+    uv build --quiet --wheel --package "nemotron-$shared" --out-dir "$scratch/wheels"
+done
 uv build --quiet --wheel --package "nemotron-$stage" --out-dir "$scratch/wheels"
 uv venv --quiet "$scratch/outside"
 uv pip install --quiet --no-sources --python "$scratch/outside/bin/python" "$scratch"/wheels/*.whl \

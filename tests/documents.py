@@ -11,7 +11,7 @@ from support import ROOT, STAGES
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    ROOT / "shared" / "README.md",
+    *sorted((ROOT / "shared").glob("*/README.md")),
     *(ROOT / "stages" / stage / "README.md" for stage in STAGES),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]

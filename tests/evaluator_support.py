@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.modeling.build import load_tokenizer, random_model, save_model
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import RandomModelSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
-from nemotron_shared.modeling.build import load_tokenizer, random_model, save_model
 from stages.eval.schema import EvalConfig
 
 CONFIG = Path(__file__).parent.parent / "stages" / "eval" / "config"

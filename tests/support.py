@@ -8,6 +8,14 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
+SHARED = {"shared": "core", "data": "data", "engines": "engines", "app": "app"}
+"""Shared members, as `nemotron-NAME` calls them, and their folders below `shared/`."""
+MEMBERS = (*SHARED, *STAGES)
+
+
+def member_folder(member: str) -> Path:
+    """Where a member of the workspace lies."""
+    return ROOT / "shared" / SHARED[member] if member in SHARED else ROOT / "stages" / member
 
 
 def script(stage: str, verb: str = "train") -> list[str]:
@@ -23,7 +31,7 @@ def torchrun(stage: str, processes: int = 1) -> list[str]:
 
 def nemotron(*words: str) -> list[str]:
     """The console command."""
-    return [sys.executable, "-m", "nemotron_shared.cli.main", *words]
+    return [sys.executable, "-m", "nemotron_app.main", *words]
 
 
 def last_json(result: "subprocess.CompletedProcess[str]") -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
-from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter
+from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -108,7 +108,7 @@ def test_a_failing_command_tells_its_last_lines(tmp_path: Path) -> None:
 
 
 def test_packed_files_are_compared_by_sequence(tmp_path: Path) -> None:
-    from nemotron_shared.data.packed import write_packed
+    from nemotron_data.formats.packed import write_packed
 
     sequences = [([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1]), ([1, 2, 3, 4], [0, 0, 1, 1])]
     write_packed(tmp_path / "one.parquet", sequences, [[0, 1], [2]])

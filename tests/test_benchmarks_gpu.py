@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 from support import ROOT
 from transformers import NemotronHConfig
 
+from nemotron_data.formats.packed import write_packed
+from nemotron_engines.kernels import mamba_ops
+from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.validate import validate
-from nemotron_shared.data.packed import write_packed
-from nemotron_shared.modeling import mamba_ops
-from nemotron_shared.modeling.architecture import load_architecture
 from stages.sft.schema import SFTConfig
 
 sys.path.append(str(ROOT / "benchmarks"))

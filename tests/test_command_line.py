@@ -10,7 +10,7 @@ HEAVY = ("torch", "transformers", "numpy", "hydra", "pydantic", "pyarrow", "matp
 
 def test_help_imports_nothing_heavy(run) -> None:
     code = (
-        "import sys; from nemotron_shared.cli.main import main; main(['--help']); "
+        "import sys; from nemotron_app.main import main; main(['--help']); "
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     )
     result = run(sys.executable, "-c", code)

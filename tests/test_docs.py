@@ -19,17 +19,16 @@ import pytest
 import yaml
 from documents import DOCUMENTS, Command, all_blocks, anchors, blocks, commands, name_of, prose, tables
 from omegaconf import OmegaConf
-from support import ROOT, STAGES, nemotron
+from support import MEMBERS, ROOT, STAGES, nemotron
 
+from nemotron_app.main import main
+from nemotron_app.table import FAMILIES
+from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Producer, Store
-from nemotron_shared.cli.main import main
-from nemotron_shared.cli.table import FAMILIES
 from nemotron_shared.config.compose import compose, leaf_keys
-from nemotron_shared.data.tokenizer import save_tokenizer
 
 COMMANDS = commands()
 PROGRAMS = {"nemotron", "python", "torchrun"}
-MEMBERS = ("shared", *STAGES)
 TEXTS = {"web/a.jsonl": '{"text": "Mira lives in Oster."}\n', "books/a.txt": "Tova keeps a goat.\n"}
 
 
@@ -115,7 +114,7 @@ def place(
             shutil.copytree(made, tmp_path / "home")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
-        monkeypatch.setattr("nemotron_shared.cli.launch.run_process", call_here)
+        monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
 
     return prepare
 
@@ -320,14 +319,5 @@ def test_what_is_not_there_yet_is_refused(run) -> None:
         assert option in result.stderr
 
 
-def test_the_shared_package_names_its_modules() -> None:
-    page = (ROOT / "shared" / "README.md").read_text(encoding="utf-8")
-    package = ROOT / "shared" / "src" / "nemotron_shared"
-    modules = [path.relative_to(package).with_suffix("") for path in package.rglob("*.py") if path.stem != "__init__"]
-    folders = {module: [f"`{folder.as_posix()}/`" for folder in module.parents] for module in modules}
-    missing = [
-        ".".join(module.parts)
-        for module in modules
-        if f"`{'.'.join(module.parts)}`" not in page and not any(folder in page for folder in folders[module])
-    ]
-    assert missing == []
+def test_generated_parts_of_the_documents_are_up_to_date() -> None:
+    subprocess.run([sys.executable, str(ROOT / "ci" / "pages.py"), "--check"], check=True)

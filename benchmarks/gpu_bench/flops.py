@@ -116,7 +116,7 @@ def keys_per_token(document_lengths: Iterable[int]) -> float:
 
 def packed_document_lengths(file: Path) -> list[int]:
     """Lengths of all documents in a file of packed rows."""
-    from nemotron_shared.data.packed import read_packed
+    from nemotron_data.formats.packed import read_packed
 
     lengths: list[int] = []
     for row in read_packed(file):

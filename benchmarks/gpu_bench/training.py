@@ -196,7 +196,7 @@ def model_sizes(model: Model, train_file: Path) -> flops.Sizes:
     """Parameters and operations of a model on its rows; the tiny one has the vocabulary of its tokenizer."""
     from transformers import AutoTokenizer, NemotronHConfig
 
-    from nemotron_shared.modeling.architecture import load_architecture
+    from nemotron_engines.modeling.architecture import load_architecture
 
     tokenizer = AutoTokenizer.from_pretrained(train_file.parent / "tokenizer", local_files_only=True)
     fields = {"vocab_size": len(tokenizer)} | load_architecture(model.architecture, {})

@@ -50,7 +50,7 @@ def make_lengths(count: int) -> np.ndarray:
 
 
 def _ours(lengths: np.ndarray) -> Bins:
-    from nemotron_shared.data.packing import pack
+    from nemotron_data.packing import pack
 
     return pack(lengths, PACK_SIZE, "best_fit_decreasing", 0)  # order and bounds
 

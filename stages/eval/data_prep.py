@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nemotron_data.rejects import Rejects
+from nemotron_data.sources.rows import WORLD, describe_sources, open_rows, split_key
+from nemotron_data.sources.whole_files import Row
+from nemotron_data.split import Split
+from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_shared.atomic import write_json, write_text
-from nemotron_shared.data.rejects import Rejects
-from nemotron_shared.data.rows import WORLD, describe_sources, open_rows, split_key
-from nemotron_shared.data.sources import Row
-from nemotron_shared.data.split import Split
-from nemotron_shared.data.world import eval_choices, eval_problems, eval_texts
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval.schema import EvalConfig, EvalData

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.modeling.build import load_model, load_tokenizer, random_like, random_model
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
-from nemotron_shared.modeling.build import load_model, load_tokenizer, random_like, random_model
 from nemotron_shared.runtime.step import Task
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.formats.packed import read_packed
+from nemotron_data.overlap import find_overlap
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import ancestors
-from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
-from nemotron_shared.data.overlap import find_overlap
-from nemotron_shared.data.packed import read_packed
 from nemotron_shared.runtime.step import Task
 
 

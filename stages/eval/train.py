@@ -7,8 +7,8 @@ python stages/eval/train.py run.model=sft:v2 evaluation.limit=100
 import sys
 from pathlib import Path
 
-from nemotron_shared.data.rows import own_files
-from nemotron_shared.modeling.architecture import own_file
+from nemotron_data.sources.rows import own_files
+from nemotron_engines.modeling.architecture import own_file
 from nemotron_shared.runtime.engine import load_engine
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import data_prep, launcher_config

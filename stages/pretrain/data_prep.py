@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nemotron_data.encoders import Reference, choose_encoder
+from nemotron_data.formats.bin_idx import write_blend
+from nemotron_data.formats.bin_idx_merge import merge_pairs
+from nemotron_data.prep.merge import Totals, finish, place
+from nemotron_data.prep.plan import Shard, make_shards
+from nemotron_data.prep.progress import rejected_text
+from nemotron_data.prep.receipts import Receipt, shard_folder
+from nemotron_data.prep.sample import sample_rows
+from nemotron_data.prep.shards import Setting, run_shards
+from nemotron_data.sources import datasets as data_parts
+from nemotron_data.sources.blends import realised_weights
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.rows import input_files
+from nemotron_data.synthetic import pretrain_documents
+from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.config.schema import TokenizerSection
-from nemotron_shared.data import parts as data_parts
-from nemotron_shared.data.blends import realised_weights
-from nemotron_shared.data.encoders import Reference, choose_encoder
-from nemotron_shared.data.indexed_dataset import write_blend
-from nemotron_shared.data.indexed_merge import merge_pairs
-from nemotron_shared.data.parts import Part
-from nemotron_shared.data.prep.finish import Totals, finish, place
-from nemotron_shared.data.prep.plan import Shard, make_shards
-from nemotron_shared.data.prep.progress import rejected_text
-from nemotron_shared.data.prep.receipts import Receipt, shard_folder
-from nemotron_shared.data.prep.sample import sample_rows
-from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import input_files
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
-from nemotron_shared.data.world import pretrain_documents
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.pretrain.documents import DocumentWork, Vocabulary, text_of

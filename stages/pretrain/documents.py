@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from nemotron_shared.data.encoders import EncoderSpec
-from nemotron_shared.data.indexed_dataset import IndexedDatasetWriter
-from nemotron_shared.data.parts import Part
-from nemotron_shared.data.prep.reader import ShardReader
-from nemotron_shared.data.reading import Row
-from nemotron_shared.data.rows import split_key
-from nemotron_shared.data.split import Split
+from nemotron_data.encoders import EncoderSpec
+from nemotron_data.formats.bin_idx import IndexedDatasetWriter
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.reading import Row
+from nemotron_data.sources.rows import split_key
+from nemotron_data.split import Split
 from stages.pretrain.schema import PretrainData
 
 BATCH_CHARACTERS = 1 << 20

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nemotron_shared.config.automodel_section import AutomodelEngine
-from nemotron_shared.config.megatron_section import MegatronBridgeEngine
+from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
     LoggerSection,

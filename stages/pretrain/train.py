@@ -7,8 +7,8 @@ python stages/pretrain/train.py -c tiny train.train_iters=100 optimizer.lr=1e-3
 import sys
 from pathlib import Path
 
-from nemotron_shared.data.rows import own_files
-from nemotron_shared.modeling.architecture import own_file
+from nemotron_data.sources.rows import own_files
+from nemotron_engines.modeling.architecture import own_file
 from nemotron_shared.runtime.engine import load_engine
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.pretrain import data_prep

@@ -17,16 +17,16 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from nemotron_data.prep.merge import Totals, finish
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.prep.progress import rejected_text
+from nemotron_data.prep.shards import Setting, run_shards
+from nemotron_data.sources.blends import find_blend, load_blend
+from nemotron_data.sources.files import InputFile, identity
+from nemotron_data.sources.rows import describe_sources, input_files, own_files
+from nemotron_data.synthetic import problems
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data.blends import find_blend, load_blend
-from nemotron_shared.data.files import InputFile, identity
-from nemotron_shared.data.prep.finish import Totals, finish
-from nemotron_shared.data.prep.plan import make_shards
-from nemotron_shared.data.prep.progress import rejected_text
-from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import describe_sources, input_files, own_files
-from nemotron_shared.data.world import problems
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl.placeholders import SOURCES

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
-from nemotron_shared.data.reading import Row
-from nemotron_shared.data.rows import split_key
-from nemotron_shared.data.split import Split
+from nemotron_data.prep.reader import TOLERATE, ShardReader
+from nemotron_data.sources.reading import Row
+from nemotron_data.sources.rows import split_key
+from nemotron_data.split import Split
 from nemotron_shared.errors import UserError
 from stages.rl.placeholders import is_placeholder, resolve
 from stages.rl.rows import Refused, gym_row, question_of

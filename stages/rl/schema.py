@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_shared.config.nemo_rl_section import NeMoRLGRPOEngine
+from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
     LocalEngine,

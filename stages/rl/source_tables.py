@@ -22,11 +22,11 @@ from typing import Any, NoReturn
 
 import orjson
 
-from nemotron_shared.data.files import InputFile, expand, local_file
-from nemotron_shared.data.prep.plan import make_shards
-from nemotron_shared.data.prep.reader import ShardReader
-from nemotron_shared.data.prep.receipts import shard_folder
-from nemotron_shared.data.prep.shards import Setting, run_shards
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.prep.receipts import shard_folder
+from nemotron_data.prep.shards import Setting, run_shards
+from nemotron_data.sources.files import InputFile, expand, local_file
 from nemotron_shared.errors import UserError
 
 COLUMNS = ("prompt", "reward_model")

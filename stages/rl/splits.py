@@ -11,8 +11,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from nemotron_data.prep.receipts import Receipt, shard_folder
 from nemotron_shared.atomic import open_atomic
-from nemotron_shared.data.prep.receipts import Receipt, shard_folder
 from nemotron_shared.errors import UserError
 from stages.rl.prompts import ALL
 from stages.rl.schema import Holdout

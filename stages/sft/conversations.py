@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from nemotron_shared.data.chat import ADD_MARKS, ChatTemplate, Message, Span, is_used_in, mask_by_offsets
-from nemotron_shared.data.encoders import Encoder, EncoderSpec, masks_from_spans
-from nemotron_shared.data.parts import Part
-from nemotron_shared.data.prep.reader import TOLERATE, ShardReader
-from nemotron_shared.data.reading import Row
-from nemotron_shared.data.rows import split_key
-from nemotron_shared.data.sequences import SPLITS, SequenceWriter
-from nemotron_shared.data.split import Split
-from nemotron_shared.data.tokenizer_folder import TokenizerFolder
+from nemotron_data.chat import ADD_MARKS, ChatTemplate, Message, Span, is_used_in, mask_by_offsets
+from nemotron_data.encoders import Encoder, EncoderSpec, masks_from_spans
+from nemotron_data.prep.reader import TOLERATE, ShardReader
+from nemotron_data.sequences import SPLITS, SequenceWriter
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.reading import Row
+from nemotron_data.sources.rows import split_key
+from nemotron_data.split import Split
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 from stages.sft.rendering import Renderer, first_question
 from stages.sft.schema import SFTData

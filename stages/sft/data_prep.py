@@ -16,24 +16,24 @@ from typing import Any
 
 import numpy as np
 
+from nemotron_data.chat import find_template, template_file
+from nemotron_data.encoders import EncoderChoice, choose_encoder
+from nemotron_data.packing import pack
+from nemotron_data.prep.merge import Totals, finish
+from nemotron_data.prep.plan import Shard, make_shards
+from nemotron_data.prep.progress import rejected_text
+from nemotron_data.prep.receipts import Receipt, shard_folder
+from nemotron_data.prep.sample import sample_rows
+from nemotron_data.prep.shards import Setting, run_shards
+from nemotron_data.sequences import SPLITS, Sequences
+from nemotron_data.sources import datasets as data_parts
+from nemotron_data.sources.blends import realised_weights
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.rows import input_files
+from nemotron_data.synthetic import chats
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.data import parts as data_parts
-from nemotron_shared.data.blends import realised_weights
-from nemotron_shared.data.chat import find_template, template_file
-from nemotron_shared.data.encoders import EncoderChoice, choose_encoder
-from nemotron_shared.data.packing import pack
-from nemotron_shared.data.parts import Part
-from nemotron_shared.data.prep.finish import Totals, finish
-from nemotron_shared.data.prep.plan import Shard, make_shards
-from nemotron_shared.data.prep.progress import rejected_text
-from nemotron_shared.data.prep.receipts import Receipt, shard_folder
-from nemotron_shared.data.prep.sample import sample_rows
-from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import input_files
-from nemotron_shared.data.sequences import SPLITS, Sequences
-from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
-from nemotron_shared.data.world import chats
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft.conversations import ChatWork
@@ -117,7 +117,7 @@ def sample_texts(work: ChatWork, shards: Sequence[Shard]) -> list[str]:
 
 def write_split(output: Path, split: str, sequences: Sequences, settings: SFTData) -> dict[str, Any]:
     """Pack one split and write `<split>.parquet`; gives its figures."""
-    from nemotron_shared.data.packed import PackedWriter  # pyarrow takes a moment, and workers do without
+    from nemotron_data.formats.packed import PackedWriter  # pyarrow takes a moment, and workers do without
 
     chosen = sequences.of_split(split)
     bins = pack(chosen.lengths, settings.pack_size, settings.algorithm, settings.seed)

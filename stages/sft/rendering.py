@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nemotron_shared.data.chat import ChatFields, ChatTemplate, Message, Span, to_messages, validate_messages
-from nemotron_shared.data.prep.reader import TOLERATE
-from nemotron_shared.data.reading import Row
+from nemotron_data.chat import ChatFields, ChatTemplate, Message, Span, to_messages, validate_messages
+from nemotron_data.prep.reader import TOLERATE
+from nemotron_data.sources.reading import Row
 from nemotron_shared.errors import UserError
 from stages.sft.schema import SFTData
 

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.automodel_section import AutomodelEngine
-from nemotron_shared.config.megatron_section import MegatronBridgeEngine
-from nemotron_shared.config.nemo_rl_section import NeMoRLSFTEngine
+from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
+from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
     LoggerSection,

@@ -8,8 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from nemotron_shared.data.rows import own_files
-from nemotron_shared.modeling.architecture import own_file
+from nemotron_data.sources.rows import own_files
+from nemotron_engines.modeling.architecture import own_file
 from nemotron_shared.runtime.engine import files_of, judge, load_engine, preview
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft import data_prep

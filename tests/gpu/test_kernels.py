@@ -7,7 +7,7 @@ import torch
 from gpu_bench import kernels
 from gpu_bench.kernels import SHAPES, TOLERANCES
 
-from nemotron_shared.modeling import mamba_ops
+from nemotron_engines.kernels import mamba_ops
 
 pytestmark = pytest.mark.gpu
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -9,10 +9,10 @@ import transformers
 from gpu_bench.kernels import differences
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
-from nemotron_shared.modeling import mamba_older
-from nemotron_shared.modeling.architecture import load_architecture
-from nemotron_shared.modeling.mamba_install import install_cpu_ops, kernels_importable, lift_time_step_limit
-from nemotron_shared.modeling.packed import packed_inputs
+from nemotron_engines.kernels import mamba_older
+from nemotron_engines.kernels.mamba_install import install_cpu_ops, kernels_importable, lift_time_step_limit
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.packed import packed_inputs
 
 pytestmark = pytest.mark.gpu
 VOCABULARY = 512

@@ -62,9 +62,9 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_model(folder: Path) -> tuple[Any, Any]:
     """A model with random weights as a Hugging Face folder, which vLLM reads too; loaded again."""
+    from nemotron_data.tokenizers.folder import provide_tokenizer
+    from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model, save_model
     from nemotron_shared.config.schema import ModelSection
-    from nemotron_shared.data.tokenizer_folder import provide_tokenizer
-    from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model, save_model
 
     provide_tokenizer("tiny", folder.with_name("tokenizer"))
     tokenizer = load_tokenizer(folder.with_name("tokenizer"))

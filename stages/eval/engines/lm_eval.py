@@ -12,9 +12,9 @@ from lm_eval import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.step import Task
-from nemotron_shared.training.threads import set_threads
 from stages.eval.harness_tasks import Samples, read_sample, task_definition
 from stages.eval.models import model_to_ask
 

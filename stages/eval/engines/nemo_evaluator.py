@@ -18,13 +18,13 @@ import yaml
 from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig
 
+from nemotron_engines.modeling.build import load_tokenizer
+from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.modeling.build import load_tokenizer
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Task
-from nemotron_shared.training.threads import set_threads
 from stages.eval.endpoint import serve
 from stages.eval.harness import TESTED_VERSIONS, find_program, read_samples, require_versions, run_eval
 from stages.eval.harness_tasks import Samples, task_definition

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
+from nemotron_data.rejects import Rejects
+from nemotron_data.split import Split
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.data.rejects import Rejects
-from nemotron_shared.data.split import Split
 from stages.eval.data_prep import own_tasks, world_tasks
 from stages.eval.schema import EvalConfig, EvalData
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from evaluator_support import CONFIG, config_of
 
-from nemotron_shared.cli.main import parse
+from nemotron_app.main import parse
 from nemotron_shared.errors import UserError
 from stages.eval.launcher_config import check, preview, rendered_config
 

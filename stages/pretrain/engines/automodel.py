@@ -1,10 +1,10 @@
 """Pretrain with NeMo Automodel, from random weights or on from a model, on rows cut from the shuffled documents."""
 
-from nemotron_shared.automodel.loop import train_with_automodel
-from nemotron_shared.data.indexed_dataset import read_blend
+from nemotron_data.formats.bin_idx import read_blend
+from nemotron_engines.automodel.loop import train_with_automodel
+from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Task
-from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:

@@ -3,9 +3,9 @@
 torchrun stages/pretrain/train.py -c tiny engine=megatron_bridge
 """
 
-from nemotron_shared.megatron.loop import train_with_megatron
+from nemotron_engines.megatron_bridge.loop import train_with_megatron
+from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.runtime.step import Outcome, Task
-from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:

@@ -2,21 +2,20 @@
 
 from transformers import TrainingArguments, default_data_collator
 
-from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
-from nemotron_shared.runtime.step import Outcome, Task
-from nemotron_shared.training.blended_rows import BlendedRows
-from nemotron_shared.training.document_rows import DocumentRows
-from nemotron_shared.training.start import starting_model
-from nemotron_shared.training.threads import set_threads
-from nemotron_shared.training.trainer import (
-    RESULT_FIGURES,
+from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_engines.modeling.start import starting_model
+from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.rows.blended import BlendedRows
+from nemotron_engines.rows.documents import DocumentRows
+from nemotron_engines.transformers.trainer import (
     ScheduledTrainer,
     callbacks,
-    last_values,
     save_result,
     train_to_end,
     trainer_settings,
 )
+from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
+from nemotron_shared.runtime.step import Outcome, Task
 
 
 def train(task: Task) -> Outcome:
@@ -37,7 +36,7 @@ def train(task: Task) -> Outcome:
     trainer.stage_config = config
     train_to_end(trainer, run)
     output = save_result(model, data.path / "tokenizer", run)
-    figures = last_values(run, RESULT_FIGURES)
+    figures = last_values(run.metrics, RESULT_METRICS)
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 
 

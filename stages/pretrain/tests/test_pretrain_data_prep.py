@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.sources.datasets import blend_file
+from nemotron_data.sources.reading import Row
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.data.indexed_dataset import IndexedDataset, read_blend
-from nemotron_shared.data.parts import blend_file
-from nemotron_shared.data.reading import Row
-from nemotron_shared.data.tokenizer_folder import TokenizerFolder
 from stages.pretrain.data_prep import STEP, parts_of
 from stages.pretrain.documents import Vocabulary, text_of, with_boundaries
 from stages.pretrain.schema import PretrainConfig, PretrainData

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.nemo_rl.training import check_config, train_with_nemo_rl
+from nemotron_engines.nemo_rl.training import render as nemo_rl_config
+from nemotron_engines.nemo_rl.translate import Places, placeholders, run_places
 from nemotron_shared.errors import UserError
-from nemotron_shared.nemo_rl.training import check_config, train_with_nemo_rl
-from nemotron_shared.nemo_rl.training import render as nemo_rl_config
-from nemotron_shared.nemo_rl.translate import Places, placeholders, run_places
 from nemotron_shared.runtime.step import Outcome, Task
 
 ALGORITHM = "grpo"
@@ -67,7 +67,7 @@ def model_folder(task: Task) -> Path:
     folder = task.run.directory.resolve() / "random_model"
     provide_tokenizer(config.model.tokenizer, folder)
     if not config.engine.stop_before_training and not (folder / "config.json").is_file():
-        from nemotron_shared.modeling.build import save_random_model
+        from nemotron_engines.modeling.build import save_random_model
 
         save_random_model(config.model, folder, config.run.seed, folder)
     return folder

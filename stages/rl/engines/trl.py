@@ -7,20 +7,14 @@ from typing import Any
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
+from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.transformers.trainer import StageTrainer, callbacks, save_result, train_to_end, trainer_settings
 from nemotron_shared.errors import UserError
-from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.metrics import last_values
 from nemotron_shared.runtime.step import Outcome, Task
-from nemotron_shared.training.threads import set_threads
-from nemotron_shared.training.trainer import (
-    StageTrainer,
-    callbacks,
-    last_values,
-    save_result,
-    train_to_end,
-    trainer_settings,
-)
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig
 
@@ -49,7 +43,7 @@ def train(task: Task) -> Outcome:
     trainer.stage_config = config
     train_to_end(trainer, run)
     output = save_result(model, tokenizer_folder, run)
-    figures = last_values(run, {"reward": "final_reward", "valid_reward": "valid_reward"})
+    figures = last_values(run.metrics, {"reward": "final_reward", "valid_reward": "valid_reward"})
     return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
 
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from nemo_rl_support import fake_checkout
 
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
-from nemotron_shared.nemo_rl import training
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.nemo_rl import training
 from stages.rl.engines.nemo_rl import row_fault
 from stages.rl.train import STEP
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from nemotron_shared.automodel.data import packed_file
-from nemotron_shared.automodel.loop import train_with_automodel
+from nemotron_engines.automodel.data import packed_file
+from nemotron_engines.automodel.loop import train_with_automodel
+from nemotron_engines.modeling.start import checked_base
+from nemotron_engines.rows.packed import PackedRows
 from nemotron_shared.runtime.step import Outcome, Task
-from nemotron_shared.training.packed_rows import PackedRows
-from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:

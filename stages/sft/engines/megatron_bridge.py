@@ -8,12 +8,12 @@ a packed row apart is an attention kernel of Transformer Engine, for which there
 
 from typing import Any
 
+from nemotron_engines.megatron_bridge.environment import megatron_output, prepare
+from nemotron_engines.megatron_bridge.loop import train_with_megatron
+from nemotron_engines.megatron_bridge.translate import build_config
+from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.errors import UserError
-from nemotron_shared.megatron.environment import megatron_output, prepare
-from nemotron_shared.megatron.loop import train_with_megatron
-from nemotron_shared.megatron.translate import build_config
 from nemotron_shared.runtime.step import Outcome, Task
-from nemotron_shared.training.start import checked_base
 
 
 def train(task: Task) -> Outcome:

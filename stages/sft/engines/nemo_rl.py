@@ -7,11 +7,11 @@ messages, or null for the data set that `engine.base` names.
 from pathlib import Path
 from typing import Any
 
+from nemotron_engines.nemo_rl.training import check_config, train_with_nemo_rl
+from nemotron_engines.nemo_rl.training import render as nemo_rl_config
+from nemotron_engines.nemo_rl.translate import Places, placeholders, run_places
+from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.errors import UserError
-from nemotron_shared.nemo_rl.training import check_config, train_with_nemo_rl
-from nemotron_shared.nemo_rl.training import render as nemo_rl_config
-from nemotron_shared.nemo_rl.translate import Places, placeholders, run_places
-from nemotron_shared.nemo_rl.versions import VERSIONS
 from nemotron_shared.runtime.step import Outcome, Task
 
 ALGORITHM = "sft"

@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nemotron_shared.automodel import checkpoints
-from nemotron_shared.automodel.adapter import merge_adapter
-from nemotron_shared.automodel.base_model import readable_config, stage_base_model
-from nemotron_shared.automodel.data import neat_row
-from nemotron_shared.automodel.environment import require_environment
-from nemotron_shared.automodel.guards import (
+from nemotron_data.formats.packed import pack_row
+from nemotron_engines.automodel import checkpoints
+from nemotron_engines.automodel.adapter import merge_adapter
+from nemotron_engines.automodel.base_model import readable_config, stage_base_model
+from nemotron_engines.automodel.data import neat_row
+from nemotron_engines.automodel.environment import require_environment
+from nemotron_engines.automodel.guards import (
     count_parameters,
     idle_adapters,
     refuse_passed_by_adapters,
@@ -23,14 +24,13 @@ from nemotron_shared.automodel.guards import (
     require_sane_weights,
     trainable_line,
 )
-from nemotron_shared.automodel.translate import Places, translate
+from nemotron_engines.automodel.translate import Places, translate
+from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.data.packed import pack_row
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import files_of
-from nemotron_shared.training.schedule import learning_rate_factor
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
@@ -144,7 +144,7 @@ def test_a_packed_row_in_the_form_of_neat_packing() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, str | None] = {"nemo-automodel": None}
-    monkeypatch.setattr("nemotron_shared.automodel.environment.installed", lambda name: found.get(name))
+    monkeypatch.setattr("nemotron_engines.automodel.environment.installed", lambda name: found.get(name))
     with pytest.raises(UserError, match="needs the package nemo-automodel"):
         require_environment()
     found |= {"nemo-automodel": "0.7.0", "transformers": "5.23.1"}

@@ -9,17 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
+from nemotron_data.chat import find_template
+from nemotron_data.formats.packed import labels_of, read_packed
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.prep.shards import Setting, run_shards
+from nemotron_data.sequences import SPLITS, Sequences
+from nemotron_data.sources.rows import input_files
+from nemotron_data.synthetic import chats
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.data.chat import find_template
-from nemotron_shared.data.packed import labels_of, read_packed
-from nemotron_shared.data.prep.plan import make_shards
-from nemotron_shared.data.prep.shards import Setting, run_shards
-from nemotron_shared.data.rows import input_files
-from nemotron_shared.data.sequences import SPLITS, Sequences
-from nemotron_shared.data.tokenizer_folder import TokenizerFolder, provide_tokenizer
-from nemotron_shared.data.world import chats
 from stages.sft.data_prep import STEP, parts_of, sources, work_of, write_split
 from stages.sft.schema import SFTConfig, SFTData
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from nemotron_engines.nemo_rl.compose import at, has, leaves, resolved, with_variables
+from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.training import check_config
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
-from nemotron_shared.nemo_rl.compose import at, has, leaves, resolved, with_variables
-from nemotron_shared.nemo_rl.table import load_table
-from nemotron_shared.nemo_rl.training import check_config
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
 

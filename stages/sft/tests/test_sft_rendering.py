@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nemotron_data.chat import ChatTemplate, find_template
+from nemotron_data.sources.reading import Row
+from nemotron_data.split import Split
+from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from nemotron_shared.data.chat import ChatTemplate, find_template
-from nemotron_shared.data.reading import Row
-from nemotron_shared.data.split import Split
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
 from nemotron_shared.errors import UserError
 from stages.sft.conversations import Tokens
 from stages.sft.data_prep import chat_template

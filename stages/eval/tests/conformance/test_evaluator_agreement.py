@@ -105,7 +105,7 @@ def _read(path: Path) -> bytes:
 def test_a_server_of_the_users_is_asked(place: Path, asked: list[str]) -> None:
     from evaluator_support import config_of
 
-    from nemotron_shared.modeling.build import load_model, load_tokenizer
+    from nemotron_engines.modeling.build import load_model, load_tokenizer
     from stages.eval.endpoint import serve
 
     model, tokenizer = load_model(place / "model", config_of("tiny").engine), load_tokenizer(place / "model")

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from nemotron_engines.modeling.build import random_model
 from nemotron_shared.config.schema import ModelSection
-from nemotron_shared.modeling.build import random_model
 
 VOCABULARY, LENGTH = 512, 96
 ENGINE = SimpleNamespace(attn_implementation="eager", allow_reference_kernels=False)
@@ -51,12 +51,12 @@ def by_transformers(ids: torch.Tensor, folder: Path) -> tuple[float, dict[str, t
 
 def by_megatron(ids: torch.Tensor, folder: Path) -> tuple[float, dict[str, torch.Tensor]]:
     """The same by megatron-core's HybridModel, its gradients converted back."""
-    from nemotron_shared.megatron.cpu_settings import use_cpu_model
-    from nemotron_shared.megatron.environment import megatron_process
-    from nemotron_shared.megatron.stubs import install_stubs
+    from nemotron_engines.megatron_bridge.environment import megatron_process
+    from nemotron_engines.stand_ins.megatron_settings import use_cpu_model
+    from nemotron_engines.stand_ins.transformer_engine import install_stubs
 
     install_stubs()
-    from nemotron_shared.megatron.convert import bridge_of
+    from nemotron_engines.megatron_bridge.convert import bridge_of
 
     bridge = bridge_of(folder)
     provider = bridge.to_megatron_provider(load_weights=False)

@@ -63,14 +63,14 @@ def test_the_second_phase_loads_the_state_of_the_first(tmp_path: Path, data: Art
 def test_a_state_that_was_not_kept_is_missed_before_anything_runs(tmp_path: Path, data: Artifact) -> None:
     prepared_task = recipe_task("pretrain", "super3_phase2", tmp_path, data)
     shutil.rmtree(prepared_task.input("model").path / "megatron")
-    from nemotron_shared.megatron.translate import build_config
+    from nemotron_engines.megatron_bridge.translate import build_config
 
     with pytest.raises(UserError, match=r"engine\.start_from=state: .* holds no Megatron checkpoint"):
         build_config(prepared_task, world_size=64)
 
 
 def test_a_run_that_has_a_checkpoint_goes_on_from_its_own(tmp_path: Path, data: Artifact) -> None:
-    from nemotron_shared.megatron.translate import CHECKPOINT_MARK, build_config
+    from nemotron_engines.megatron_bridge.translate import CHECKPOINT_MARK, build_config
 
     started = recipe_task("pretrain", "super3_phase2", tmp_path, data)
     own = started.run.checkpoints / "megatron"
@@ -136,7 +136,7 @@ def test_a_right_override_wins_over_the_recipe(name: str, tmp_path: Path, data: 
 
 
 def test_a_tiny_model_has_every_setting_of_ours(tmp_path: Path, data: Artifact) -> None:
-    from nemotron_shared.megatron.translate import build_config
+    from nemotron_engines.megatron_bridge.translate import build_config
 
     tiny = task_of("pretrain", "tiny", tmp_path, data, "engine=megatron_bridge")
     container = build_config(tiny)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from megatron_support import prepared
 
+from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter, read_blend, write_blend
+from nemotron_engines.megatron_bridge.datasets import blend_per_split
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, read_blend, write_blend
-from nemotron_shared.megatron.datasets import blend_per_split
 
 pytestmark = pytest.mark.megatron
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from nemotron_shared.megatron.mamba_stand_in import RMSNorm, split_conv1d_scan
+from nemotron_engines.stand_ins.mamba_packages import RMSNorm, split_conv1d_scan
 
 pytestmark = pytest.mark.megatron
 HEADS, HEADDIM, GROUPS, STATE, WIDTH = 4, 8, 2, 16, 4

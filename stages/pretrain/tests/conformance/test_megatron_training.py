@@ -96,7 +96,7 @@ def test_the_loss_falls_and_the_checkpoint_is_kept(finished: tuple[Path, Path]) 
 def test_the_model_is_one_that_transformers_loads(finished: tuple[Path, Path], tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from nemotron_shared.modeling.build import load_model, random_like, save_model
+    from nemotron_engines.modeling.build import load_model, random_like, save_model
 
     engine = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
     model = load_model(finished[1], engine)

@@ -16,14 +16,14 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from nemotron_engines.nemo_rl.bases import digest_of, load_base
+from nemotron_engines.nemo_rl.compose import build
+from nemotron_engines.nemo_rl.generate import BASES
+from nemotron_engines.nemo_rl.table import TABLES, load_table
+from nemotron_engines.nemo_rl.translate import VERIFIER, Places
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.nemo_rl.bases import digest_of, load_base
-from nemotron_shared.nemo_rl.compose import build
-from nemotron_shared.nemo_rl.generate import BASES
-from nemotron_shared.nemo_rl.table import TABLES, load_table
-from nemotron_shared.nemo_rl.translate import VERIFIER, Places
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 
@@ -114,7 +114,7 @@ def test_master_config_refuses_what_we_would_refuse(
 @pytest.mark.parametrize("version", ["v0.7.0", "nano-v3"])
 def test_the_table_is_that_of_the_checkout(version: str, checkouts: Path) -> None:
     program = (
-        "import json, sys; from pathlib import Path; from nemotron_shared.nemo_rl.generate import make_table; "
+        "import json, sys; from pathlib import Path; from nemotron_engines.nemo_rl.generate import make_table; "
         f"print(json.dumps(make_table(Path('.').resolve(), '{version}', sys.argv[1])))"
     )
     done = python(checkouts / version, "-c", program, load_table(version).commit)

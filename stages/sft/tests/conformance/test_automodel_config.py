@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from nemotron_shared.automodel.overrides import apply_overrides
-from nemotron_shared.automodel.translate import Places, translate
+from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.translate import Places, translate
+from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
-from nemotron_shared.training.schedule import learning_rate_factor
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
@@ -21,7 +21,7 @@ PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/v
 
 @pytest.fixture(scope="module", autouse=True)
 def shim() -> None:
-    from nemotron_shared.automodel.loop import prepare
+    from nemotron_engines.automodel.loop import prepare
 
     prepare()
 

@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module", autouse=True)
 def shim() -> None:
-    from nemotron_shared.automodel.loop import prepare
+    from nemotron_engines.automodel.loop import prepare
 
     torch.set_num_threads(1)
     prepare()
@@ -102,7 +102,7 @@ def test_small_time_steps_agree_because_the_lower_limit_is_lifted(tmp_path: Path
 
 
 def test_weights_that_nobody_set_are_refused(folder: Path) -> None:
-    from nemotron_shared.automodel.guards import require_sane_weights
+    from nemotron_engines.automodel.guards import require_sane_weights
     from nemotron_shared.errors import UserError
 
     model = automodel_model(folder)

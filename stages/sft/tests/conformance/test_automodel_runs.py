@@ -87,7 +87,7 @@ def test_the_shim_and_the_trained_share_are_announced(lora: Path) -> None:
 def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> None:
     from peft import PeftModel
 
-    from nemotron_shared.modeling.build import load_model, load_tokenizer, random_model
+    from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
 
     folder = newest(lora)
     merged = load_model(folder, CHOICES).eval()
@@ -105,9 +105,9 @@ def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> N
 
 
 def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path) -> None:
-    from nemotron_shared.data.packed import read_packed
-    from nemotron_shared.modeling.build import load_model
-    from nemotron_shared.training.packed_rows import PackedCollator, PackedRows
+    from nemotron_data.formats.packed import read_packed
+    from nemotron_engines.modeling.build import load_model
+    from nemotron_engines.rows.packed import PackedCollator, PackedRows
 
     data = read_packed(lora / "artifacts" / "super3-sft-data" / "v1" / "valid.parquet")
     rows = PackedRows(data, 8, 1234)
@@ -163,7 +163,7 @@ def test_a_killed_run_over_all_weights_goes_on(full: Path, tmp_path: Path) -> No
 
 
 def test_chats_through_automodels_own_data_set(tmp_path: Path) -> None:
-    from nemotron_shared.data.world.chats import chats
+    from nemotron_data.synthetic.chats import chats
 
     rows = [json.dumps({"messages": row["messages"]}) + "\n" for row in chats(3, 360)]
     (tmp_path / "train.jsonl").write_text("".join(rows[:320]))
@@ -186,13 +186,13 @@ def test_weights_made_by_automodel_alone_are_caught() -> None:
     """The reason for starting from a folder: built from a config, the class is left partly uninitialised."""
     program = """
 import torch
-from nemotron_shared.automodel.loop import prepare
+from nemotron_engines.automodel.loop import prepare
 prepare()
 import nemo_automodel
 from transformers import AutoConfig, NemotronHConfig
 from nemo_automodel.components.models.common.utils import BackendConfig
-from nemotron_shared.automodel.guards import require_sane_weights
-from nemotron_shared.modeling.architecture import load_architecture
+from nemotron_engines.automodel.guards import require_sane_weights
+from nemotron_engines.modeling.architecture import load_architecture
 config = NemotronHConfig(**load_architecture("tiny", {"vocab_size": 512}), architectures=["NemotronHForCausalLM"])
 parts = dict(attn="sdpa", linear="torch", experts="torch", dispatcher="torch", rope_fusion=False)
 junk = [torch.full((200_000,), float("nan")) for _ in range(50)]; del junk

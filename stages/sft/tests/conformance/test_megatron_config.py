@@ -66,7 +66,7 @@ def test_super_keeps_its_prediction_blocks_and_a_model_without_gets_none(tmp_pat
     assert (model.mtp_num_layers, model.mtp_hybrid_override_pattern, model.mtp_loss_scaling_factor) == (2, "*E", 0.3)
     none = ("run.model=null", "run.missing_model=random", "model.overrides.num_nextn_predict_layers=0")
     plain = task_of("sft", "super3", tmp_path, data, *none)
-    from nemotron_shared.megatron.translate import build_config
+    from nemotron_engines.megatron_bridge.translate import build_config
 
     assert build_config(plain, world_size=16).model.mtp_num_layers == 0
 
@@ -81,7 +81,7 @@ def test_adapters_are_those_of_the_config(scheme: str, tmp_path: Path, data: Art
 def test_an_fp8_precision_is_taken_and_a_wrong_name_refused(
     tmp_path: Path, data: Artifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nemotron_shared.megatron.translate import precision
+    from nemotron_engines.megatron_bridge.translate import precision
 
     name = "bf16_with_fp8_current_scaling_mixed"
     assert (precision(name).fp8, precision(name).fp8_recipe) == ("hybrid", "tensorwise")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from megatron_support import prepared, task_of
 
+from nemotron_data.formats.packed import PackedRow, pack_row, read_packed, write_packed
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.data.packed import PackedRow, pack_row, read_packed, write_packed
 
 pytestmark = pytest.mark.megatron
 
@@ -34,10 +34,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 @pytest.fixture(scope="module")
 def container(data: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from nemotron_shared.megatron.stubs import install_stubs
+    from nemotron_engines.stand_ins.transformer_engine import install_stubs
 
     install_stubs()
-    from nemotron_shared.megatron.translate import build_config
+    from nemotron_engines.megatron_bridge.translate import build_config
 
     return build_config(task_of("sft", "tiny", tmp_path_factory.mktemp("run"), data, "engine=megatron_bridge"))
 

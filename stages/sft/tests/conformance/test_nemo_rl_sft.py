@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_engines.nemo_rl.bases import load_base
+from nemotron_engines.nemo_rl.compose import build
+from nemotron_engines.nemo_rl.translate import Places
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
-from nemotron_shared.data.tokenizer_folder import provide_tokenizer
-from nemotron_shared.nemo_rl.bases import load_base
-from nemotron_shared.nemo_rl.compose import build
-from nemotron_shared.nemo_rl.translate import Places
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
 

@@ -1,0 +1,64 @@
+"""Write the parts of the documents that the code knows better: the module tables of the shared packages.
+
+    uv run python ci/pages.py            # write them
+    uv run python ci/pages.py --check    # exit code 1 where a page is out of date, for CI
+
+A generated part stands between `<!-- modules -->` and `<!-- end of modules -->`, and is never edited by hand.
+"""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def module_table(package: Path) -> str:
+    """A row for each module below a package: its dotted name, and the first sentence of its docstring."""
+    rows = ["| module | what it does |", "|---|---|"]
+    for path in sorted(package.rglob("*.py")):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        name = path.relative_to(package).with_suffix("").as_posix().removesuffix("/__init__").replace("/", ".")
+        if name != "__init__":
+            rows.append(f"| `{name}` | {first_sentence(said)} |")
+    return "\n".join(rows)
+
+
+def first_sentence(docstring: str) -> str:
+    """The first paragraph of a docstring up to its first full stop, on one line."""
+    paragraph = " ".join(docstring.split("\n\n")[0].split())
+    return re.split(r"[.:](?= [A-Z]|$)", paragraph)[0].replace("|", "\\|")
+
+
+def replaced(page: str, name: str, content: str) -> str:
+    """A page with the part called `name` made anew."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    assert rest and after, f"no part '{name}' in the page"
+    return f"{before}{begin}\n{content}\n{end}{after}"
+
+
+def pages() -> dict[Path, str]:
+    """Every page with generated parts, as it should be."""
+    made = {}
+    for package in sorted((ROOT / "shared").glob("*/src/*")):
+        page = package.parent.parent / "README.md"
+        made[page] = replaced(page.read_text(encoding="utf-8"), "modules", module_table(package))
+    return made
+
+
+def main() -> int:
+    """Write, or only compare."""
+    stale = [(page, text) for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    for page, text in stale:
+        if "--check" in sys.argv:
+            print(f"{page.relative_to(ROOT)}: out of date; run: uv run python ci/pages.py", file=sys.stderr)
+        else:
+            page.write_text(text, encoding="utf-8")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""What occurs more than once in a prepared set, and which held-out items training has seen.
+
+Compared are 64-bit digests: of the token ids of each document or packed sequence, or of a row's question without
+regard to case and white space. For packed sequences the prompt alone (all before the first trained token) is
+compared too: the same question with another answer leaks as well.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nemotron_app.inspect.examples import Example, Split, digest_of_ids, digest_of_text
+from nemotron_app.inspect.pieces import Decoder
+from nemotron_data.overlap import find_overlap
+
+TRAIN = "train"
+MOST_ITEMS = 1_000_000  # digests kept of each split
+CANDIDATES = 200
+EXAMPLES = 5
+TEXT_TOKENS = 60
+TEXT_CHARACTERS = 240
+
+
+@dataclass(frozen=True)
+class Again:
+    """Something that occurs `count` times, first and last seen at `places`."""
+
+    text: str
+    count: int
+    places: list[str]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Of `compared` different items of a held-out split, `found` occur in training, in the way that `how` says."""
+
+    split: str
+    what: str
+    found: int
+    compared: int
+    examples: list[str]
+    how: str = "in the training data"
+
+    @property
+    def sentence(self) -> str:
+        """`2 of 31 questions of valid occur in the training data`."""
+        verb = "occur" if self.found > 1 else "occurs"
+        count = f"{self.found:,}" if self.found else "none"
+        return f"{count} of {self.compared:,} {self.what} of {self.split} {verb} {self.how}"
+
+
+@dataclass
+class Copies:
+    """Collects digests split by split, at most `MOST_ITEMS` of each, so that memory is bounded."""
+
+    decoder: Decoder
+    counts: defaultdict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    prompts: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    kept: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
+    _first: dict[int, str] = field(default_factory=dict)
+    _again: dict[int, tuple[str, list[str]]] = field(default_factory=dict)
+
+    def add(self, example: Example) -> None:
+        """Learn the sequences, or the question, of one example."""
+        for digest, prompt, text in self._items_of(example):
+            if self.kept[example.split] >= MOST_ITEMS:
+                self.left_out += 1
+                continue
+            self.kept[example.split] += 1
+            self.counts[example.split][digest] += 1
+            if prompt is not None:
+                self.prompts[example.split].add(prompt)
+            if digest not in self._first:
+                self._first[digest] = example.place
+            elif digest in self._again:
+                self._again[digest][1][1:] = [example.place]
+            elif len(self._again) < CANDIDATES:
+                self._again[digest] = (self._text(text), [self._first[digest], example.place])
+
+    @property
+    def items(self) -> int:
+        """How many items were compared."""
+        return self.kept.total()
+
+    def _items_of(self, example: Example) -> Iterator[tuple[int, int | None, np.ndarray | str]]:
+        for sequence in example.sequences:
+            if not len(sequence.ids):
+                continue
+            prompt = None
+            if sequence.trained is not None and sequence.trained.any():
+                prompt = digest_of_ids(sequence.ids[: int(sequence.trained.argmax())])
+            yield digest_of_ids(sequence.ids), prompt, sequence.ids[:TEXT_TOKENS]
+        if not example.sequences and example.question:
+            yield digest_of_text(example.question), None, example.question
+
+    def _text(self, content: np.ndarray | str) -> str:
+        text = content if isinstance(content, str) else self.decoder.text(content.tolist())
+        return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
+
+    def within(self) -> dict[str, int]:
+        """Items of each split beyond the first of their kind."""
+        return {split: counts.total() - len(counts) for split, counts in self.counts.items()}
+
+    def most_common(self) -> list[Again]:
+        """The items that occur most often, over all splits."""
+        found = [
+            Again(text, sum(counts[digest] for counts in self.counts.values()), list(dict.fromkeys(places)))
+            for digest, (text, places) in self._again.items()
+        ]
+        return sorted(found, key=lambda again: -again.count)[:EXAMPLES]
+
+    def across(self, what: str) -> list[Overlap]:
+        """Held-out items that occur in training; none where there is no training split."""
+        if TRAIN not in self.counts:
+            return []
+        found = []
+        for split in self.counts.keys() - {TRAIN}:
+            shared = self.counts[split].keys() & self.counts[TRAIN].keys()
+            texts = [self._again[digest][0] for digest in shared if digest in self._again][:EXAMPLES]
+            found.append(Overlap(split, what, len(shared), len(self.counts[split]), texts))
+            if self.prompts[split]:
+                same = len(self.prompts[split] & self.prompts[TRAIN])
+                found.append(Overlap(split, "prompts", same, len(self.prompts[split]), []))
+        return sorted(found, key=lambda overlap: (overlap.split, overlap.what))
+
+
+def occurrences(keys: Sequence[str], split: Split, budget: int, decoder: Decoder, name: str) -> Overlap:
+    """Those held-out keys that stand anywhere in the text of a split."""
+    hits = find_overlap(keys, texts_of(split.scan(budget), decoder))
+    shown = [f"{key}: {hit.count} times" for key, hit in hits.items()][:EXAMPLES]
+    return Overlap(name, "questions", len(hits), len(set(keys)), shown, "inside the training text")
+
+
+def texts_of(examples: Iterable[Example], decoder: Decoder) -> Iterator[str]:
+    """Decoded text of every sequence, or of every turn."""
+    for example in examples:
+        yield from (decoder.text(sequence.ids.tolist()) for sequence in example.sequences)
+        yield from (text for _, text in example.turns)

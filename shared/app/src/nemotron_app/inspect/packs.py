@@ -1,0 +1,141 @@
+"""Packed rows of supervised fine-tuning, read row group by row group so that a file of any size fits.
+
+The stored loss mask of a row is shifted: entry k says whether token k + 1 counts. Here it is shifted back, inside
+each sequence, so that `trained` marks the very tokens that a model learns to write:
+
+    input_ids  <|im_start|> user 2+2? <|im_end|> <|im_start|> assistant 4 <|im_end|>
+    loss_mask  0            0    0    0          0            1         1 0            as stored
+    trained    0            0    0    0          0            0         1 1            as shown
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nemotron_app.inspect.examples import Example, Part, TokenSequence
+from nemotron_shared.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+COLUMNS = ("input_ids", "loss_mask", "seq_start_id")
+BATCH_ROWS = 64
+REBUILD = "run data preparation again with --force"
+
+
+class PackedSplit:
+    """Rows of one packed Parquet file."""
+
+    def __init__(self, name: str, path: Path, pack_size: int | None) -> None:
+        self.name = name
+        self.path = path
+        self.pack_size = pack_size
+        with _open(path) as file:
+            self._rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            self._tokens = [_tokens(file, number) for number in range(file.num_row_groups)]
+        self._firsts = np.cumsum([0, *self._rows])
+        self.parts = [Part(path.stem, None, sum(self._rows), sum(self._tokens))]
+
+    def lengths(self) -> Counter[int] | None:
+        """Not known without reading the rows."""
+        return None
+
+    def at(self, indices: Sequence[int]) -> list[Example]:
+        """Rows by their number; each row group that holds one is read once."""
+        wanted, found = set(indices), {}
+        for group in sorted({int(np.searchsorted(self._firsts, index, side="right")) - 1 for index in wanted}):
+            for example in self._group(group):
+                if example.index in wanted:
+                    found[example.index] = example
+                if found.keys() >= wanted:
+                    break
+        return [found[index] for index in indices]
+
+    def scan(self, budget: int) -> Iterator[Example]:
+        """The first rows of row groups spread evenly over the file, each group with its part of the budget."""
+        chosen = self._chosen(budget)
+        for group in chosen:
+            left = budget / len(chosen)
+            for example in self._group(group):
+                left -= sum(len(sequence.ids) for sequence in example.sequences)
+                yield example
+                if left < 0 and self.sample_note(budget):
+                    break
+
+    def sample_note(self, budget: int) -> str | None:
+        """How the rows of `scan` are chosen."""
+        if sum(self._tokens) <= budget:
+            return None
+        return f"the first rows of {len(self._chosen(budget)):,} of {len(self._rows):,} row groups"
+
+    def _chosen(self, budget: int) -> range:
+        return range(0, len(self._rows), max(1, math.ceil(sum(self._tokens) / max(1, budget))))
+
+    def _group(self, group: int) -> Iterator[Example]:
+        with _open(self.path) as file:
+            index = int(self._firsts[group])
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=list(COLUMNS)):
+                for ids, mask, starts in zip(*(_values(self.path, batch, name) for name in COLUMNS), strict=True):
+                    yield row_example(self.name, index, ids, mask, starts)
+                    index += 1
+
+
+def row_example(split: str, index: int, ids: np.ndarray, mask: np.ndarray, starts: np.ndarray) -> Example:
+    """A row as stored, cut into its sequences; one that breaks the layout is shown as a single sequence."""
+    from nemotron_data.formats.packed import PackedRow
+
+    place = f"{split}, row {index}"
+    problem = PackedRow(ids, mask, starts).problem()
+    if len(mask) != len(ids):
+        return Example(split, index, place, [TokenSequence(ids, np.zeros(len(ids), bool))], problem=problem)
+    inner = starts.astype(np.int64)
+    ordered = len(inner) and inner[0] == 0 and (np.diff(np.append(inner, len(ids))) >= 0).all()
+    bounds = np.append(inner, len(ids)) if ordered else np.array([0, len(ids)])
+    sequences = [TokenSequence(ids[low:high], trained_tokens(mask[low:high])) for low, high in pairwise(bounds)]
+    return Example(split, index, place, sequences, problem=problem)
+
+
+def trained_tokens(mask: np.ndarray) -> np.ndarray:
+    """Which tokens of one sequence are trained on, from its stored mask: bool, moved one to the right.
+
+    >>> trained_tokens(np.array([0, 1, 1, 0])).tolist()
+    [False, False, True, True]
+    """
+    return np.concatenate([np.zeros(min(1, len(mask)), bool), mask[:-1].astype(bool)])
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a Parquet file has the columns of packed rows."""
+    with _open(path) as file:
+        return set(COLUMNS) <= set(file.schema_arrow.names)
+
+
+def _open(path: Path) -> "pq.ParquetFile":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not readable as Parquet: {error}", REBUILD) from error
+
+
+def _tokens(file: "pq.ParquetFile", group: int) -> int:
+    metadata = file.metadata.row_group(group)
+    columns = [metadata.column(number) for number in range(metadata.num_columns)]
+    return sum(column.num_values for column in columns if column.path_in_schema.startswith("input_ids"))
+
+
+def _values(path: Path, batch: "pa.RecordBatch", name: str) -> list[np.ndarray]:
+    column = batch.column(name)
+    values = column.flatten()
+    if column.null_count or values.null_count:
+        raise UserError(f"{path}: column '{name}' holds nulls", REBUILD)
+    ends = np.cumsum(column.value_lengths().to_numpy())
+    return np.split(values.to_numpy(), ends[:-1])

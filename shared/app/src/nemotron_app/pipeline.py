@@ -1,0 +1,82 @@
+"""`nemotron MODEL pipeline`: the seven steps in order, then the report.
+
+    1/7 pretrain data prep   2/7 pretrain   3/7 sft data prep   4/7 sft   5/7 rl data prep   6/7 rl   7/7 eval
+
+Each step reuses a finished result that nothing has changed, continues one that was cut off, or runs. An
+override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to all.
+"""
+
+import json
+import tempfile
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nemotron_app.launch import run_process, run_step, stage_directory, step_command
+from nemotron_app.table import FAMILIES, PIPELINE, STAGES, PipelineStep
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.run import STOPPED_EXIT_CODE
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
+
+
+def run_pipeline(request: "Request") -> int:
+    """Run the steps of the family's stages until one fails; returns its exit code, or 0."""
+    steps = [step for step in PIPELINE if step.stage in FAMILIES[request.family].stages]
+    for step in steps:
+        stage_directory(step.stage)
+    if request.dry_run:
+        return max(run_step(step.stage, verb, for_stage(request, step.stage)) for step in steps for verb in step.verbs)
+    began, timings = time.monotonic(), []
+    for number, step in enumerate(steps, start=1):
+        say(f"\n── {number}/{len(steps)}  {step.title} ──")
+        step_began = time.monotonic()
+        code, reused = _run(step, request)
+        if code == STOPPED_EXIT_CODE:
+            return code
+        if code:
+            raise UserError(
+                f"step {number} of {len(steps)} ({step.title}) ended with exit code {code}",
+                "what is finished is kept: correct the cause and run the same command again",
+            )
+        seconds = round(time.monotonic() - step_began, 1)
+        timings.append({"name": step.title, "seconds": seconds, "reused": reused})
+    return _report(request, {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config})
+
+
+def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:
+    """Exit code of a step, and whether all its results were there already."""
+    reused = True
+    for verb in step.verbs:
+        with tempfile.TemporaryFile() as answer:
+            command = step_command(step.stage, verb, replace(for_stage(request, step.stage), json=True))
+            if code := run_process(command, stdout=answer):
+                return code, False
+            answer.seek(0)
+            reused = reused and json.loads(answer.read())["reused"]
+    return 0, reused
+
+
+def for_stage(request: "Request", stage: str) -> "Request":
+    """The request with the overrides that are meant for a stage, their stage's name cut off."""
+    return replace(request, overrides=tuple(filter(None, (_for_stage(text, stage) for text in request.overrides))))
+
+
+def _for_stage(override: str, stage: str) -> str | None:
+    sign = override[: len(override) - len(override.lstrip("+~"))]
+    first, dot, rest = override[len(sign) :].partition(".")
+    if not dot or first not in STAGES:
+        return override
+    return f"{sign}{rest}" if first == stage else None
+
+
+def _report(request: "Request", pipeline: dict[str, Any]) -> int:
+    from nemotron_app.report.build import build_report
+    from nemotron_shared.artifacts import Store
+
+    home = next((text.partition("=")[2] for text in request.overrides if text.startswith("run.home=")), None)
+    report = build_report(Store.open(home), request.family, pipeline=pipeline)
+    report.print(as_json=request.json)
+    return 0

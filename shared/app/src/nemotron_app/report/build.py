@@ -1,0 +1,56 @@
+"""From an artifact store to a report.
+
+report = build_report(Store.open(None), "super3")
+report.print()
+print(report.html_path)          # .nemotron/reports/super3.html
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemotron_app.report.collect import Collected, collect
+from nemotron_app.report.page import render
+from nemotron_app.report.terminal import print_table, summary
+from nemotron_shared.artifacts import Store
+from nemotron_shared.atomic import write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written page and the figures behind it."""
+
+    html_path: Path
+    collected: Collected
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as plain JSON values."""
+        return {"report": str(self.html_path), **summary(self.collected)}
+
+    def print(self, console: "Console | None" = None, *, as_json: bool = False) -> None:
+        """The table, or its JSON form, on stdout or a console of your own."""
+        if as_json:
+            print(json.dumps(self.summary(), indent=2, ensure_ascii=False))
+        else:
+            print_table(self.collected, self.html_path, console)
+
+
+def build_report(store: Store, family: str, out: Path | None = None, pipeline: dict[str, Any] | None = None) -> Report:
+    """Write the page. Equal artifacts give equal bytes.
+
+    Args:
+        out: where to; default `reports/<family>.html` in the store's home.
+        pipeline: what the command that ran the steps knows: {"steps": [{"name": "sft data prep", "seconds": 3.1,
+            "reused": false}], "seconds": 180.2, "config": "tiny"}. Every key may be missing.
+
+    Raises:
+        UserError: the store has nothing of this family, or a file in it is damaged.
+    """
+    collected = collect(store, family, pipeline or {})
+    path = out or store.home / "reports" / f"{family}.html"
+    write_text(path, render(collected))
+    return Report(path, collected)

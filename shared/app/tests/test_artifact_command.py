@@ -1,0 +1,146 @@
+"""`nemotron artifacts` as people and programs use it: what it prints and the exit codes."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nemotron_app.artifacts import main
+from nemotron_shared.artifacts import Artifact, Parent, Producer, Source, Store
+from nemotron_shared.errors import UserError
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch) -> Store:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    return Store.open()
+
+
+def publish(store: Store, name: str, type, parents: list[Parent] | None = None) -> Artifact:
+    store.home.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=store.home))
+    (folder / "file.bin").write_bytes(b"x" * 1500)
+    producer = Producer("sft", "train", "0.1.0", "0.1.0", "c", "d", "abc123", "nemotron super3 sft -c tiny", {})
+    return store.publish(
+        folder, name=name, type=type, fingerprint="f", producer=producer, parents=parents or [],
+        sources=[] if parents else [Source("hf://org/[red]set:v:", "9" * 64)], metrics={"final_loss": 2.5},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def two(store: Store) -> tuple[Artifact, Artifact]:
+    data = publish(store, "super3-sft-data", "SFTDataArtifact")
+    return data, publish(store, "super3-sft-model", "ModelArtifact", [data.as_parent("data")])
+
+
+def run(capsys, *argv: str) -> tuple[int, str]:
+    code = main(list(argv))
+    return code, capsys.readouterr().out
+
+
+def run_json(capsys, *argv: str):
+    code, out = run(capsys, *argv, "--json")
+    assert code == 0
+    return json.loads(out)
+
+
+def test_an_empty_store_says_so(store: Store, capsys) -> None:
+    assert run(capsys) == (0, f"no artifacts in {store.root}; the stages put theirs there\n")
+    assert run_json(capsys, "list") == []
+
+
+def test_list_shows_every_version_with_its_other_names(store: Store, two, capsys) -> None:
+    publish(store, "super3-sft-model", "ModelArtifact")
+    store.set_alias("super3-sft-model", 1, "best")
+    for argv in ([], ["list"]):
+        code, out = run(capsys, *argv)
+        rows = [line.split() for line in out.splitlines()]
+        assert code == 0 and [row[:2] for row in rows[1:]] == [
+            ["super3-sft-data:v1", "latest"],
+            ["super3-sft-model:v1", "best"],
+            ["super3-sft-model:v2", "latest"],
+        ]
+    assert "1.5 kB" in out
+    listed = run_json(capsys, "list")
+    assert [(row["reference"], row["aliases"], row["bytes"]) for row in listed][1] == (
+        "super3-sft-model:v1", ["best"], 1500,
+    )  # fmt: skip
+    assert run_json(capsys) == listed
+
+
+def test_show_tells_who_made_it_from_what(two, capsys) -> None:
+    code, out = run(capsys, "show", "sft:v1")
+    assert code == 0
+    for part in ("nemotron super3 sft -c tiny", "data: super3-sft-data:v1", "final_loss: 2.5", "file.bin  1.5 kB"):
+        assert part in out
+    assert "hf://org/[red]set:v:" in run(capsys, "show", "sft-data")[1]  # free text is not markup
+    shown = run_json(capsys, "show", "sft")
+    assert shown["manifest"] == two[1].manifest.to_json() and shown["path"] == str(two[1].path)
+
+
+def test_show_shortens_a_long_list_of_files(store: Store, capsys) -> None:
+    folder = store.home / "work"
+    folder.mkdir(parents=True)
+    for index in range(25):
+        (folder / f"shard-{index:02}").write_text("x")
+    producer = Producer("sft", "train", "0", "0", "c", "d", None, "", {})
+    store.publish(folder, name="x", type="SFTDataArtifact", fingerprint="f", producer=producer)
+    out = run(capsys, "show", "x")[1]
+    assert "shard-19" in out and "shard-20" not in out and "and 5 more" in out
+
+
+def test_lineage_as_tree_as_mermaid_and_as_json(two, capsys) -> None:
+    assert run(capsys, "lineage", "sft")[1].splitlines()[1] == "└── data: super3-sft-data:v1  SFTDataArtifact"
+    assert run(capsys, "lineage", "sft", "--mermaid")[1].startswith("flowchart LR\n")
+    steps = run_json(capsys, "lineage", "sft")
+    assert [(step["input"], step["made"]) for step in steps] == [
+        ("hf://org/[red]set:v:", "super3-sft-data:v1"),
+        ("super3-sft-data:v1", "super3-sft-model:v1"),
+    ]
+
+
+def test_verify_exits_with_1_on_damage(two, capsys) -> None:
+    data, model = two
+    assert run(capsys, "verify") == (0, "super3-sft-data:v1: ok\nsuper3-sft-model:v1: ok\n")
+    (model.path / "file.bin").write_bytes(b"y" * 1500)
+    assert run(capsys, "verify", "sft-data")[0] == 0
+    assert run(capsys, "verify", "--fast")[0] == 0
+    assert run(capsys, "verify", "sft") == (1, "super3-sft-model:v1: damaged\n  file.bin: content changed\n")
+    (data.path / "manifest.json").write_text("{}")
+    code, out = run(capsys, "verify", "--json")
+    results = {result["reference"]: result["problems"] for result in json.loads(out)}
+    assert code == 1 and results["super3-sft-model:v1"] == ["file.bin: content changed"]
+    assert "is missing" in results["super3-sft-data:v1"][0]
+
+
+def test_alias_and_path(two, capsys) -> None:
+    assert run(capsys, "alias", "sft:v1", "best") == (0, "super3-sft-model:best is now super3-sft-model:v1\n")
+    assert run(capsys, "path", "sft:best") == (0, f"{two[1].path}\n")
+    assert run_json(capsys, "path", "sft:best") == {"path": str(two[1].path)}
+    pair = {"alias": "super3-sft-model:good", "reference": "super3-sft-model:v1"}
+    assert run_json(capsys, "alias", "sft", "good") == pair
+
+
+def test_home_and_family_may_stand_before_or_after_the_command(tmp_path: Path, store: Store, capsys) -> None:
+    other = Store.open(str(tmp_path / "other"))
+    made = publish(other, "nano3-sft-model", "ModelArtifact")
+    flags = ["--home", str(other.home), "--family", "nano3"]
+    for argv in (["path", "sft", *flags], [*flags, "path", "sft"]):
+        assert run(capsys, *argv) == (0, f"{made.path}\n")
+
+
+def test_what_cannot_be_found_is_an_error_for_the_user(two, capsys) -> None:
+    for argv in (["show", "sft:v9"], ["path", "nothing"], ["verify", "rl"], ["alias", "sft:v1", "latest"]):
+        with pytest.raises(UserError):
+            main(argv)
+    with pytest.raises(SystemExit, match="2"):
+        main(["unknown"])
+
+
+def test_reading_the_command_line_loads_nothing_heavy() -> None:
+    program = "import sys, nemotron_app.artifacts; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "rich", "pydantic", "hydra"} & set(loaded)

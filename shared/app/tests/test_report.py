@@ -1,0 +1,300 @@
+"""The report of a synthetic pipeline: what the page and the table say is what the artifacts hold."""
+
+import io
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from nemotron_app.report import build_report
+from nemotron_app.report.command import main
+from nemotron_shared.artifacts import Artifact, Producer, Source, Store
+from nemotron_shared.errors import UserError
+
+FAMILY = "super3"
+HOSTILE = '<script>alert("x")</script> & </td></table> {{ 7 * 7 }}'
+QUESTIONS = 400
+RIGHT = {"random": 0.0, "base": 0.02, "sft": 0.41, "rl": 0.93}
+LABELS = {"random": "random weights", "base": "base", "sft": "after SFT", "rl": "after RL"}
+SCORES = {  # task -> kind, metric, number of items, half of the interval, and each model's score
+    "sums": ("generate", "exact_match", QUESTIONS, 0.03, RIGHT),
+    "facts": ("choice", "acc", 200, 0.065, {"random": 0.21, "base": 0.415, "sft": 0.62, "rl": 0.61}),
+    "prose": ("text", "bits_per_byte", 100, 0.04, {"random": 8.031, "base": 1.207, "sft": 1.315, "rl": 1.319}),
+}
+VOID = {"meta", "br", "link", "img", "hr", "input"}
+PIPELINE = {"steps": [{"name": "sft data_prep", "seconds": 2.3, "reused": True}], "seconds": 190.2, "config": "tiny"}
+Made = dict[str, Artifact]
+
+
+def publish(store: Store, kind: str, type: str, files: dict[str, str], parents: Made, **more) -> Artifact:
+    folder = store.home / "work"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    stage, verb = kind.partition("-")[0], "data_prep" if kind.endswith("data") else "train"
+    producer = Producer(
+        stage, verb, "0.1.0", "0.1.0", "c" * 64, "d" * 64, "0123456789abcdef-dirty",
+        f"python -m stages.{stage}.{verb} -c tiny", {"python": "3.11.7", "torch": "2.13.0"},
+    )  # fmt: skip
+    used = [artifact.as_parent(role) for role, artifact in parents.items()]
+    name = f"{FAMILY}-{kind}"
+    return store.publish(folder, name=name, type=type, fingerprint=kind, producer=producer, parents=used, **more)
+
+
+def lines(rows: list[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def log(name: str, steps: int, start: float, end: float) -> str:
+    """metrics.jsonl of a run whose loss or reward goes from `start` towards `end`."""
+    rng, rows, clock = random.Random(steps), [], 0.0
+    for step in range(1, steps + 1):
+        value = end + (start - end) * math.exp(-6 * step / steps) + rng.gauss(0, 0.04)
+        clock += 0.18 + 0.04 * rng.random()
+        timing = {"seconds": round(clock, 3)} | ({"tokens": step * 4096} if name == "loss" else {})
+        parts = {"rewards/exact_match/mean": value - 0.02, "rewards/format/mean": value, "completion_length": 9.5}
+        schedule = {"lr": 3e-3 * min(1, step / 20, (steps - step + 1) / 100), "grad_norm": 1.1 + rng.random()}
+        rows.append({"step": step, name: value, **(schedule if name == "loss" else parts), **timing})
+        if step % 50 == 0:
+            rows.append({"step": step, f"valid_{name}": value + 0.02, **timing})
+    return lines(rows)
+
+
+def answers() -> dict[str, list[dict]]:
+    """Each model's samples; the reinforced one writes its steps, and the base model something hostile."""
+    rng = random.Random(3)
+    sums = [[rng.randint(1, 9) for _ in range(4)] for _ in range(QUESTIONS)]
+    found: dict[str, list[dict]] = {}
+    for model, share in RIGHT.items():
+        right, found[model] = set(rng.sample(range(QUESTIONS), round(share * QUESTIONS))), []
+        for index, (a, b, c, d) in enumerate(sums):
+            total = a + b + c + d
+            text = str(total if index in right else total + rng.choice([-2, -1, 1, 3]))
+            if model == "rl":
+                text = f"<think>{a}+{b}={a + b}\n{a + b}+{c}={a + b + c}\n{a + b + c}+{d}={text}</think>{text}"
+            row = {"id": index, "question": f"What is {a}+{b}+{c}+{d}?", "expected": str(total), "output": text}
+            found[model].append(row | {"score": float(index in right)})
+    found["base"][0]["output"] = HOSTILE
+    return found
+
+
+def results(references: dict[str, str | None]) -> dict:
+    """results.json as the evaluation writes it."""
+    scores, comparisons, tasks = [], [], {}
+    for task, (kind, metric, n, half, values) in SCORES.items():
+        unique = n - 4 if kind == "choice" else n
+        tasks[task] = {"kind": kind, "metric": metric, "n": n, "n_unique": unique, "lower_is_better": kind == "text"}
+        for model, value in values.items():
+            interval = [max(0, value - half), value + half if kind == "text" else min(1, value + half)]
+            scores.append({"model": model, "task": task, "metric": metric, "value": value, "ci95": interval, "n": n})
+        for old, new in pairwise(values):
+            change = values[new] - values[old]
+            names = {"task": task, "metric": metric, "from": old, "to": new}
+            comparisons.append({**names, "difference": change, "ci95": [change - 0.04, change + 0.04], "n": n})
+    return {
+        "schema_version": 1,
+        "tasks": tasks,
+        "models": {name: {"reference": references.get(name), "label": label} for name, label in LABELS.items()},
+        "scores": scores,
+        "comparisons": comparisons,
+        "overlap": {"sums": {"checked_against": ["super3-sft-data:v1"], "found": 0, "of": QUESTIONS}},
+        "settings": {"tasks": None, "limit": None, "greedy": True, "engine": "lm_eval"},
+    }
+
+
+def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
+    """All eight artifacts, small, with figures like those of a real tiny run."""
+    made: Made = {}
+    pretrain = {"train": {"documents": 5702, "tokens": 1180231}, "valid": {"documents": 298, "tokens": 61233}}
+    chats = {"conversations": 5698, "packed_rows": 640, "tokens": 160321, "trained_tokens": 51233, "fill": 0.97852}
+    rejected = {"unknown role": 3, HOSTILE: 1}
+    prepared = {
+        "pretrain": ("PretrainBlendsArtifact", {"splits": pretrain, "vocab_size": 512, "counts": {"rejected": {}}}),
+        "sft": ("SFTDataArtifact", {"pack_size": 256, "splits": {"train": chats}, "counts": {"rejected": rejected}}),
+        "rl": ("SplitJsonlDataArtifact", {"splits": {"train": {"rows": 2850}, "test": {"rows": 150}}}),
+    }
+    runs = {"pretrain": ("loss", 300, 6.2, 0.9), "sft": ("loss", 200, 2.2, 0.35), "rl": ("reward", 100, 0.3, 0.9)}
+    source, before = Source("world://documents?seed=1234", "f" * 64, {"rows": 6000}), {}
+    for stage, (type, metadata) in prepared.items():
+        data = publish(store, f"{stage}-data", type, {"x": "x"}, {}, sources=[source], metadata=metadata)
+        files, known = {"metrics.jsonl": log(*runs[stage])}, {"step": 300, "parameters": 1234567}
+        model = publish(store, f"{stage}-model", "ModelArtifact", files, {"data": data, **before}, metadata=known)
+        made |= {f"{stage}-data": data, f"{stage}-model": model}
+        before = {"model": model}
+    if not evaluation:
+        return made
+    tasks = {"tasks": {"sums": {"kind": "generate", "rows": 400}, "facts": {"kind": "choice", "rows": 200}}}
+    made["eval-data"] = publish(store, "eval-data", "EvalDataArtifact", {"tasks.json": "{}"}, {}, metadata=tasks)
+    models = {"base": made["pretrain-model"], "sft": made["sft-model"], "rl": made["rl-model"]}
+    files = {f"samples/{model}/sums.jsonl": lines(rows) for model, rows in answers().items()}
+    files["results.json"] = json.dumps(
+        results({name: found.reference for name, found in models.items()}), sort_keys=True
+    )
+    parents = {"data": made["eval-data"], "model": models["rl"], "base": models["base"], "sft": models["sft"]}
+    return made | {"eval-results": publish(store, "eval-results", "EvalResultsArtifact", files, parents)}
+
+
+class Page(HTMLParser):
+    """Reads a page, checks that its elements nest, and keeps its attributes and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements, self.pieces, self.attributes = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = re.sub(r"\s+", " ", " ".join(self.pieces))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.pieces.append(data)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store.open(str(tmp_path_factory.mktemp("whole")))
+    build_pipeline(store)
+    return store
+
+
+def page_of(store: Store, **more) -> Page:
+    return Page(build_report(store, FAMILY, **more).html_path.read_text(encoding="utf-8"))
+
+
+def test_every_score_and_difference_stands_on_the_page(whole: Store) -> None:
+    page = page_of(whole)
+    found = results({})
+    scores = [(entry["task"] == "prose", entry["value"]) for entry in found["scores"]]
+    changes = [(entry["task"] == "prose", entry["difference"]) for entry in found["comparisons"]]
+    written = [f"{value:.3f}" if plain else f"{value:.1%}" for plain, value in scores]
+    written += [f"{value:+.3f}" if plain else f"{value * 100:+.1f} points" for plain, value in changes]
+    assert len(written) == 12 + 9
+    assert [text for text in written if text.replace("-", "−") not in page.text] == []
+    assert "n = 200, 196 distinct" in page.text
+    assert "0 of 400 sums questions occur in the training data" in page.text
+
+
+def test_each_stage_is_summed_up_with_its_gain_and_its_cost(whole: Store) -> None:
+    text = page_of(whole).text
+    assert "0.0% (random weights), 2.0% (base), 41.0% (after SFT), 93.0% (after RL)." in text
+    assert "6.824 bits per byte better than random weights (95% interval 6.784 to 6.864)." in text
+    assert "39.0 points better than base (95% interval 35.0 to 43.0)." in text
+    assert "But prose got worse by 0.108 bits per byte." in text
+    assert "52.0 points better than after SFT (95% interval 48.0 to 56.0)." in text
+
+
+def test_page_stands_alone(whole: Store) -> None:
+    html = build_report(whole, FAMILY).html_path.read_text(encoding="utf-8")
+    page = Page(html)
+    assert len(html.encode()) < 500_000
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", html.replace("world://", ""))
+    links = [value for _, name, value in page.attributes if name in {"src", "href", "srcset", "action", "data"}]
+    targets = [f"#{value}" for _, name, value in page.attributes if name == "id"]
+    assert len(links) == 7
+    assert links == targets
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.elements)
+    assert page.elements.count("path") >= 20
+
+
+def test_text_from_data_is_escaped(whole: Store) -> None:
+    html = build_report(whole, FAMILY).html_path.read_text(encoding="utf-8")
+    assert "<script" not in html
+    assert Page(html).text.count(HOSTILE) == 2  # a model's answer and a reason for rejection
+
+
+def test_every_table_has_headers_and_every_drawing_a_name(whole: Store) -> None:
+    page = page_of(whole)
+    scopes = [value for tag, name, value in page.attributes if (tag, name) == ("th", "scope")]
+    assert len(scopes) == page.elements.count("th") > 50
+    drawings = [value for tag, name, value in page.attributes if tag == "svg" and name in {"aria-label", "aria-hidden"}]
+    assert len(drawings) == page.elements.count("svg")
+
+
+def test_same_store_gives_same_bytes(whole: Store, tmp_path: Path) -> None:
+    first = build_report(whole, FAMILY, tmp_path / "a.html").html_path.read_bytes()
+    command = [sys.executable, "-m", "nemotron_app.main", "report"]
+    other = os.environ | {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo", "NEMOTRON_HOME": str(whole.home)}
+    subprocess.run([*command, "--out", str(tmp_path / "b.html")], check=True, env=other, stdout=subprocess.DEVNULL)
+    assert first == (tmp_path / "b.html").read_bytes()
+
+
+def test_page_shows_data_lineage_and_environment(whole: Store) -> None:
+    text = page_of(whole, pipeline=PIPELINE).text
+    for expected in (
+        "97.9%", "51,233", "3 × unknown role", "└── source: world://documents?seed=1234", "2.13.0", "2.3 s (reused)",
+        "0123456789ab, changed", "whole pipeline in 3 min 10 s", "1.2M parameters", "python -m stages.rl.train -c tiny",
+    ):  # fmt: skip
+        assert expected in text
+
+
+def test_table_json_and_page_agree(whole: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--home", str(whole.home), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["scores"] == results({})["scores"]
+    assert [step["step"] for step in figures["steps"]][::7] == ["pretrain data prep", "eval"]
+    assert figures["steps"][5]["score"]["value"] == 0.93
+    assert Path(figures["report"]) == whole.home / "reports" / "super3.html"
+    assert main(["--home", str(whole.home)]) == 0
+    table = capsys.readouterr().out
+    assert table.isascii()
+    assert re.search(r"rl-model:v1 +20 s +100 steps +valid reward \d\.\d{3} +93\.0% \[90\.0, 96\.0\]", table)
+
+
+def test_table_fits_a_terminal(whole: Store) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    build_report(whole, FAMILY, pipeline=PIPELINE).print(console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines[:-1])) <= 80
+    assert any("sft-data:v1" in line and "reused" in line for line in lines)
+
+
+def test_missing_stages_are_said_to_be_missing(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    build_pipeline(store, evaluation=False)
+    shutil.rmtree(store.root / "super3-rl-model")
+    text = page_of(store).text
+    for expected in ("No super3-rl-model has", "No super3-eval-results has", "5 of 8 steps done", "validation loss"):
+        assert expected in text
+
+
+def test_evaluation_decides_which_artifacts_belong_together(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store)
+    publish(store, "sft-model", "ModelArtifact", {"metrics.jsonl": ""}, {"data": made["sft-data"]})
+    shutil.rmtree(made["rl-data"].path)
+    found = build_report(store, FAMILY).collected
+    assert found.artifacts["sft-model"].reference == "super3-sft-model:v1"
+    assert list(found.absent) == ["rl-data"]
+    assert found.absent["rl-data"].endswith("was used for super3-eval-results:v1, but is missing from the store.")
+    assert "not part of it: super3-sft-model:v2." in page_of(store).text
+
+
+def test_nothing_to_report_and_foreign_results_are_errors(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    with pytest.raises(UserError, match="nothing of super3"):
+        build_report(store, FAMILY)
+    made = build_pipeline(store)
+    with pytest.raises(UserError, match="did you mean 'super3'"):
+        build_report(store, "supre3")
+    (made["eval-results"].path / "results.json").write_text('{"schema_version": 2}')
+    with pytest.raises(UserError, match="schema_version is 2"):
+        build_report(store, FAMILY)

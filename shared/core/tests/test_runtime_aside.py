@@ -1,0 +1,56 @@
+"""A function that runs in a copy of this process gives what it would give here."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.background import begin_aside, can_fork
+
+
+@pytest.fixture(autouse=True)
+def _forking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test runners have threads, and other tests may have imported torch."""
+    monkeypatch.setattr("nemotron_shared.runtime.background.can_fork", lambda: True)
+
+
+def test_the_result_comes_from_another_process() -> None:
+    answer = begin_aside(lambda number: (os.getpid(), number + 1), 4)
+    process, number = answer()
+    assert process != os.getpid()
+    assert number == 5
+
+
+def test_what_it_raises_is_raised_here() -> None:
+    def refuse() -> None:
+        raise UserError("no tokenizer", "give one")
+
+    answer = begin_aside(refuse)
+    with pytest.raises(UserError, match="no tokenizer"):
+        answer()
+
+
+def test_where_the_copy_is_killed_the_work_is_done_here() -> None:
+    here = os.getpid()
+
+    def fragile() -> int:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    assert begin_aside(fragile)() == here
+
+
+def test_beside_a_thread_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert not can_fork()
+        assert begin_aside(os.getpid)() == os.getpid()
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,89 @@
+"""What a run tells of its steps: every step's figures in metrics.jsonl, some of them on the console."""
+
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.runtime import progress
+from nemotron_shared.runtime.console import CLEAR, renew
+from nemotron_shared.runtime.progress import Progress
+from nemotron_shared.runtime.run import Run
+
+
+class Clock:
+    """Time that stands still until a test moves it."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(progress, "time", made)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, "pretrain")
+
+
+def test_figures_speed_and_time_left_count_from_where_training_continues(
+    run: Run, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Progress(run, log_interval=2)
+    told.start(4, last=10, tokens=400)
+    clock.now += 20
+    told.log(6, {"loss": 3.25, "grad_norm": 1.5, "lr": 0.001}, tokens=600)
+    assert capsys.readouterr().err == "[pretrain] step 6/10  loss 3.25  lr 0.001  10 tokens/s  0:40 left\n"
+    timing = {"seconds": 20.0, "tokens": 600, "tokens_per_second": 10.0}
+    assert run.metrics.read() == [{"step": 6, "loss": 3.25, "grad_norm": 1.5, "lr": 0.001} | timing]
+
+
+def test_every_step_is_kept_and_some_are_shown(run: Run, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    told = Progress(run, log_interval=3)
+    told.start(0, last=7, tokens=None)
+    for step in range(1, 8):
+        told.log(step, {"loss": 1.0}, tokens=None)
+        if step == 5:
+            told.log(step, {"valid_loss": 2.0}, tokens=None)
+    shown = [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == [f"[pretrain] step {step}/7" for step in (3, 5, 6, 7)]
+    entries = run.metrics.read()
+    assert [entry["step"] for entry in entries] == [1, 2, 3, 4, 5, 5, 6, 7]
+    assert {key for entry in entries for key in entry} == {"step", "loss", "valid_loss", "seconds"}
+
+
+def test_what_a_killed_run_logged_beyond_its_checkpoint_is_forgotten(run: Run, clock: Clock) -> None:
+    for step in (1, 2, 3):
+        run.metrics.append(step, loss=1.0)
+    Progress(run, log_interval=1).start(2, last=9, tokens=20)
+    assert [entry["step"] for entry in run.metrics.read()] == [1, 2]
+
+
+def test_a_terminal_shows_one_line_that_renews_itself(
+    run: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    told = Progress(run, log_interval=1)
+    told.start(0, last=2, tokens=None)
+    told.log(1, {"loss": 1.0}, tokens=None)
+    told.log(2, {"loss": 1.0}, tokens=None)
+    run.say("stopped")
+    first, second, third = capsys.readouterr().err.split(CLEAR)[1:]
+    assert "step 1/2" in first
+    assert "\n" not in first
+    assert second.endswith("left\n")
+    assert third == "[pretrain] stopped\n"
+
+
+def test_what_is_said_takes_the_place_of_a_line_that_renews_itself(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    renew("step 1/9")
+    run.say("stopped after step 1")
+    assert capsys.readouterr().err == f"{CLEAR}step 1/9{CLEAR}[pretrain] stopped after step 1\n"

@@ -1,0 +1,171 @@
+r"""Render conversations with a model's chat template, and know which characters the assistant wrote.
+
+    [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+
+becomes, with a ChatML template whose assistant part stands between {% generation %} and {% endgeneration %},
+
+    <|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n
+                                                             ~~~~~~~~~~~ the one span that is trained on
+
+Templates see what transformers shows them, so the text and the mask are those of `apply_chat_template`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
+from nemotron_data.chat.rows import REASONING_NAMES, Message
+from nemotron_shared.errors import UserError, did_you_mean
+
+Span = tuple[int, int]
+
+SHIPPED = Path(__file__).parent / "templates"
+ADD_MARKS = "put {% generation %} ... {% endgeneration %} around what the assistant writes in the chat template"
+# What a template's own code raises on a conversation that it was not written for.
+REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+RESHAPED = frozenset(REASONING_NAMES)
+
+
+class ChatTemplate:
+    """A compiled chat template, `source` being Jinja text as in chat_template.jinja.
+
+    `special_tokens` are the names that templates use: `bos_token="<s>", eos_token="<|im_end|>"`. A template that
+    prints the date gives the same text on every day with the option `strftime_now=some_datetime.strftime`.
+    """
+
+    def __init__(self, source: str, **special_tokens: str | None) -> None:
+        self.source = source
+        environment = ChatEnvironment()
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise UserError(f"chat template, line {error.lineno}: {error.message}", "correct the template") from error
+        self._always: dict[str, Any] = {**self._template.globals, "documents": None}
+        self._always |= {name: token for name, token in special_tokens.items() if token is not None}
+        self._block = environment.generation
+        self.has_generation_marks: bool = self._block.found
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        **options: Any,
+    ) -> str:
+        """The conversation as text. `options`, such as enable_thinking=False, reach the template as variables."""
+        return "".join(self._pieces(messages, tools, add_generation_prompt, options))
+
+    def _pieces(self, messages: Any, tools: Any, prompt: bool, options: dict[str, Any]) -> list[str]:
+        """The text in the pieces that the template puts out, one by one."""
+        if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(t, dict) for t in tools)):
+            raise UserError("tools is not a list of objects", "parse it first if it is JSON text")
+        variables = {
+            **self._always,
+            "messages": [_as_templates_expect(message) for message in messages],
+            "tools": tools,
+            "add_generation_prompt": prompt,
+            **options,
+        }
+        try:
+            context = self._template.new_context(variables, shared=True)  # shared: with the globals, uncopied
+            return list(self._template.root_render_func(context))
+        except REFUSALS as error:
+            raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
+
+    def render_with_spans(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> tuple[str, list[Span]]:
+        """The text, and the [start, end) characters that the assistant wrote, in order and disjoint.
+
+        Raises `UserError` where they cannot be known: training on the wrong text would go unnoticed.
+        """
+        self._block.calls = 0
+        pieces = self._pieces(messages, tools, False, options)
+        text = "".join(pieces)
+        if not self.has_generation_marks:
+            spans = self._spans_by_prefix(text, messages, tools, options)
+        elif self._block.calls == sum(type(piece) is Generated for piece in pieces):
+            spans = _spans_of(pieces)
+        else:  # a macro, a filter or {% set %} took generated text in, so that it has no place yet
+            spans = self._marked_spans(text, messages, tools, options)
+        if not spans:
+            raise UserError("the chat template shows nothing that the assistant wrote", ADD_MARKS)
+        if spans == [(0, len(text))]:
+            raise UserError("the chat template counts the whole text as the assistant's", ADD_MARKS)
+        return text, spans
+
+    def _marked_spans(self, text: str, messages: Any, tools: Any, options: dict[str, Any]) -> list[Span]:
+        """Render again with marks in the text, which must be the same text otherwise."""
+        self._block.marking = True
+        try:
+            marked = self.render(messages, tools, **options)
+        finally:
+            self._block.marking = False
+        pieces = [piece.split(CLOSE) for piece in marked.split(OPEN)]
+        if "".join(map("".join, pieces)) != text or any(len(piece) != 2 for piece in pieces[1:]) or len(pieces[0]) > 1:
+            raise UserError("the generated part of this conversation cannot be located", ADD_MARKS)
+        spans, position = [], len(pieces[0][0])
+        for inside, outside in pieces[1:]:
+            spans.append((position, position + len(inside)))
+            position += len(inside) + len(outside)
+        return [(start, end) for start, end in spans if start < end]
+
+    def _spans_by_prefix(self, text: str, messages: Any, tools: Any, options: dict[str, Any]) -> list[Span]:
+        """Without marks: what turn i adds to the text that would have prompted the model to write it."""
+        spans = []
+        for i in (i for i, message in enumerate(messages) if message.get("role") == "assistant"):
+            prompt = self.render(messages[:i], tools, add_generation_prompt=True, **options)
+            answered = self.render(messages[: i + 1], tools, **options)
+            if not (answered.startswith(prompt) and text.startswith(answered)):
+                raise UserError(f"the chat template rewrites earlier text: turn {i} cannot be located", ADD_MARKS)
+            # white space at the end separates turns, and the model never has to write it
+            spans.append((len(prompt), len(answered.rstrip())))
+        return [(start, end) for start, end in spans if start < end]
+
+
+def _spans_of(pieces: list[str]) -> list[Span]:
+    spans, position = [], 0
+    for piece in pieces:
+        end = position + len(piece)
+        if type(piece) is Generated and end > position:
+            spans.append((position, end))
+        position = end
+    return spans
+
+
+def _as_templates_expect(message: Message) -> Message:
+    """Without null fields, and with the reasoning under every name that templates read it by."""
+    if RESHAPED.isdisjoint(message) and None not in message.values():
+        return message
+    given = {key: value for key, value in message.items() if value is not None}
+    for name in REASONING_NAMES:
+        if name in given:
+            given["reasoning_content"] = given[name]
+            given.setdefault("thinking", given[name])
+            break
+    return given
+
+
+def find_template(named: str) -> str:
+    """Jinja source for a setting: the name of a shipped template, Jinja text itself, or the path of a file.
+
+    Raises:
+        UserError: there is no such template.
+    """
+    file = template_file(named)
+    return named if file is None else file.read_text(encoding="utf-8")
+
+
+def template_file(named: str) -> Path | None:
+    """The file that such a setting means; None for Jinja text."""
+    if "{{" in named or "{%" in named:
+        return None
+    shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.jinja"))}
+    path = shipped.get(named, Path(named))
+    if not path.is_file():
+        otherwise = f"give a name ({', '.join(shipped)}), a Jinja file, Jinja text, or null for the tokenizer's own"
+        raise UserError(f"chat template '{named}': no such name or file", did_you_mean(named, shipped, otherwise))
+    return path

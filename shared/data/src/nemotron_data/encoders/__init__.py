@@ -1,0 +1,27 @@
+"""From texts to token ids: the fastest tokenizer library that gives exactly the ids of `tokenizers`.
+
+choice = choose_encoder(folder, sample)            # gigatoken, fastokens or tokenizers
+ids, offsets = choice.encoder.encode(["Hello", "", "a b"])
+ids      array([9707,  264,  293], dtype=uint32)   # back to back
+offsets  array([0, 1, 1, 3])                       # text k is ids[offsets[k]:offsets[k + 1]]
+"""
+
+from nemotron_data.encoders.base import Encoded, Encoder, one_thread
+from nemotron_data.encoders.choice import BackendRequest, EncoderChoice, choose_encoder
+from nemotron_data.encoders.loss_masks import mask_from_spans, masks_from_spans, token_bytes
+from nemotron_data.encoders.reference import Reference
+from nemotron_data.encoders.spec import EncoderSpec
+
+__all__ = [
+    "BackendRequest",
+    "Encoded",
+    "Encoder",
+    "EncoderChoice",
+    "EncoderSpec",
+    "Reference",
+    "choose_encoder",
+    "mask_from_spans",
+    "masks_from_spans",
+    "one_thread",
+    "token_bytes",
+]

@@ -1,0 +1,69 @@
+"""A special token that can stand between texts, so that one call encodes many of them.
+
+    "Hello" "a b"  ->  "Hello</s>a b"  ->  [9707, 2, 264, 293]  ->  cut at every 2
+
+A special token's name is cut out of a text before anything else looks at it, so the texts on its two sides cannot
+influence each other, provided that no other token's name can overlap it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+
+from nemotron_data.encoders.base import Encoded
+from nemotron_data.encoders.layout import is_plain_byte_level
+
+
+@dataclass(frozen=True, slots=True)
+class Joiner:
+    """A special token as separator: its name, such as `</s>`, and its id."""
+
+    text: str
+    id: int
+
+    def join(self, texts: list[bytes]) -> bytes:
+        """The texts in UTF-8, one after the other."""
+        return self.text.encode().join(texts)
+
+    def cut(self, ids: np.ndarray, texts: list[bytes]) -> Encoded:
+        """Take the separators out of the ids of `join(texts)`; those that the texts themselves hold stay."""
+        at = np.flatnonzero(ids == self.id)
+        if len(at) != len(texts) - 1:
+            inside = np.fromiter((text.count(self.text.encode()) for text in texts[:-1]), np.int64, len(texts) - 1)
+            at = at[np.cumsum(inside) + np.arange(len(texts) - 1)]
+        keep = np.ones(len(ids), dtype=bool)
+        keep[at] = False
+        offsets = np.concatenate([[0], at - np.arange(len(at)), [len(ids) - len(at)]])
+        return ids[keep], offsets.astype(np.int64)
+
+
+def find_joiner(tokenizer: Tokenizer) -> Joiner | None:
+    """An added token that is safe as a separator; None in tokenizers that have none.
+
+    The last ones are tried first: reserved names, which texts hardly ever mention.
+    """
+    added = tokenizer.get_added_tokens_decoder()
+    if not is_plain_byte_level(tokenizer) or any(token.single_word for token in added.values()):
+        return None
+    names = [token.content for token in added.values()]
+    for number, token in sorted(added.items(), reverse=True):
+        if _is_special_name(token) and not any(_may_overlap(name, token.content) for name in names):
+            return Joiner(token.content, number)
+    return None
+
+
+def _is_special_name(token: AddedToken) -> bool:
+    """As long as nobody writes it by chance, and found in the text as it stands."""
+    return token.special and not token.normalized and len(token.content) > 2 and token.content.isprintable()
+
+
+def _may_overlap(name: str, joiner: str) -> bool:
+    """Whether `name`, at the end of a text or longer than the joiner, could take characters from the joiner.
+
+    The longest name at the first place wins, so what starts inside the joiner is no danger.
+    """
+    if name != joiner and name.startswith(joiner):
+        return True
+    tails = (name[start:] for start in range(1, len(name)))
+    return any(tail.startswith(joiner) or joiner.startswith(tail) for tail in tails)

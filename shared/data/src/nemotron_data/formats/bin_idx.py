@@ -1,0 +1,249 @@
+"""Tokenized documents in Megatron-LM's bin/idx format, and the blend.json that lists them.
+
+`<prefix>.bin` is the token ids back to back. `<prefix>.idx`, all little-endian:
+
+    "MMIDIDX\\0\\0" | uint64 version = 1 | uint8 dtype code | uint64 sequences S | uint64 documents + 1
+    int32[S] tokens of each sequence | int64[S] its first byte in .bin | int64[documents + 1] sequences before each
+
+We write one sequence per document. Its end-of-document token, if wanted, is part of it and comes from the caller.
+"""
+
+import math
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from nemotron_data.formats.bulk_file import BulkFile
+from nemotron_shared.atomic import open_atomic, read_json, write_json
+from nemotron_shared.errors import UserError, did_you_mean
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+DTYPES = {code: np.dtype(name) for code, name in ((1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2"))}
+UINT16_VOCABULARY = 65_500
+SPLITS = ("train", "valid", "test")
+REBUILD = "run data preparation again with --force"
+
+
+def pair_of(prefix: Path) -> tuple[Path, Path]:
+    """The .bin and the .idx file of a prefix."""
+    return _beside(prefix, ".bin"), _beside(prefix, ".idx")
+
+
+def _beside(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)  # not with_suffix: a prefix may contain a dot
+
+
+def _as_stored(ids: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """uint32 and int32 ids below 2^31 have the same bytes, so most are not copied."""
+    if ids.dtype.kind in "iu" and ids.dtype.itemsize == dtype.itemsize:
+        return np.ascontiguousarray(ids).view(dtype)
+    return ids.astype(dtype)
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """uint16 for vocabularies under 65,500, else int32: the rule of Megatron's readers and writers."""
+    return np.dtype("<u2" if vocab_size < UINT16_VOCABULARY else "<i4")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedStats:
+    """What was written."""
+
+    documents: int
+    tokens: int
+    bytes: int
+
+
+class IndexedDatasetWriter:
+    """Writes `<prefix>.bin` and `<prefix>.idx`, which appear together when the block ends without an error.
+
+    with IndexedDatasetWriter(folder / "train_text_document", vocab_size=tokenizer.get_vocab_size()) as writer:
+        writer.add_document(np.array([11, 12, 2]))
+
+    Attributes:
+        bin_sha256: of the .bin, in hex, once it is there.
+    """
+
+    def __init__(self, prefix: Path, vocab_size: int) -> None:
+        self.prefix = prefix
+        self.vocab_size = vocab_size
+        self.dtype = token_dtype(vocab_size)
+        self._lengths = array("i")
+        self._tokens = 0
+        self.bin_sha256: str | None = None
+        self._bin: BulkFile | None = None
+        self._stack = ExitStack()
+
+    @property
+    def stats(self) -> IndexedStats:
+        """Counts so far."""
+        return IndexedStats(len(self._lengths), self._tokens, self._tokens * self.dtype.itemsize)
+
+    def add_document(self, ids: np.ndarray) -> None:
+        """Append one document: a 1-D array of at least one id, each from 0 to vocab_size - 1."""
+        self.add_documents(ids, np.array([ids.size]))
+
+    def add_documents(self, ids: np.ndarray, lengths: np.ndarray) -> None:
+        """Append documents that lie back to back in `ids` (1-D), of at least one token each."""
+        if self._bin is None:
+            raise ValueError("add_documents() outside the with block")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise ValueError(f"documents are a 1-D array of integers, not {ids.dtype}{list(ids.shape)}")
+        if ids.size != lengths.sum() or (lengths < 1).any():
+            raise ValueError("a document is not empty, and the lengths add up to the ids")
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
+            raise UserError(
+                f"{self.prefix}: token ids {ids.min()} to {ids.max()} after document {len(self._lengths)} lie "
+                f"outside the vocabulary of {self.vocab_size}",
+                "prepare the data with the tokenizer whose vocabulary size is given",
+            )
+        self._bin.write(_as_stored(ids, self.dtype).data)
+        self._lengths.frombytes(np.ascontiguousarray(lengths, dtype="<i4").tobytes())
+        self._tokens += ids.size
+
+    def __enter__(self) -> Self:
+        file = self._stack.enter_context(open_atomic(_beside(self.prefix, ".bin")))
+        self._bin = self._stack.enter_context(BulkFile(file))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        written, self._bin = self._bin, None
+        if error is not None or written is None:
+            self._stack.__exit__(kind, error, trace)
+            return
+        with self._stack:
+            if not self._lengths:
+                raise UserError(f"{self.prefix}: no document to write", "add documents, or enlarge this split")
+            self.bin_sha256 = written.finish()
+            # a kill between the two renames must not leave an old index beside new tokens
+            _beside(self.prefix, ".idx").unlink(missing_ok=True)
+        write_index(_beside(self.prefix, ".idx"), np.array(self._lengths, dtype="<i4"), self.dtype)
+
+
+def write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
+    """Write the .idx of documents of one sequence each, given their tokens and the dtype of the .bin."""
+    ends = np.cumsum(lengths, dtype="<i8") * dtype.itemsize
+    code = next(code for code, known in DTYPES.items() if known == dtype)
+    with open_atomic(path) as file:
+        file.write(HEADER.pack(MAGIC, 1, code, len(lengths), len(lengths) + 1))
+        file.write(lengths.astype("<i4").tobytes())
+        file.write(np.concatenate([np.zeros(1, "<i8"), ends[:-1]]).tobytes())
+        file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+
+
+class IndexedDataset:
+    """Reads `<prefix>.bin` and `.idx`: `len` is the number of sequences, `[i]` the token ids of one, not copied.
+
+    Raises `UserError` when a file is missing, cut short, or does not fit the other.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.dtype, self.lengths, self._starts, self.document_index = _read_index(_beside(prefix, ".idx"))
+        bin_path = _beside(prefix, ".bin")
+        needed = self.num_tokens * self.dtype.itemsize
+        found = bin_path.stat().st_size if bin_path.is_file() else -1
+        if found != needed:
+            raise _corrupt(bin_path, f"{found} bytes where the index needs {needed}" if found >= 0 else "missing")
+        self._ids = np.memmap(bin_path, self.dtype, mode="r") if needed else np.empty(0, self.dtype)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all sequences together."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        start = int(self._starts[index]) // self.dtype.itemsize
+        return self._ids[start : start + int(self.lengths[index])]
+
+
+def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
+    """dtype of the tokens, int32 lengths, int64 byte offsets and int64 document index, all checked."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "give the prefix, without .bin or .idx")
+    content = path.read_bytes()
+    if len(content) < HEADER.size:
+        raise _corrupt(path, f"{len(content)} bytes, not even a header")
+    magic, version, code, sequences, entries = HEADER.unpack_from(content)
+    if magic != MAGIC or version != 1 or code not in DTYPES:
+        raise _corrupt(path, f"magic {magic!r}, version {version}, dtype code {code}")
+    needed = HEADER.size + 12 * sequences + 8 * entries
+    if len(content) != needed:
+        raise _corrupt(path, f"{len(content)} bytes where its header needs {needed}")
+    lengths = np.frombuffer(content, "<i4", sequences, HEADER.size)
+    starts = np.frombuffer(content, "<i8", sequences, HEADER.size + 4 * sequences)
+    documents = np.frombuffer(content, "<i8", entries, HEADER.size + 12 * sequences)
+    ends = np.cumsum(lengths, dtype=np.int64) * DTYPES[code].itemsize
+    if (lengths < 0).any() or not np.array_equal(starts[1:], ends[:-1]) or (starts[:1] != 0).any():
+        raise _corrupt(path, "lengths and offsets disagree")
+    if entries < 1 or documents[0] != 0 or documents[-1] != sequences or (np.diff(documents) < 0).any():
+        raise _corrupt(path, "the document index does not run from 0 to the number of sequences")
+    return DTYPES[code], lengths, starts, documents
+
+
+def _corrupt(path: Path, what: str) -> UserError:
+    return UserError(f"{path}: corrupt: {what}", REBUILD)
+
+
+def write_blend(path: Path, blend: Mapping[str, Sequence[tuple[float, str]]]) -> None:
+    """Write the blend.json of Megatron-Bridge, {"train": ["0.7", "web_000000", ...], "valid": [...], "test": null}.
+
+    Prefixes are relative to the folder of `path`, so that the folder can be moved; whoever hands them to Megatron
+    makes them absolute with `read_blend`. Raises `UserError` for a bad weight and for a pair that does not exist.
+    """
+    for split, entries in blend.items():
+        if split not in SPLITS:
+            raise UserError(f"{path}: unknown split '{split}'", did_you_mean(split, SPLITS, "train, valid or test"))
+        for weight, prefix in entries:
+            if Path(prefix).is_absolute():
+                raise UserError(f"{path}: '{prefix}' is absolute", f"write it relative to {path.parent}")
+            _check_blend_entry(path, split, weight, path.parent / prefix)
+    flat = {
+        split: [text for weight, prefix in blend[split] for text in (repr(float(weight)), str(prefix))]
+        if blend.get(split)
+        else None
+        for split in SPLITS
+    }
+    write_json(path, flat)
+
+
+def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
+    """The (weight, complete prefix) pairs of each split in a blend.json that is not empty."""
+    content = read_json(path)
+    if not isinstance(content, dict) or not set(content) <= set(SPLITS):
+        raise UserError(f"{path}: needs 'train', 'valid' and 'test'", REBUILD)
+    return {split: _blend_entries(path, split, flat) for split, flat in content.items() if flat}
+
+
+def _blend_entries(path: Path, split: str, flat: Any) -> list[tuple[float, Path]]:
+    if not isinstance(flat, list) or len(flat) % 2:
+        raise UserError(f"{path}: '{split}' must alternate weight and prefix", REBUILD)
+    entries = []
+    for weight, prefix in zip(flat[::2], flat[1::2], strict=True):
+        try:
+            entries.append((float(weight), path.parent / prefix))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{path}: '{split}': {weight!r}, {prefix!r} is no weight and prefix", REBUILD) from error
+        _check_blend_entry(path, split, *entries[-1])
+    return entries
+
+
+def _check_blend_entry(path: Path, split: str, weight: float, prefix: Path) -> None:
+    if not 0 < weight < math.inf:
+        raise UserError(f"{path}: '{split}': weight {weight} of {prefix.name} is not a positive number", REBUILD)
+    for ending in (".bin", ".idx"):
+        if not _beside(prefix, ending).is_file():
+            raise UserError(f"{path}: '{split}': {_beside(prefix, ending)} is missing", REBUILD)

@@ -1,0 +1,250 @@
+"""Packed sequences for supervised fine-tuning, in the Parquet layout that Megatron-Bridge reads.
+
+Two sequences, 11 12 13 -> 21 22 2 and 14 15 -> 23 2, become one row:
+
+    input_ids     11 12 13 21 22  2 14 15 23  2     list<int32>
+    loss_mask      0  0  1  1  1  0  0  1  1  0     list<uint8>: does the NEXT token count?
+    seq_start_id   0                 6              list<int32>: where each sequence starts
+
+A chat template's mask says whether the token itself was written by the assistant. It is shifted left by one, inside
+each sequence, exactly once: here, in `pack_row` and `add_bins`. Nothing downstream shifts again.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nemotron_data.packing import Bins
+from nemotron_data.sequences import Sequences
+from nemotron_shared.atomic import open_atomic
+from nemotron_shared.errors import UserError, did_you_mean
+
+COLUMNS = {"input_ids": np.int32, "loss_mask": np.uint8, "seq_start_id": np.int32}
+SCHEMA = pa.schema([(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in COLUMNS.items()])
+COMPRESSIONS = ("zstd", "snappy", "gzip", "none")
+IGNORED = -100
+REBUILD = "run data preparation again with --force"
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """One pack: int32 ids and uint8 mask of equal length, int32 starts of the sequences in it."""
+
+    input_ids: np.ndarray
+    loss_mask: np.ndarray
+    seq_start_id: np.ndarray
+
+    def problem(self) -> str | None:
+        """What breaks the layout, or None."""
+        size, starts = len(self.input_ids), self.seq_start_id.astype(np.int64)
+        if len(self.loss_mask) != size:
+            return f"{size} ids but {len(self.loss_mask)} mask entries"
+        if not len(starts) or starts[0] != 0:
+            return "seq_start_id does not begin with 0"
+        if (np.diff(np.append(starts, size)) < 2).any():
+            return "seq_start_id does not rise by at least 2 tokens per sequence"
+        if (self.loss_mask > 1).any():
+            return "loss_mask holds other values than 0 and 1"
+        if self.loss_mask[np.append(starts[1:], size) - 1].any():
+            return "loss_mask counts a token beyond the end of a sequence, so it was not shifted"
+        return None
+
+
+def pack_row(sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> PackedRow:
+    """One row of (ids, mask) pairs, where mask[k] = 1 says that token k itself counts; this shifts it.
+
+    Raises `UserError` for a sequence of fewer than 2 tokens or a mask of another length.
+    """
+    for ids, mask in sequences:
+        if len(ids) < 2 or len(ids) != len(mask):
+            what = f"a sequence of {len(ids)} tokens with {len(mask)} mask entries cannot be packed"
+            raise UserError(what, "drop sequences of fewer than 2 tokens")
+    shifted = [value for _, mask in sequences for value in (*mask[1:], 0)]
+    starts = np.cumsum([0, *(len(ids) for ids, _ in sequences[:-1])])
+    return PackedRow(
+        np.array([token for ids, _ in sequences for token in ids], np.int32),
+        np.array(shifted, np.uint8),
+        starts.astype(np.int32),
+    )
+
+
+def labels_of(row: PackedRow) -> np.ndarray:
+    """int64 targets, one per input token: labels[j] is what position j must predict, or -100 where it does not count.
+
+    They are aligned with the logits, so a loss function must not shift them again (model code that takes `labels`
+    and shifts inside would). Labels never cross from one sequence into the next.
+
+    >>> labels_of(pack_row([([11, 12, 21, 2], [0, 0, 1, 1]), ([14, 23, 2], [0, 1, 1])])).tolist()
+    [-100, 21, 2, -100, 23, 2, -100]
+    """
+    labels = np.full(len(row.input_ids), IGNORED, np.int64)
+    counted = np.flatnonzero(row.loss_mask)
+    labels[counted] = row.input_ids[counted + 1]
+    return labels
+
+
+class PackedWriter:
+    """Writes rows to a Parquet file that appears when the block ends without an error; equal rows give equal bytes.
+
+    with PackedWriter(folder / "train.parquet") as writer:
+        writer.add(pack_row([(ids, mask), ...]))
+    """
+
+    def __init__(self, path: Path, row_group_size: int = 1000, compression: str = "zstd") -> None:
+        if compression not in COMPRESSIONS:
+            known = f"known are {', '.join(COMPRESSIONS)}"
+            raise UserError(f"unknown compression '{compression}'", did_you_mean(compression, COMPRESSIONS, known))
+        if row_group_size < 1:
+            raise UserError(f"a row group of {row_group_size} rows", "give a number from 1")
+        self.path = path
+        self.row_group_size = row_group_size
+        self.compression = compression
+        self.rows = 0
+        self._pending: list[PackedRow] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._stack = ExitStack()
+
+    def add(self, row: PackedRow) -> None:
+        """Append one row; a row that breaks the layout raises `UserError`."""
+        if self._writer is None:
+            raise ValueError("add() outside the with block")
+        if problem := row.problem():
+            raise UserError(f"{self.path}: row {self.rows}: {problem}", "make rows with pack_row")
+        self._pending.append(row)
+        self.rows += 1
+        if len(self._pending) == self.row_group_size:
+            self._flush(self._writer)
+
+    def _flush(self, writer: pq.ParquetWriter) -> None:
+        self._write(writer, [_column([getattr(row, name) for row in self._pending], name) for name in COLUMNS])
+        self._pending.clear()
+
+    def add_bins(self, sequences: Sequences, bins: Bins) -> int:
+        """Append one row for each bin of `sequences`, a row group at a time; gives how many tokens count in the loss.
+
+        Raises:
+            UserError: a sequence of fewer than 2 tokens.
+        """
+        if self._writer is None or self._pending:
+            raise ValueError("add_bins() outside the with block, or after add()")
+        if (sequences.lengths < 2).any():
+            raise UserError(f"{self.path}: a sequence of fewer than 2 tokens cannot be packed", "drop it")
+        counted = 0
+        for first in range(0, len(bins), self.row_group_size):
+            columns, trained = _rows_of_bins(sequences, bins, first, min(first + self.row_group_size, len(bins)))
+            self._write(self._writer, columns)
+            counted += trained
+        self.rows += len(bins)
+        return counted
+
+    def _write(self, writer: pq.ParquetWriter, columns: list[pa.Array]) -> None:
+        writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=self.row_group_size)
+
+    def __enter__(self) -> Self:
+        file = self._stack.enter_context(open_atomic(self.path))
+        # a dictionary would make the columns slower to write, and no smaller
+        writer = pq.ParquetWriter(file, SCHEMA, compression=self.compression, use_dictionary=False)
+        self._writer = self._stack.enter_context(writer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        writer, self._writer = self._writer, None
+        if error is not None or writer is None:
+            self._stack.__exit__(kind, error, trace)
+            return
+        with self._stack:
+            if self.rows == 0:
+                raise UserError(f"{self.path}: no rows to write", "add sequences, or enlarge this split")
+            if self._pending:
+                self._flush(writer)
+
+
+def _column(values: list[np.ndarray], name: str) -> pa.Array:
+    return _lists(name, np.concatenate(values), np.cumsum([0, *map(len, values)]))
+
+
+def _lists(name: str, values: np.ndarray, bounds: np.ndarray) -> pa.Array:
+    """Lists `values[bounds[i] : bounds[i + 1]]`."""
+    return pa.ListArray.from_arrays(_array(bounds, np.dtype(np.int32)), _array(values, np.dtype(COLUMNS[name])))
+
+
+def _array(values: np.ndarray, kind: np.dtype) -> pa.Array:
+    """Without a copy; and without `pa.array`, which imports pandas, a second, to ask whether this is a part of it."""
+    plain = np.ascontiguousarray(values, kind)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(kind), len(plain), [None, pa.py_buffer(plain)])
+
+
+def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tuple[list[pa.Array], int]:
+    """The columns of rows `first` to `last`, and how many of their tokens count."""
+    bounds = bins.bounds[first : last + 1]
+    chosen = bins.order[bounds[0] : bounds[-1]]
+    bounds = bounds - bounds[0]
+    ids, mask = sequences.gather(chosen)
+    ends = np.cumsum(sequences.lengths[chosen])
+    edges = np.concatenate([[0], ends])
+    counts = np.empty_like(mask)
+    counts[:-1] = mask[1:]
+    counts[ends - 1] = 0
+    rows = edges[bounds]
+    starts = edges[:-1] - np.repeat(rows[:-1], np.diff(bounds))
+    columns = [("input_ids", ids, rows), ("loss_mask", counts, rows), ("seq_start_id", starts, bounds)]
+    return [_lists(*column) for column in columns], int(np.count_nonzero(counts))
+
+
+def write_packed(
+    path: Path,
+    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+    bins: Sequence[Sequence[int]],
+    row_group_size: int = 1000,
+    compression: str = "zstd",
+) -> None:
+    """Write one row per bin of indices into `sequences`, which are (ids, mask) pairs as `pack_row` takes them."""
+    with PackedWriter(path, row_group_size, compression) as writer:
+        for indices in bins:
+            writer.add(pack_row([sequences[index] for index in indices]))
+
+
+def read_packed(path: Path) -> list[PackedRow]:
+    """All rows of a packed Parquet file, ours or another tool's, each checked; `UserError` says what is wrong."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file", "run data preparation first")
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_schema(path, file.schema_arrow)
+            rows = [row for batch in file.iter_batches(columns=list(COLUMNS)) for row in _rows_of(path, batch)]
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: corrupt, not readable as packed Parquet: {error}", REBUILD) from error
+    for number, row in enumerate(rows):
+        if problem := row.problem():
+            raise UserError(f"{path}: row {number}: {problem}", REBUILD)
+    return rows
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> None:
+    for name in COLUMNS:
+        kind = schema.field(name).type if name in schema.names else None
+        if kind is None or not pa.types.is_list(kind) or not pa.types.is_integer(kind.value_type):
+            found = "is missing" if kind is None else f"is {kind}, not a list of integers"
+            raise UserError(f"{path}: column '{name}' {found}", f"{path.name} is not packed data; {REBUILD}")
+
+
+def _rows_of(path: Path, batch: pa.RecordBatch) -> Iterator[PackedRow]:
+    columns = []
+    for name, dtype in COLUMNS.items():
+        column = batch.column(name)
+        values = column.flatten().cast(pa.from_numpy_dtype(dtype))  # raises rather than cut off a number
+        if column.null_count or values.null_count:
+            raise UserError(f"{path}: column '{name}' holds nulls", REBUILD)
+        ends = np.cumsum(column.value_lengths().to_numpy())
+        columns.append(np.split(values.to_numpy(), ends[:-1]))
+    for ids, mask, starts in zip(*columns, strict=True):
+        yield PackedRow(ids, mask, starts)

@@ -1,0 +1,109 @@
+"""Find held-out questions that occur in training text: whoever trains on the test measures nothing.
+
+    find_overlap(["What is 2 + 3?"], ["Quiz. WHAT IS 2 + 3? 5."])  ->  {"What is 2 + 3?": Occurrence(text=0, ...)}
+
+Both sides are normalised as in `split.normalise_key`. A question must stand alone: "2 + 3" does not occur in
+"12 + 3" or in "2 + 3*4", because neither neighbour may be a letter, a digit or one of + * / = -.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from nemotron_data.split import normalise_key
+from nemotron_shared.errors import UserError
+
+TOKEN = re.compile(r"[0-9a-z+*/=-]+")  # after case folding; also the characters that may not touch a question
+ANCHOR_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Where a question occurs first: index of the text, character in the normalised text; and how often in all."""
+
+    text: int
+    position: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """Up to four neighbouring tokens of a question, rare among the questions, and where they stand in it."""
+
+    question: str
+    start: int
+    text: str
+    tokens: int
+
+
+def find_overlap(keys: Iterable[str], texts: Iterable[str]) -> dict[str, Occurrence]:
+    """Those of `keys` that occur in any of `texts`, in the order of `keys`.
+
+    One pass over the texts, whatever the number of keys: a question is compared only where its anchor occurs.
+    Raises `UserError` for a key that is empty.
+    """
+    originals: defaultdict[str, list[str]] = defaultdict(list)
+    for key in dict.fromkeys(keys):
+        originals[normalise_key(key)].append(key)
+    if "" in originals:
+        raise UserError("a held-out key is empty, and so would occur in every text", "remove it")
+    index = _Index(list(originals))
+    first: dict[str, tuple[int, int]] = {}
+    counts: Counter[str] = Counter()
+    for number, text in enumerate(texts):
+        for question, position in index.occurrences(normalise_key(text)):
+            first.setdefault(question, (number, position))
+            counts[question] += 1
+    return {key: Occurrence(*first[q], counts[q]) for q, same in originals.items() if q in first for key in same}
+
+
+def exact_overlap(keys_a: Iterable[str], keys_b: Iterable[str]) -> list[str]:
+    """Those of `keys_a`, each once and in order, that equal one of `keys_b` after normalisation."""
+    others = {normalise_key(key) for key in keys_b}
+    return [key for key in dict.fromkeys(keys_a) if normalise_key(key) in others]
+
+
+class _Index:
+    """Questions by anchor. One without any token, such as a Chinese one, is searched for from end to end."""
+
+    def __init__(self, questions: list[str]) -> None:
+        windows = {question: list(_windows(question)) for question in questions}
+        shared = Counter(anchor.text for anchors in windows.values() for anchor in anchors)
+        self.without_tokens = [question for question, anchors in windows.items() if not anchors]
+        self.by_size: dict[int, dict[str, list[_Anchor]]] = {}
+        for anchors in filter(None, windows.values()):
+            rarest = min(anchors, key=lambda anchor: shared[anchor.text])
+            self.by_size.setdefault(rarest.tokens, {}).setdefault(rarest.text, []).append(rarest)
+
+    def occurrences(self, text: str) -> Iterator[tuple[str, int]]:
+        """(question, position) for every place in the normalised `text` where a question stands alone."""
+        spans = [match.span() for match in TOKEN.finditer(text)]
+        for size, anchors in self.by_size.items():
+            for (start, _), (_, end) in zip(spans, spans[size - 1 :], strict=False):
+                for anchor in anchors.get(text[start:end], ()):
+                    position = start - anchor.start
+                    if _stands_alone(anchor.question, text, position):
+                        yield anchor.question, position
+        for question in self.without_tokens:
+            position = text.find(question)
+            while position >= 0:
+                if _stands_alone(question, text, position):
+                    yield question, position
+                position = text.find(question, position + 1)
+
+
+def _windows(question: str) -> Iterator[_Anchor]:
+    spans = [match.span() for match in TOKEN.finditer(question)]
+    size = min(ANCHOR_TOKENS, len(spans))
+    for (start, _), (_, end) in zip(spans, spans[size - 1 :] if size else [], strict=False):
+        yield _Anchor(question, start, question[start:end], size)
+
+
+def _stands_alone(question: str, text: str, position: int) -> bool:
+    """Is the question at this place, with no token character on either side?"""
+    end = position + len(question)
+    if position < 0 or not text.startswith(question, position):
+        return False
+    touches_before = position > 0 and TOKEN.match(text, position - 1)
+    return not touches_before and not TOKEN.match(text, end)

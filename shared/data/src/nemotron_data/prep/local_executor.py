@@ -1,0 +1,125 @@
+"""Workers as processes of this machine.
+
+They are forked where that is safe, so that a loaded tokenizer is shared and nothing is imported again; beside threads,
+or on macOS, they are started afresh.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from nemotron_data.prep.plan import Shard
+from nemotron_data.prep.receipts import Receipt
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.background import can_fork
+
+ATTEMPTS = 3
+Result = tuple[Shard, Receipt | UserError]
+
+_job: Any = None  # of this worker, given once when it starts
+
+
+def run_here(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
+    """Each shard with its receipt or error, as they come. After an error no further shard is begun.
+
+    A worker that dies takes its shard's attempt with it; the shard is tried again, `ATTEMPTS` times in all.
+    """
+    workers = min(setting.workers, len(shards))
+    if workers <= 1:
+        yield from _one_by_one(job, shards)
+        return
+    left = {shard.index: shard for shard in shards}
+    for attempt in range(1, ATTEMPTS + 1):
+        failed = False
+        for shard, result in _pool(job, list(left.values()), workers, progress):
+            del left[shard.index]
+            failed = failed or isinstance(result, UserError)
+            yield shard, result
+        if failed or not left:
+            return
+        setting.announce(f"a worker died; {len(left)} shards are left (attempt {attempt} of {ATTEMPTS})")
+    first = next(iter(left.values()))
+    where = ", ".join(part.file.path for part in first.ranges[:3])
+    yield (
+        first,
+        UserError(
+            f"workers died {ATTEMPTS} times, at or after shard {first.index} ({where})",
+            "the system may be out of memory: try data_prep.workers=1, or a smaller data_prep.shard_mb",
+        ),
+    )
+
+
+def _one_by_one(job: Any, shards: Sequence[Shard]) -> Iterator[Result]:
+    for shard in shards:
+        try:
+            yield shard, job.process(shard)
+        except UserError as error:
+            yield shard, error
+            return
+
+
+def _pool(job: Any, shards: Sequence[Shard], workers: int, progress: Any) -> Iterator[Result]:
+    context = multiprocessing.get_context(start_method())
+    pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(job, os.getpid()))
+    try:
+        waiting = list(reversed(shards))
+        running: dict[Future[Receipt], Shard] = {}
+        while running or waiting:
+            while waiting and len(running) < 2 * workers:
+                shard = waiting.pop()
+                running[pool.submit(_process, shard)] = shard
+            for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                shard = running.pop(future)
+                result = _result_of(future)
+                if isinstance(result, UserError):
+                    waiting.clear()  # what is running is finished and kept
+                yield shard, result
+            progress.show()
+    except BrokenProcessPool:
+        return
+    finally:
+        _end(pool)
+
+
+def _result_of(future: Future[Receipt]) -> Receipt | UserError:
+    try:
+        return future.result()
+    except UserError as error:
+        return error
+
+
+def start_method() -> str:
+    """`fork` where that is safe, else `spawn`."""
+    return "fork" if can_fork() else "spawn"
+
+
+def _start(job: Any, parent: int) -> None:
+    """Run in each worker first: Ctrl-C is the parent's business, and a worker does not outlive it."""
+    global _job
+    _job = job
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _process(shard: Shard) -> Receipt:
+    return _job.process(shard)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Leave no process behind, whatever it is doing: an unfinished shard is made again."""
+    for process in list((pool._processes or {}).values()):
+        process.terminate()
+    pool.shutdown(wait=True, cancel_futures=True)  # its thread must be gone before the next pool is forked

@@ -1,0 +1,94 @@
+"""Put the shards' results together: files into their place, one rejected.jsonl with lines counted per file."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemotron_data.prep.plan import Shard
+from nemotron_data.prep.reader import REJECTED
+from nemotron_data.prep.receipts import Receipt, shard_folder
+from nemotron_data.sources.files import format_of
+from nemotron_shared.atomic import link_or_copy, open_atomic
+from nemotron_shared.errors import UserError
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all shards. `rows` of `counts` = rows that were kept + all of `rejected`."""
+
+    counts: Counter[str]
+    rejected: Counter[str]
+
+    def as_metadata(self) -> dict[str, Any]:
+        """For stats.json."""
+        counts = {name: count for name, count in sorted(self.counts.items()) if count}
+        return {**counts, "rejected": dict(sorted(self.rejected.items()))}
+
+
+def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], rejected: Path) -> Totals:
+    """Write `rejected.jsonl` of all shards below `directory`, and add up what was counted.
+
+    Raises:
+        UserError: a file holds no rows.
+    """
+    require_rows_in_each_file(shards, receipts)
+    join_rejected(directory, shards, receipts, rejected)
+    return totals(receipts)
+
+
+def totals(receipts: Iterable[Receipt]) -> Totals:
+    """Add up what was counted."""
+    counts: Counter[str] = Counter()
+    rejected: Counter[str] = Counter()
+    for receipt in receipts:
+        counts.update(receipt.counts)
+        rejected.update(receipt.rejected)
+    return Totals(counts, rejected)
+
+
+def require_rows_in_each_file(shards: Iterable[Shard], receipts: Iterable[Receipt]) -> None:
+    """Refuse a file that holds no rows: somebody meant it to hold some. After a limit of rows nobody can tell.
+
+    Raises:
+        UserError: names the first such file.
+    """
+    rows: defaultdict[str, int] = defaultdict(int)
+    for shard, receipt in zip(shards, receipts, strict=True):
+        for part in receipt.inputs if shard.limit is None else ():
+            rows[part["file"]] += part["rows"]
+    empty = next((file for file, count in rows.items() if not count), None)
+    if empty is not None:
+        raise UserError(f"{empty}: holds no rows", "remove it from the inputs, or write it again")
+
+
+def place(source: Path, target: Path) -> None:
+    """Give a shard's file its final name. It is linked, not moved, so that a rerun still finds the shard whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    link_or_copy(source, target)
+
+
+def join_rejected(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], path: Path) -> None:
+    """One file of all rejected rows in the order of the input, with line numbers of the whole file."""
+    lines_so_far: Counter[tuple[int, str]] = Counter()
+    with open_atomic(path, "wb") as joined:
+        for shard, receipt in zip(shards, receipts, strict=True):
+            before = _lines_before_each_file(shard, receipt, lines_so_far)
+            with (shard_folder(directory, receipt.shard) / REJECTED).open("rb") as part:
+                for line in part:
+                    entry = json.loads(line)
+                    entry["line"] += before[entry["file"]]
+                    joined.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
+
+
+def _lines_before_each_file(shard: Shard, receipt: Receipt, lines_so_far: Counter[tuple[int, str]]) -> dict[str, int]:
+    """How many lines of a file earlier shards have read; Parquet rows are counted in their whole file already."""
+    before = {}
+    for part, read in zip(shard.ranges, receipt.inputs, strict=True):
+        file = part.file.path
+        key = shard.part, file  # two data sets may read one file
+        before[file] = lines_so_far[key] if format_of(file).content == "rows" else 0
+        lines_so_far[key] += read["lines"]
+    return before

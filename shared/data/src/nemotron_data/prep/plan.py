@@ -1,0 +1,100 @@
+"""Cut the inputs into shards. The plan follows from the files and the shard size alone, never from the machine.
+
+    corpus.jsonl, 100 MB, and two notes.txt, at 32 MiB  ->  shard 0: corpus.jsonl bytes 0..25000000
+                                                            ...
+                                                            shard 4: notes/a.txt, notes/b.txt
+
+Shards in their order are the input in its order.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from nemotron_data.sources.files import InputFile, format_of, open_input
+from nemotron_data.sources.reading import Range
+from nemotron_shared.errors import UserError
+
+EVEN = 4
+"""A file that makes more shards than this makes a multiple of it, so that 2 or 4 workers end together."""
+EXPANSION = 4
+"""How much larger compressed text tends to be when it is read; only the size of shards depends on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Consecutive ranges of one data set, processed together, never two of the same file.
+
+    `limit` is the most rows to read.
+    """
+
+    index: int
+    part: int
+    ranges: tuple[Range, ...]
+    limit: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """About how much there is to read."""
+        return sum(weight(part) for part in self.ranges)
+
+
+def make_shards(parts: Sequence[Sequence[InputFile]], shard_bytes: int, limit: int | None = None) -> list[Shard]:
+    """Shards of several data sets, numbered through; a limit of rows makes one shard of each data set."""
+    shards: list[Shard] = []
+    for number, files in enumerate(parts):
+        pieces = (piece for file in files for piece in _pieces(file, shard_bytes if limit is None else None))
+        groups = _groups(pieces, shard_bytes) if limit is None else [tuple(pieces)]
+        shards += [Shard(index, number, group, limit) for index, group in enumerate(groups, start=len(shards))]
+    return shards
+
+
+def weight(part: Range) -> int:
+    """About how many bytes of text a range holds."""
+    form = format_of(part.file.path)
+    if form.content == "parquet":
+        groups = max(1, _row_groups(part.file)) if part.high else 1
+        return part.file.size * EXPANSION * (part.high - part.low) // groups
+    return (part.high - part.low) * (EXPANSION if form.compression else 1)
+
+
+def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
+    """One file as ranges of about `shard_bytes`; None: whole."""
+    form = format_of(file.path)
+    end = _row_groups(file) if form.content == "parquet" else file.size
+    divisible = form.content == "parquet" or (form.content == "rows" and not form.compression)
+    whole = Range(file, 0, end)
+    count = min(end, _even(-(-weight(whole) // shard_bytes))) if shard_bytes and divisible and end else 1
+    for i in range(count):
+        yield Range(file, end * i // count, end * (i + 1) // count)
+
+
+def _even(count: int) -> int:
+    return -(-count // EVEN) * EVEN if count > EVEN else count
+
+
+def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, ...]]:
+    """Put small neighbours together, but not two pieces of one file."""
+    group: list[Range] = []
+    filled = 0
+    for piece in pieces:
+        size = weight(piece)
+        if group and (filled + size > shard_bytes or group[-1].file is piece.file):
+            yield tuple(group)
+            group, filled = [], 0
+        group.append(piece)
+        filled += size
+    if group:
+        yield tuple(group)
+
+
+@cache
+def _row_groups(file: InputFile) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_input(file) as opened, pq.ParquetFile(opened) as table:
+            return table.num_row_groups
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{file.path}: not a readable Parquet file: {error}", "fetch or write it again") from error

@@ -1,0 +1,124 @@
+"""Workers as Ray tasks, on every machine of a cluster.
+
+The cluster that RAY_ADDRESS names, or that `ray start` has put on this machine, is joined. Where there is none, or
+with RAY_ADDRESS=local, one is started here for the time of the run, and for this run alone. All machines must see the
+inputs and the run's folder under the same paths, such as a shared file system.
+"""
+
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemotron_data.prep.plan import Shard
+from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
+from nemotron_shared.errors import UserError
+
+RETRIES = 2
+SHARE = "work on a file system that all machines of the Ray cluster share, run.home and the inputs included"
+Result = tuple[Shard, Receipt | UserError]
+
+
+def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
+    """Each shard with its receipt or error, as they come. After an error no further shard is begun.
+
+    Raises:
+        UserError: Ray is not installed, or a machine writes where this one cannot see it.
+    """
+    ray = _import_ray()
+    joined = _connect(ray, setting)
+    try:
+        yield from _tasks(ray, job, shards, setting, progress)
+    finally:
+        if not joined:
+            ray.shutdown()
+
+
+def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> Iterator[Result]:
+    process = ray.remote(max_retries=RETRIES, num_cpus=1)(_process)
+    shared = ray.put(job)
+    here = str(Path.cwd())
+    waiting = list(reversed(shards))
+    running: dict[Any, Shard] = {}
+    at_once = 2 * max(setting.workers, int(ray.cluster_resources().get("CPU", 1)))
+    while running or waiting:
+        while waiting and len(running) < at_once:
+            shard = waiting.pop()
+            running[process.remote(shared, shard, here)] = shard
+        finished, _ = ray.wait(list(running), timeout=0.5)
+        for task in finished:
+            shard = running.pop(task)
+            result = _result_of(ray, task, shard)
+            if isinstance(result, UserError):
+                waiting.clear()
+            elif not (shard_folder(job.directory, shard.index) / RECEIPT).is_file():
+                waiting.clear()
+                result = UserError(
+                    f"shard {shard.index} was written on another machine, and {job.directory} does not show it here",
+                    SHARE,
+                )
+            yield shard, result
+        progress.show()
+
+
+def _process(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
+    """Errors for the user travel as values: Ray would wrap an exception in its own. Paths may be relative."""
+    try:
+        os.chdir(directory)
+        return job.process(shard)
+    except FileNotFoundError:
+        return UserError(f"{directory}: not there on {platform.node()}", SHARE)
+    except UserError as error:
+        return error
+
+
+def _result_of(ray: Any, task: Any, shard: Shard) -> Receipt | UserError:
+    try:
+        return ray.get(task)
+    except ray.exceptions.WorkerCrashedError:
+        where = ", ".join(part.file.path for part in shard.ranges[:3])
+        return UserError(
+            f"workers died {RETRIES + 1} times on shard {shard.index} ({where})",
+            "the machine may be out of memory: try a smaller data_prep.shard_mb",
+        )
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            "data_prep.executor=ray: Ray is not installed", "pip install 'nemotron-data[ray]', or executor=local"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, setting: Any) -> bool:
+    """True when a cluster was there before us, or this process is connected already."""
+    if ray.is_initialized():
+        return True
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    address = os.environ.get("RAY_ADDRESS") or ("auto" if _was_started() else None)
+    if address and address != "local":
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError:
+            raise UserError(
+                f"no Ray cluster answers (RAY_ADDRESS={address})",
+                "start it (one with tokens needs RAY_AUTH_MODE=token), or set RAY_ADDRESS=local to work here",
+            ) from None
+        setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
+        return True
+    ray.init(address="local", num_cpus=setting.workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    setting.announce(f"started Ray on this machine, with {setting.workers} workers")
+    return False
+
+
+def _was_started() -> bool:
+    """Whether `ray start` has noted a cluster on this machine. Ray's "auto" alone would also join one that another
+    run has started for itself, and that ends with it."""
+    from ray._private.services import find_bootstrap_address
+
+    return find_bootstrap_address(None) is not None

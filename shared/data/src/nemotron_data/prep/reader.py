@@ -1,0 +1,117 @@
+"""What a worker reads of its shard: rows, with every one that is not used counted and written down.
+
+    for row in reader:
+        if not row.value["text"]:
+            reader.leave_out(row, "empty text")
+
+Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept + rejected.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from nemotron_data.prep.heartbeat import Pulse
+from nemotron_data.prep.plan import Shard
+from nemotron_data.rejects import entry_of, snippet_of
+from nemotron_data.sources.files import check_unchanged, format_of, open_input
+from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
+from nemotron_shared.errors import UserError
+
+REJECTED = "rejected.jsonl"
+TOLERATE = "correct the row, or count and leave out such rows: data_prep.on_bad_row=reject"
+
+
+class ShardReader:
+    """Iterates over the rows of a shard.
+
+    Attributes:
+        counts: rows, blank lines, and what the work counts besides.
+        rejected: rows left out, by reason.
+        digests: SHA-256 by name of files that the work made, where it knows them; the others are read again.
+        inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
+    """
+
+    def __init__(self, shard: Shard, folder: Path, on_bad_row: Literal["error", "reject"], pulse: Pulse) -> None:
+        self.shard = shard
+        self.counts: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
+        self.digests: dict[str, str] = {}
+        self.inputs: list[dict[str, Any]] = []
+        self._on_bad_row = on_bad_row
+        self._pulse = pulse
+        self._file = (folder / REJECTED).open("wb")
+
+    def __iter__(self) -> Iterator[Row]:
+        for part in self.shard.ranges:
+            place = Place()
+            before = self.counts["rows"]
+            yield from self._rows(part, place)
+            self.counts["blank lines"] += place.blank_lines
+            self.counts["bytes"] += place.bytes
+            check_unchanged(part.file)
+            self.inputs.append({"file": part.file.path, "lines": place.lines, "rows": self.counts["rows"] - before})
+
+    def _rows(self, part: Range, place: Place) -> Iterator[Row]:
+        for row in read_range(part, place):
+            if self.counts["rows"] == self.shard.limit:
+                return
+            self.counts["rows"] += 1
+            if isinstance(row, BadRow):
+                self._refuse(row.file, row.line, row.reason, row.detail, row.snippet)
+            else:
+                yield row
+            self._pulse.beat(self.counts, place.bytes)
+
+    def refuse(self, row: Row, reason: str, detail: str = "", remedy: str = TOLERATE) -> None:
+        """Leave out a bad row, or stop at it, as `data_prep.on_bad_row` says. `reason` is a fixed phrase."""
+        self._refuse(row.file, row.line, reason, detail, _snippet(row), remedy)
+
+    def leave_out(self, row: Row, reason: str, detail: str = "") -> None:
+        """Leave out a row that is not wrong but not wanted either."""
+        self._write(row.file, row.line, reason, detail, _snippet(row))
+
+    def _refuse(self, file: str, line: int, reason: str, detail: str, snippet: str, remedy: str = TOLERATE) -> None:
+        if self._on_bad_row == "error":
+            what = f"{reason}: {detail}" if detail else reason
+            place = f"{file}:{self._line_in_file(file, line)}"
+            raise UserError(f"{place}: {what}\n  {snippet_of(snippet)}", remedy)
+        self._write(file, line, reason, detail, snippet)
+
+    def _write(self, file: str, line: int, reason: str, detail: str, snippet: str) -> None:
+        self._file.write(entry_of(file, line, reason, snippet, detail))
+        self.rejected[reason] += 1
+
+    def _line_in_file(self, file: str, line: int) -> int:
+        """Workers do not know how many lines come before their bytes; here it is worth counting them."""
+        return line + lines_before(next(part for part in self.shard.ranges if part.file.path == file))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def lines_before(part: Range) -> int:
+    """Lines that begin before a range of bytes; Parquet rows are counted in their file already."""
+    form = format_of(part.file.path)
+    if form.content != "rows" or not part.low:
+        return 0
+    count = 0
+    with open_input(part.file) as file:
+        left = part.low - 1
+        while left and (block := file.read(min(left, 1 << 20))):
+            count += block.count(b"\n")
+            left -= len(block)
+    return count + 1
+
+
+def _snippet(row: Row) -> str:
+    if row.raw is not None:
+        return snippet_of(row.raw.strip())
+    return snippet_of(str(row.value))

@@ -1,0 +1,141 @@
+"""Process every shard of a plan, each exactly once, on any number of workers, and continue where a killed run was.
+
+    receipts = run_shards(shards, work, Setting.of(config.data_prep, run))
+
+A stage's work is an object that turns the rows of one shard into files in a folder. What it writes may depend on the
+shard and on nothing else; then neither the number of workers nor an interruption shows in the result.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from nemotron_data.prep.heartbeat import Pulse
+from nemotron_data.prep.plan import Shard
+from nemotron_data.prep.progress import Progress
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
+from nemotron_shared.digest import json_digest
+from nemotron_shared.errors import UserError
+
+
+class Work(Protocol):
+    """What a stage does with a shard. Picklable; what is heavy, such as a tokenizer, is loaded when first used."""
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        """Read every row, write files into `folder`, and return figures that JSON can hold."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how the shards are processed.
+
+    Attributes:
+        directory: of finished shards, on a disk that all workers see.
+        identity: what the result depends on besides the inputs; a finished shard of another identity is not used.
+        workers: processes, or Ray tasks at a time.
+        announce: prints a line for people.
+    """
+
+    directory: Path
+    identity: str
+    on_bad_row: Literal["error", "reject"]
+    workers: int
+    executor: Literal["local", "ray"]
+    announce: Callable[[str], None]
+
+    @classmethod
+    def of(cls, settings: Any, run: Any) -> "Setting":
+        """As `data_prep` says (`PreparedSection`), in the folder of a run."""
+        return cls(
+            directory=run.checkpoints / "shards",
+            identity=run.directory.name,
+            on_bad_row=settings.on_bad_row,
+            workers=settings.workers or available_cpus(),
+            executor=settings.executor,
+            announce=run.say,
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker has to know; picklable."""
+
+    work: Work
+    directory: Path
+    plan: str
+    on_bad_row: Literal["error", "reject"]
+
+    def process(self, shard: Shard) -> Receipt:
+        """Make one shard, unless it is there already.
+
+        Raises:
+            UserError: a bad row where none is allowed, an unreadable input, a full disk.
+        """
+        done = verified(self.directory, shard.index, self.plan)
+        if done is not None:
+            return done
+        folder = begin(self.directory, shard.index)
+        try:
+            return commit(folder, *self._fill(shard, folder))
+        except OSError as error:
+            raise as_user_error(error, folder) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _fill(self, shard: Shard, folder: Path) -> tuple[Receipt, Mapping[str, str]]:
+        pulse = Pulse(folder)
+        with ShardReader(shard, folder, self.on_bad_row, pulse) as reader:
+            figures = self.work.run(reader, folder)
+        pulse.stop()
+        receipt = Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
+        return receipt, reader.digests
+
+
+def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Receipt]:
+    """Receipts in the order of the shards.
+
+    Raises:
+        UserError: of the first shard, in their order, that could not be made; those that could are kept.
+    """
+    plan = json_digest({"shards": [_identity(shard) for shard in shards], "identity": setting.identity})
+    job = Job(work, setting.directory, plan, setting.on_bad_row)
+    sweep(setting.directory)
+    progress = Progress(setting, shards)
+    receipts: dict[int, Receipt] = {}
+    errors: dict[int, UserError] = {}
+    with progress:
+        for shard, result in _executor(setting)(job, shards, setting, progress):
+            if isinstance(result, UserError):
+                errors[shard.index] = result
+            else:
+                receipts[shard.index] = result
+                progress.finished(shard, result)
+    if errors:
+        raise errors[min(errors)]
+    return [receipts[shard.index] for shard in shards]
+
+
+def available_cpus() -> int:
+    """CPUs that this process may use, which in a container or a Slurm job are fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _identity(shard: Shard) -> list[Any]:
+    """The contents of the files are in the identity that the caller gives."""
+    ranges = [(part.file.path, part.file.size, part.low, part.high) for part in shard.ranges]
+    return [shard.index, shard.part, shard.limit, ranges]
+
+
+def _executor(setting: Setting) -> Callable[..., Any]:
+    if setting.executor == "ray":
+        from nemotron_data.prep.ray_executor import run_on_ray
+
+        return run_on_ray
+    from nemotron_data.prep.local_executor import run_here
+
+    return run_here

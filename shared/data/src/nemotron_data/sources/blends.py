@@ -1,0 +1,174 @@
+"""Blend files: which data sets are read, and in what proportion.
+
+    {"datasets": [{"name": "web", "path": "web/*.jsonl.zst", "weight": 3},
+                  {"name": "math", "path": "hf://org/name", "subset": "4plus", "split": "train", "weight": 1}]}
+
+Or, already split by their owner, {"train": [...], "valid": [...], "test": [...]}. Weights need no common scale: 3 and
+1 mean three quarters and one quarter of the tokens that training sees. Keys that begin with "_" are comments.
+`blend:NAME` names a blend that a stage ships in config/blends/NAME.json.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from nemotron_data.sources.remote import is_remote
+from nemotron_shared.atomic import read_json
+from nemotron_shared.errors import UserError, did_you_mean
+
+SHIPPED = "blend:"
+MOST_BLEND_BYTES = 16 << 20  # a .json file beyond it is data; it is not read whole to find out
+
+
+class BlendEntry(BaseModel):
+    """One data set of a blend."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    name: str = Field(min_length=1)
+    """Unique in its list; the folder of the prepared data set is called so."""
+    path: str = Field(min_length=1)
+    """A file, folder or glob, relative to the blend file or absolute; or an s3://, gs:// or hf:// address."""
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    split: str | None = Field(default=None, min_length=1)
+    """For hf:// paths, as is `subset`."""
+    subset: str | None = Field(default=None, min_length=1)
+    text_field: str | None = Field(default=None, min_length=1)
+    """None: the stage's data_prep.text_field."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        if name.startswith(".") or any(sign in name for sign in "/\\\0") or name != name.strip():
+            raise ValueError(f"'{name}' cannot be the name of a folder")
+        return name
+
+
+class Blend(BaseModel):
+    """Data sets to be split by us (`datasets`), or already split by their owner (the other three)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    datasets: list[BlendEntry] = []
+    train: list[BlendEntry] = []
+    valid: list[BlendEntry] = []
+    test: list[BlendEntry] = []
+
+
+def load_blend(path: Path) -> Blend:
+    """Read a blend file; comments are dropped, weights stay as written, relative local paths become complete.
+
+    Raises:
+        UserError: an unknown key, a wrong value, both forms or neither, a name that comes twice, a subset or split
+            for a path that is not on the hub.
+    """
+    try:
+        blend = Blend.model_validate(_without_comments(read_json(path)))
+    except ValidationError as error:
+        raise _blend_error(path, error) from error
+    if bool(blend.datasets) == bool(blend.train) or (blend.datasets and (blend.valid or blend.test)):
+        raise UserError(f"{path}: needs either 'datasets' or 'train', 'valid' and 'test'", "fill one of the two forms")
+    return Blend(**{key: _located(path, key, getattr(blend, key)) for key in Blend.model_fields})
+
+
+def find_blend(source: str, stage_config: Path) -> Path | None:
+    """The blend file that a data source names, or None where it names data.
+
+    Args:
+        source: `data_prep.source`: "blend:NAME", or a path. A `.json` file is a blend when it holds one object that
+            has a blend's keys or spans several lines, which rows cannot.
+        stage_config: the folder of the stage's configs; its subfolder `blends` holds the shipped ones.
+
+    Raises:
+        UserError: no blend of that name is shipped.
+    """
+    if source.startswith(SHIPPED):
+        return _shipped(source.removeprefix(SHIPPED), stage_config / "blends")
+    path = Path(source).expanduser()
+    if not source.lower().endswith(".json") or not path.is_file() or path.stat().st_size > MOST_BLEND_BYTES:
+        return None
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text)
+    except ValueError:  # not one JSON value in UTF-8, so rows; their reader says what is wrong with them
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}", "check its permissions") from error
+    known = isinstance(content, dict) and not Blend.model_fields.keys().isdisjoint(content)
+    return path if known or (isinstance(content, dict) and "\n" in text.strip()) else None
+
+
+def realised_weights(
+    asked: Mapping[str, float], tokens: Mapping[str, int], budget: int | None = None
+) -> list[dict[str, Any]]:
+    """What the weights of a blend mean for the tokens that there are, one row per data set in the order of `asked`.
+
+    Args:
+        asked: weight by data set, on any scale.
+        tokens: tokens by data set after preparation; a missing one has none.
+        budget: tokens that training will see; None: as many as there are.
+
+    Returns:
+        Rows of `name`; `weight` as written; `asked_share` of the tokens that training sees; `tokens` there are;
+        `available_share` of all prepared tokens; `realised_share` that training can see, which is 0 for an empty data
+        set and spreads its part over the others; `epochs`, how often training sees the data set within the budget
+        (None for an empty one). Shares add up to 1.
+    """
+    total, scale = sum(tokens.get(name, 0) for name in asked), sum(asked.values())
+    filled = sum(weight for name, weight in asked.items() if tokens.get(name))
+    rows = []
+    for name, weight in asked.items():
+        own = tokens.get(name, 0)
+        realised = weight / filled if own else 0.0
+        rows.append(
+            {
+                "name": name,
+                "weight": weight,
+                "asked_share": weight / scale,
+                "tokens": own,
+                "available_share": own / total if total else 0.0,
+                "realised_share": realised,
+                "epochs": realised * (total if budget is None else budget) / own if own else None,
+            }
+        )
+    return rows
+
+
+def _shipped(name: str, folder: Path) -> Path:
+    known = sorted(path.stem for path in folder.glob("*.json"))
+    if name not in known:
+        listed = f"shipped are {', '.join(known)}" if known else "this stage ships none"
+        near = did_you_mean(name, known)
+        raise UserError(f"{SHIPPED}{name}: no such blend", f"{near} {listed}" if near else listed)
+    return folder / f"{name}.json"
+
+
+def _located(path: Path, key: str, entries: list[BlendEntry]) -> list[BlendEntry]:
+    located: dict[str, BlendEntry] = {}
+    for entry in entries:
+        if entry.name in located:
+            raise UserError(f"{path}: {key}: '{entry.name}' comes twice", "give every data set its own name")
+        if not entry.path.startswith("hf://") and (entry.subset or entry.split):
+            wrong = "subset" if entry.subset else "split"
+            remedy = f"leave '{wrong}' out and let the path name the files"
+            raise UserError(f"{path}: {key}: '{entry.name}': '{wrong}' only belongs to an hf:// path", remedy)
+        where = entry.path if is_remote(entry.path) else str(path.parent / Path(entry.path).expanduser())
+        located[entry.name] = entry.model_copy(update={"path": where})
+    return list(located.values())
+
+
+def _without_comments(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without_comments(value) for key, value in content.items() if not key.startswith("_")}
+    return [_without_comments(item) for item in content] if isinstance(content, list) else content
+
+
+def _blend_error(path: Path, error: ValidationError) -> UserError:
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "the top level"
+    if first["type"] != "extra_forbidden":
+        return UserError(f"{path}: {where}: {first['msg']}", "an entry needs a name and a path, the rest is optional")
+    known = Blend.model_fields if len(first["loc"]) == 1 else BlendEntry.model_fields
+    remedy = did_you_mean(str(first["loc"][-1]), known, f"known are {', '.join(known)}; a comment begins with '_'")
+    return UserError(f"{path}: unknown key '{where}'", remedy)

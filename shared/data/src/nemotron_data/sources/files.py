@@ -1,0 +1,268 @@
+"""Which files an input means, how to open one, and what identifies its content.
+
+    files = expand(["corpus/", "s3://bucket/more/*.jsonl.zst"])
+    files[0]                          # InputFile("corpus/a.jsonl", size=1048576, version="1763726400000000000")
+    with open_input(files[0]) as file:
+        file.readline()               # b'{"text": "Once upon a time"}\\n'
+
+Local files, folders and globs, `s3://`, `gs://` and `memory://` through fsspec, `hf://` through the hub's libraries.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from nemotron_data.sources.remote import entry_of, file_system, is_remote, reported, walk, without_secrets
+from nemotron_data.sources.streams import decompressed
+from nemotron_shared.errors import UserError, did_you_mean
+
+ROW_FORMATS = (".jsonl", ".ndjson", ".json")
+DOCUMENT_FORMATS = (".txt", ".md")
+COMPRESSIONS = ("gz", "zst")
+PARQUET = ".parquet"
+WHOLE_BYTES = 64 << 20
+SAMPLES, SAMPLE_BYTES = 16, 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file to read, as it was when the work was planned."""
+
+    path: str
+    """A local path, or a URL that `open_input` understands."""
+    size: int
+    """Bytes on the disk or in the store, so compressed ones for a compressed file."""
+    version: str
+    """Changes when the content does: the time of the last change of a local file, a digest or time of a remote one."""
+    commit: str | None = None
+    """The commit of the hub's repository that the file belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a file is read: `a.jsonl.gz` has the content "rows", the compression "gz" and the ending ".jsonl.gz"."""
+
+    content: Literal["rows", "text", "parquet"]
+    compression: str
+    ending: str
+
+
+FORMATS = {
+    f"{ending}{packed}": Format(content, packed.removeprefix("."), f"{ending}{packed}")
+    for content, endings in (("text", DOCUMENT_FORMATS), ("rows", ROW_FORMATS))
+    for ending in endings
+    for packed in ("", *(f".{compression}" for compression in COMPRESSIONS))
+} | {PARQUET: Format("parquet", "", PARQUET)}
+
+
+def format_of(path: str | Path) -> Format:
+    """The format that the name of a file tells, in either case; raises `UserError` for an unknown extension."""
+    name = str(path).lower()
+    form = next((form for ending, form in FORMATS.items() if name.endswith(ending)), None)
+    if form is None:
+        known = ", ".join((*DOCUMENT_FORMATS, *ROW_FORMATS))
+        remedy = f"readable are {known} (each also as .gz and .zst) and {PARQUET}; a glob can pick the files"
+        raise UserError(f"{without_secrets(str(path))}: unknown extension", remedy)
+    return form
+
+
+def expand(paths: Sequence[str | Path], *, subset: str | None = None, split: str | None = None) -> list[InputFile]:
+    """The files that `paths` name, in order; a folder or glob gives its files sorted by path.
+
+    Args:
+        subset: the configuration of a hub data set, for `hf://` paths only.
+        split: its split, likewise.
+
+    Raises:
+        UserError: a path names nothing, has an unknown extension or cannot be reached, a folder mixes rows and
+            documents, or a file is named twice.
+    """
+    files = [file for path in paths for file in _files_at(os.fspath(path), subset, split)]
+    seen: set[str] = set()
+    for file in files:
+        format_of(file.path)
+        # two files of a hub's cache may be links to one and the same content
+        place = file.path if file.commit or is_remote(file.path) else os.path.realpath(file.path)
+        if place in seen:
+            raise UserError(f"{file.path}: named twice", "name every input once; a blend's weight repeats a data set")
+        seen.add(place)
+    return files
+
+
+def local_file(path: str | Path, commit: str | None = None) -> InputFile:
+    """A local file as it is now; raises `UserError` where it cannot be reached."""
+    name = Path(path).as_posix()
+    with _local_errors(name):
+        stat = Path(path).stat()
+    return InputFile(name, stat.st_size, str(stat.st_mtime_ns), commit)
+
+
+def open_input(file: InputFile | str | Path) -> IO[bytes]:
+    """The content of a file; of a `.gz` or `.zst` file the decompressed content, which can only be read forward.
+
+    Raises:
+        UserError: the file is gone or may not be read; while reading, that it is cut short or damaged.
+    """
+    path = file.path if isinstance(file, InputFile) else os.fspath(file)
+    name = without_secrets(path)
+    if is_remote(path):
+        opened: IO[bytes] = io.BufferedReader(_RemoteFile(path), 1 << 20)
+    else:
+        with _local_errors(name):
+            opened = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
+    compression = format_of(path).compression
+    return decompressed(opened, compression, name) if compression else opened
+
+
+def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
+    """A SHA-256 in hex that tells this content from another, and what it was taken of.
+
+    Local files of up to 64 MiB count by their content. Of larger ones size, time of the last change and 16 blocks
+    of 64 KiB count, evenly spread with the first and the last among them, so that planning does not read a terabyte
+    twice. Remote files count by their size and by the version that their store gives them.
+    """
+    detail: dict[str, Any] = {"bytes": file.size} | ({"commit": file.commit} if file.commit else {})
+    if is_remote(file.path):
+        stamp = f"{file.size}\n{file.version}".encode()
+        return hashlib.sha256(stamp).hexdigest(), detail | {"digest_of": "size and version"}
+    with _local_errors(file.path), Path(file.path).open("rb") as content:
+        if file.size <= WHOLE_BYTES:
+            return hashlib.file_digest(content, "sha256").hexdigest(), detail | {"digest_of": "content"}
+        digest = hashlib.sha256(f"{file.size}\n{file.version}\n".encode())
+        for number in range(SAMPLES):
+            content.seek((file.size - SAMPLE_BYTES) * number // (SAMPLES - 1))
+            digest.update(content.read(SAMPLE_BYTES))
+    return digest.hexdigest(), detail | {"digest_of": "size, time and samples"}
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Raise `UserError` where a file is no longer what it was when the work was planned.
+
+    A file of a hub's commit cannot change, so it is not asked for again.
+    """
+    remote = is_remote(file.path)
+    if remote and file.commit:
+        return
+    now = entry_of(file.path) if remote else local_file(file.path)
+    if not remote and not os.access(file.path, os.R_OK):
+        raise UserError(f"{file.path}: may not be read", "check its permissions")
+    if (now.size, now.version) != (file.size, file.version):
+        raise UserError(f"{file.path}: changed while it was being read", "run again when nothing writes to it")
+
+
+def not_mixed(folder: str, files: list[InputFile]) -> list[InputFile]:
+    """The files of a folder as they are; raises `UserError` where it holds both rows and text documents."""
+    forms = [format_of(file.path) for file in files]
+    if len({form.content == "text" for form in forms}) == 2:
+        rows = next(form.ending for form in forms if form.content != "text")
+        what = f"name what you mean: '{folder.rstrip('/')}/**/*{rows}'"
+        raise UserError(f"{folder}: holds both rows and text documents", what)
+    return files
+
+
+def _files_at(text: str, subset: str | None, split: str | None) -> list[InputFile]:
+    if text.startswith("hf://"):
+        from nemotron_data.sources.hub import hub_files
+
+        return hub_files(text, subset=subset, split=split)
+    if subset or split:
+        key = "subset" if subset else "split"
+        raise UserError(f"{text}: '{key}' only belongs to an hf:// path", f"leave '{key}' out and name the files")
+    if is_remote(text):
+        files = [InputFile(entry.path, entry.size, entry.version) for entry in walk(text)]
+        folder = text not in {file.path for file in files} and not any(sign in text for sign in "*?[")
+        return not_mixed(text, files) if folder else files
+    path = Path(text).expanduser()
+    files = [local_file(found) for found in local_paths(path)]
+    return not_mixed(str(path), files) if path.is_dir() else files
+
+
+def local_paths(path: Path) -> list[Path]:
+    """The files that a local file, folder or glob names, sorted; raises `UserError` where there are none."""
+    with _local_errors(str(path)):
+        if path.is_dir():
+            found = sorted(_tree(path, set()), key=lambda file: file.as_posix())
+            if not found:
+                raise UserError(f"{path}: an empty folder", "name a folder with files in it")
+            return found
+        # not Path.glob: it refuses absolute patterns and finds hidden files
+        matches = [path] if path.exists() else map(Path, sorted(glob(str(path), recursive=True)))  # noqa: PTH207
+        files = [match for match in matches if match.is_file()]
+    if not files:
+        raise UserError(f"{path}: no such file", _neighbour_of(path))
+    return files
+
+
+def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
+    """The visible files below a folder, behind links too. Nothing is passed over: a dead link is an error."""
+    real = folder.resolve()
+    if real in above:
+        raise UserError(f"{folder}: a link to a folder that it lies in", "remove the link")
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _tree(entry, above | {real})
+        elif entry.is_file():
+            yield entry
+        elif not entry.exists():
+            raise UserError(f"{entry}: a link that leads nowhere", "remove it, or bring its file back")
+
+
+def _neighbour_of(path: Path) -> str:
+    """A remedy for a missing path: the name nearest to the first part of it that does not exist."""
+    missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
+    beside = (entry.name for entry in missing.parent.iterdir()) if missing.parent.is_dir() else ()
+    return did_you_mean(missing.name, beside) or f"{missing.parent} holds no '{missing.name}'"
+
+
+@contextmanager
+def _local_errors(name: str) -> Generator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise UserError(f"{error.filename or name}: may not be read", "check its permissions") from error
+    except FileNotFoundError as error:
+        raise UserError(f"{name}: no such file any more", "put it back, or leave it out of the inputs") from error
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read: {error.strerror or error}", "check the disk") from error
+
+
+class _RemoteFile(io.RawIOBase):
+    """A remote file that can be sought in, and whose errors are `UserError`s."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        with reported(url):
+            system, path = file_system(url)
+            self._file = system.open(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        with reported(self._url):
+            content = self._file.read(len(target))
+        target[: len(content)] = content
+        return len(content)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        with reported(self._url):
+            return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        if not self.closed and hasattr(self, "_file"):
+            self._file.close()
+        super().close()

@@ -1,0 +1,262 @@
+"""Data sets of the Hugging Face hub as files to read: `hf://org/name[@revision]` and files inside one.
+
+    hub_files("hf://org/name", subset="en", split="train")
+    # [InputFile("hf://datasets/org/name@<commit>/en/train-00000-of-00002.parquet", size=..., commit="<commit>"), ...]
+
+The `datasets` library says which files a subset and split have, for the commit that the revision stands for now; the
+files are then read where they lie, by byte ranges. `hf://org/name/folder/*.jsonl` names files without asking it.
+With HF_HUB_OFFLINE=1 or HF_DATASETS_OFFLINE=1 the same files come from the local cache of the hub.
+
+A subset that is no configuration of the data set but the name of a folder or file in it means these files: published
+blends name them so, `{"path": "hf://org/name", "subset": "part_00"}` for `data/part_00.jsonl`.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from glob import has_magic
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from nemotron_data.sources.files import FORMATS, InputFile, format_of, local_file, local_paths, not_mixed
+from nemotron_data.sources.hub_errors import hub_errors, hub_messages_off
+from nemotron_data.sources.remote import walk
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.console import say
+
+ALL = "all"
+ADDRESS = re.compile(r"hf://(?:datasets/)?([^/@\s]+/[^/@\s]+)(?:@(refs/(?:pr|convert)/[^/\s]+|[^/\s]+))?(?:/(.*))?")
+SHARD_NUMBER = r"(?:[-_.](?:part|shard|train|validation|valid|test))?(?:[-_.]?\d+)?(?:-of-\d+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What an `hf://` path says."""
+
+    text: str
+    repository: str
+    revision: str | None
+    inside: str
+    """A file, folder or glob in the repository; empty: the data set as its card describes it."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One commit of a data set."""
+
+    address: Address
+    commit: str
+    root: str
+    """A local folder, or a URL of the hub."""
+
+    @property
+    def online(self) -> bool:
+        """Whether the files are read from the hub, not from its local cache."""
+        return self.root.startswith("hf://")
+
+    @cached_property
+    def files(self) -> dict[str, InputFile]:
+        """Every visible file by its path in the repository."""
+        return {self.name_of(file): file for file in self.at(self.root)}
+
+    def at(self, place: str) -> list[InputFile]:
+        """The files that a path below the root names."""
+        if self.online:
+            return [InputFile(entry.path, entry.size, entry.version, self.commit) for entry in walk(place)]
+        return [local_file(path, self.commit) for path in local_paths(Path(place))]
+
+    def name_of(self, file: InputFile) -> str:
+        """The path of a file in the repository."""
+        return file.path.removeprefix(f"{self.root}/")
+
+
+def hub_files(path: str, *, subset: str | None = None, split: str | None = None) -> list[InputFile]:
+    """The files of one split of a hub data set, in the order that its card gives, for the commit of now.
+
+    One process asks once, so that its plan and its record of the inputs speak of one and the same commit.
+
+    Args:
+        subset: a configuration of the data set, or a folder or file of its repository; needed where it has several.
+        split: needed where there are several; "all" means all of them.
+
+    Raises:
+        UserError: the path is not of its form, the data set, revision, subset, split or format is unknown, it is
+            private or gated, or in offline mode not in the cache.
+    """
+    return list(_resolved(path, subset, split))
+
+
+@cache
+def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFile, ...]:
+    address = _parse(path)
+    if address.inside and (subset or split):
+        raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
+    with hub_errors(address.text, address.repository, address.revision):
+        snapshot = _cached(address) if _offline() else _online(address)
+        if address.inside:
+            chosen = _inside(snapshot)
+        else:
+            with hub_messages_off():
+                chosen = _chosen(snapshot, subset, split)
+    source = "read from the hub" if snapshot.online else "read from the local cache"
+    files = "1 file" if len(chosen) == 1 else f"{len(chosen)} files"
+    say(f"{path}: {files} of commit {snapshot.commit[:12]}, {source}")
+    return tuple(chosen)
+
+
+def _parse(path: str) -> Address:
+    match = ADDRESS.fullmatch(path)
+    if match is None:
+        raise UserError(f"{path}: not a data set's address", "write hf://organisation/name, or .../name@revision")
+    return Address(path, match[1], match[2], (match[3] or "").strip("/"))
+
+
+def _offline() -> bool:
+    from datasets import config
+    from huggingface_hub import constants
+
+    return config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE
+
+
+def _online(address: Address) -> Snapshot:
+    from huggingface_hub import HfApi
+
+    info = HfApi().dataset_info(address.repository, revision=address.revision)
+    if info.gated:
+        HfApi().auth_check(address.repository, repo_type="dataset")
+    commit = str(info.sha)
+    return Snapshot(address, commit, f"hf://datasets/{address.repository}@{commit}")
+
+
+def _cached(address: Address) -> Snapshot:
+    from huggingface_hub import snapshot_download
+
+    # with no pattern the call refuses a cache that holds part of a repository, although that part may be enough
+    folder = Path(
+        snapshot_download(
+            address.repository,
+            repo_type="dataset",
+            revision=address.revision,
+            local_files_only=True,
+            allow_patterns=[],
+        )
+    )
+    return Snapshot(address, folder.name, folder.resolve().as_posix())
+
+
+def _inside(snapshot: Snapshot) -> list[InputFile]:
+    found = snapshot.at(f"{snapshot.root}/{snapshot.address.inside}")
+    for file in found:
+        _require_readable(snapshot, file, snapshot.address.inside)
+    return _complete(snapshot, found if has_magic(snapshot.address.inside) else not_mixed(snapshot.address.text, found))
+
+
+def _chosen(snapshot: Snapshot, subset: str | None, split: str | None) -> list[InputFile]:
+    from datasets import get_dataset_config_names, load_dataset_builder
+
+    where, pinned = (snapshot.root, None) if not snapshot.online else (snapshot.address.repository, snapshot.commit)
+    if subset is not None:
+        known = get_dataset_config_names(where, revision=pinned)
+        if subset not in known:
+            return _named(snapshot, subset, split, known)
+    with TemporaryDirectory() as unused:
+        try:
+            builder = load_dataset_builder(where, name=subset, revision=pinned, cache_dir=unused)
+        except ValueError as error:
+            if subset is None and len(known := get_dataset_config_names(where, revision=pinned)) > 1:
+                raise UserError(f"{snapshot.address.text}: which subset?", _listed("set subset to", known)) from error
+            raise
+    splits = {str(name): list(files) for name, files in (builder.config.data_files or {}).items()}
+    return _of_split(snapshot, splits, split)
+
+
+def _of_split(snapshot: Snapshot, splits: dict[str, list[str]], split: str | None) -> list[InputFile]:
+    text = snapshot.address.text
+    if split is None and len(splits) > 1:
+        raise UserError(f"{text}: which split?", _listed("set split to", [*splits, ALL]))
+    if split is not None and split not in (*splits, ALL):
+        remedy = did_you_mean(split, splits, _listed("it has", splits))
+        raise UserError(f"{text}: no split '{split}'", remedy)
+    names = splits.get(split or "", [name for files in splits.values() for name in files])
+    chosen = [snapshot.files[name.removeprefix(f"{snapshot.root}/")] for name in dict.fromkeys(names)]
+    for file in chosen:
+        _require_readable(snapshot, file, split or next(iter(splits)))
+    return _complete(snapshot, chosen)
+
+
+def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str]) -> list[InputFile]:
+    """The files of a folder, or of a name with or without a shard number, that is called like the subset."""
+    wanted = re.compile(re.escape(subset) + SHARD_NUMBER)
+    names = [name for name in snapshot.files if _is_data(name) and _is_called(PurePosixPath(name), subset, wanted)]
+    if not names:
+        remedy = did_you_mean(subset, known, _listed("it has", known))
+        raise UserError(f"{snapshot.address.text}: no subset '{subset}'", remedy)
+    if split is not None and split != ALL:
+        what = f"{snapshot.address.text}: '{subset}' is no configuration but files, which have no split '{split}'"
+        raise UserError(what, f"leave split out to read the files; {_listed('configurations are', known)}")
+    say(f"{snapshot.address.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
+        + (f" and {len(names) - 3} more" if len(names) > 3 else ""))  # fmt: skip
+    return _complete(snapshot, [snapshot.files[name] for name in names])
+
+
+def _is_data(name: str) -> bool:
+    return name.lower().endswith(tuple(FORMATS)) and PurePosixPath(name).name != "README.md"
+
+
+def _is_called(path: PurePosixPath, subset: str, wanted: re.Pattern[str]) -> bool:
+    stem = path.name[: -len(format_of(path.name).ending)]
+    return subset in path.parts[:-1] or wanted.fullmatch(stem) is not None
+
+
+def _require_readable(snapshot: Snapshot, file: InputFile, what: str) -> None:
+    if file.path.lower().endswith(tuple(FORMATS)):
+        return
+    parquet = f"hf://{snapshot.address.repository}@refs/convert/parquet"
+    raise UserError(
+        f"{snapshot.address.text}: '{what}' holds {PurePosixPath(file.path).name}, a format that cannot be read",
+        f"readable are JSON lines, Parquet and text; the hub may have a copy in Parquet: {parquet}",
+    )
+
+
+def _complete(snapshot: Snapshot, chosen: list[InputFile]) -> list[InputFile]:
+    """Refuse to read a part of a data set as if it were the whole, where the local cache holds only that."""
+    if not chosen:
+        raise UserError(f"{snapshot.address.text}: no files", "check the data set's card")
+    if snapshot.online:
+        return chosen
+    names = {snapshot.name_of(file) for file in chosen}
+    families = {_family(name) for name in names}
+    missing = [name for name in _expected(snapshot, names) if _family(name) in families and name not in snapshot.files]
+    if missing:
+        remedy = f"complete it: hf download --repo-type dataset {snapshot.address.repository}"
+        raise UserError(f"{snapshot.address.text}: the local cache lacks {', '.join(missing[:3])}", remedy)
+    return chosen
+
+
+def _expected(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
+    """What the repository holds as far as the cache knows: its listing, and `-00000-of-00002` in names."""
+    import huggingface_hub
+
+    expected: set[str] = set()
+    for name in names:
+        if numbered := re.fullmatch(r"(.*-)(\d{5})(-of-(\d{5})\D*)", name):
+            expected |= {f"{numbered[1]}{number:05d}{numbered[3]}" for number in range(int(numbered[4]))}
+    if hasattr(huggingface_hub, "get_cached_repo_tree"):  # since 2.0
+        try:
+            tree = huggingface_hub.get_cached_repo_tree(
+                snapshot.address.repository, repo_type="dataset", revision=snapshot.commit
+            )
+        except huggingface_hub.errors.CachedRepoTreeNotFoundError:
+            return expected  # a cache that was filled file by file has no listing
+        expected |= {entry.path for entry in tree}
+    return expected
+
+
+def _family(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _listed(words: str, names: Iterable[str]) -> str:
+    listed = list(names)
+    return f"{words} {', '.join(listed[:20])}" + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")

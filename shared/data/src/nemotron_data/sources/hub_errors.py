@@ -1,0 +1,67 @@
+"""What can go wrong with a data set of the hub, said so that one knows what to do.
+
+with hub_errors("hf://org/name", "org/name", None):
+    ...      # GatedRepoError -> "hf://org/name: a gated data set", "ask for access on its page, then set HF_TOKEN ..."
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from nemotron_data.sources.remote import reported, without_secrets
+from nemotron_shared.errors import UserError
+
+
+@contextmanager
+def hub_messages_off() -> Generator[None]:
+    """The library draws bars and logs while it resolves; ours is the one line about it."""
+    import datasets
+
+    level, bars = datasets.logging.get_verbosity(), datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def hub_errors(text: str, name: str, revision: str | None) -> Generator[None]:
+    """Turn what the hub's libraries raise into errors with a remedy; the rest is reported like any remote error.
+
+    Args:
+        text: the address as the user wrote it, for messages.
+        name: the repository, organisation/name.
+    """
+    try:
+        from datasets.exceptions import DatasetNotFoundError
+        from huggingface_hub import errors
+    except ImportError as error:
+        what = f"{text}: hf:// paths need the packages datasets and huggingface_hub"
+        raise UserError(what, "pip install 'nemotron-data[hub]'") from error
+    with reported(text):
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            remedy = "ask for access on its page, then set HF_TOKEN to a token of that account"
+            raise UserError(f"{text}: a gated data set", remedy) from error
+        except (errors.RepositoryNotFoundError, DatasetNotFoundError) as error:
+            remedy = "check the name; for a private one set HF_TOKEN to a token that may read it"
+            raise UserError(f"{text}: no such data set on the hub, or a private one", remedy) from error
+        except errors.RevisionNotFoundError as error:
+            raise UserError(f"{text}: no revision '{revision}'", "name a branch, tag or commit") from error
+        except errors.LocalEntryNotFoundError as error:
+            remedy = f"download it once, 'hf download --repo-type dataset {name}', or leave the offline mode"
+            raise UserError(f"{text}: not in the local cache, and offline mode is set", remedy) from error
+        except (FileNotFoundError, ValueError) as error:
+            remedy = "name the files by hand, as in hf://org/name/data/*.jsonl; offline, the cache may be incomplete"
+            raise UserError(
+                f"{text}: what its card names cannot be found: {without_secrets(str(error))}", remedy
+            ) from error
+        except RuntimeError as error:
+            if "script" not in str(error):
+                raise
+            remedy = f"scripts are not run; the hub may have a copy in Parquet: hf://{name}@refs/convert/parquet"
+            raise UserError(f"{text}: a data set that is a script", remedy) from error

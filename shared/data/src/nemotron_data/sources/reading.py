@@ -1,0 +1,221 @@
+"""Read the rows of one file, or of a part of it, and say exactly where a bad one is.
+
+    for row in read_range(Range(file, 0, file.size)):
+        row.value["text"], row.file, row.line      # "Once upon", "corpus/a.jsonl", 17
+
+A range of a JSON lines file is a range of bytes, and a line belongs to the range in which it begins: ranges that
+cover the file give every line exactly once. A range of a Parquet file counts row groups. Compressed files and text
+documents are read whole.
+"""
+
+import codecs
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+import orjson
+
+from nemotron_data.rejects import snippet_of
+from nemotron_data.sources.files import InputFile, format_of, open_input
+from nemotron_shared.errors import UserError
+
+BLOCK_BYTES = 1 << 20
+LONGEST_LINE = 256 << 20
+"""A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a file: bytes of JSON lines, row groups of Parquet, or everything."""
+
+    file: InputFile
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One record and its place. `line` counts from 1: from the start of its range in JSON lines, else in its file."""
+
+    value: dict[str, Any]
+    file: str
+    line: int
+    raw: bytes | None = None
+    """The line as it was written, where the row was a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A record that is no JSON object, and why."""
+
+    file: str
+    line: int
+    reason: str
+    detail: str
+    snippet: str
+
+
+@dataclass(slots=True)
+class Place:
+    """How far a range has been read."""
+
+    bytes: int = 0
+    lines: int = 0
+    blank_lines: int = 0
+
+
+def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow]:
+    """The records of a range, in order; blank lines are skipped and counted in `place`.
+
+    Raises:
+        UserError: the file cannot be opened or read to its end.
+    """
+    place = place or Place()
+    try:
+        yield from _reader_of(part.file)(part, place)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{part.file.path}: cannot be read: {reason}", "put it back, or fetch it again") from error
+
+
+def _reader_of(file: InputFile) -> Callable[[Range, Place], Iterator[Row | BadRow]]:
+    form = format_of(file.path)
+    return {"parquet": _parquet_rows, "text": _document}.get(form.content, _json_rows)
+
+
+def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
+    name = part.file.path
+    with open_input(part.file) as file:
+        lines = _whole_lines(file, place) if format_of(name).compression else _lines_of_range(file, part, place)
+        for line in lines:
+            place.lines += 1
+            if place.lines == 1 and part.low == 0 and line is not None:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if line is None:
+                detail = f"more than {LONGEST_LINE >> 20} MiB"
+                yield BadRow(name, place.lines, "line too long", detail, "")
+            elif line.isspace() or not line:
+                place.blank_lines += 1
+            else:
+                yield json_row(name, place.lines, line)
+
+
+def _lines_of_range(file: IO[bytes], part: Range, place: Place) -> Iterator[bytes | None]:
+    """Lines that begin at `low` or after it and before `high`, without their newline; None for one too long."""
+    if part.low:
+        file.seek(part.low - 1)
+        _skip_line(file)
+    at = file.tell()
+    while at < part.high and (block := file.read(min(BLOCK_BYTES, part.high - at))):
+        at += len(block)
+        complete = block.endswith(b"\n")
+        lines = block.split(b"\n")
+        last = lines.pop()
+        place.bytes += len(block)
+        yield from lines
+        if not complete:
+            rest, skipped = _rest_of_line(file, len(last))
+            at += skipped
+            place.bytes += skipped
+            yield None if rest is None else last + rest
+
+
+def _whole_lines(file: IO[bytes], place: Place) -> Iterator[bytes | None]:
+    """Lines of a stream that cannot be sought in. `place.bytes` counts what came out of the decompression."""
+    last = b""
+    while block := file.read(BLOCK_BYTES):
+        place.bytes += len(block)
+        lines = (last + block).split(b"\n")
+        last = lines.pop()
+        yield from lines
+        if len(last) > LONGEST_LINE:
+            last = b""
+            _skip_line(file)
+            yield None
+    if last:
+        yield last
+
+
+def _rest_of_line(file: IO[bytes], before: int) -> tuple[bytes | None, int]:
+    """What is left of a line without its newline, None when it grows too long, and the bytes read."""
+    rest = file.readline(LONGEST_LINE - before + 1) if before <= LONGEST_LINE else b""
+    if before + len(rest) <= LONGEST_LINE or rest.endswith(b"\n"):
+        return rest.removesuffix(b"\n"), len(rest)
+    return None, len(rest) + _skip_line(file)
+
+
+def _skip_line(file: IO[bytes]) -> int:
+    """Read past the next newline, in bounded memory; gives the bytes read."""
+    skipped = 0
+    while piece := file.readline(BLOCK_BYTES):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped
+
+
+def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
+    """Parse one line that is not blank."""
+    try:
+        value = parse_json(line)
+    except (ValueError, RecursionError) as error:
+        reason = "invalid UTF-8" if "UTF-8" in str(error) else "malformed JSON"
+        return BadRow(name, number, reason, str(error), snippet_of(line.strip()))
+    if isinstance(value, dict):
+        return Row(value, name, number, line)
+    detail = f"one object per line is needed, not one {type(value).__name__}"
+    return BadRow(name, number, "not a JSON object", detail, snippet_of(line.strip()))
+
+
+def parse_json(line: bytes) -> Any:
+    """Strict JSON: NaN and lone surrogates are errors, and integers of any size stay exact."""
+    value = orjson.loads(line)
+    return json.loads(line) if _may_have_lost_digits(value) else value
+
+
+def _may_have_lost_digits(value: Any) -> bool:
+    """orjson turns an integer beyond 64 bits into a float."""
+    kind = type(value)
+    if kind is str:
+        return False
+    if kind is float:
+        return abs(value) >= 2**63
+    if kind is dict:
+        return any(map(_may_have_lost_digits, value.values()))
+    return kind is list and any(map(_may_have_lost_digits, value))
+
+
+def _document(part: Range, place: Place) -> Iterator[Row | BadRow]:
+    name = part.file.path
+    with open_input(part.file) as file:
+        content = file.read()
+    place.bytes, place.lines = len(content), 1
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        yield BadRow(name, 1, "invalid UTF-8", str(error), snippet_of(content))
+        return
+    if text.strip():
+        yield Row({"text": text}, name, 1)
+    else:
+        yield BadRow(name, 1, "empty document", "nothing but white space", "")
+
+
+def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_input(part.file) as file, pq.ParquetFile(file) as table:
+            groups = range(part.low, min(part.high, table.num_row_groups))
+            place.lines = sum(table.metadata.row_group(group).num_rows for group in range(part.low))
+            for group in groups:
+                for batch in table.iter_batches(batch_size=256, row_groups=[group], use_threads=False):
+                    for value in batch.to_pylist():
+                        place.lines += 1
+                        yield Row(value, part.file.path, place.lines)
+                place.bytes += table.metadata.row_group(group).total_byte_size
+    except pa.ArrowException as error:
+        raise UserError(f"{part.file.path}: not a readable Parquet file: {error}", "fetch or write it again") from error

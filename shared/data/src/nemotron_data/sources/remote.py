@@ -1,0 +1,153 @@
+"""Files that are not on a local disk: `s3://`, `gs://`, `memory://` and `hf://datasets/...`, all through fsspec.
+
+    for entry in walk("s3://bucket/corpus"):
+        entry.path, entry.size, entry.version      # "s3://bucket/corpus/a.jsonl", 1_048_576, "9f86d081884c7d65"
+
+Credentials come from the environment, as each service documents, never from a path; and no message shows one.
+"""
+
+import os
+import re
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import has_magic
+from typing import Any
+
+from nemotron_shared.errors import UserError, did_you_mean
+
+SCHEMES = ("s3", "gs", "memory", "hf")
+EXTRAS = {"s3": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "hf": ("hub", "huggingface_hub")}
+LOGIN = {
+    "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE",
+    "gs": "check GOOGLE_APPLICATION_CREDENTIALS, or run 'gcloud auth application-default login'",
+    "hf": "set HF_TOKEN to a token that may read it",
+}
+SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+# What a service calls the thing that changes with the content, the surest first.
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "blob_id", "LastModified", "updated", "mtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One remote file: its URL, its size in bytes, and a text that changes when its content does."""
+
+    path: str
+    size: int
+    version: str
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is a URL; raises `UserError` for a scheme that cannot be read."""
+    scheme, separator, _ = path.partition("://")
+    if not separator or "/" in scheme:
+        return False
+    if scheme not in SCHEMES:
+        remedy = "download it first and name the local folder; readable are " + ", ".join(f"{s}://" for s in SCHEMES)
+        raise UserError(f"{without_secrets(path)}: '{scheme}://' paths are not supported", remedy)
+    return True
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The fsspec file system of a URL and the path inside it; raises `UserError` where its package is missing."""
+    import fsspec
+
+    scheme, _, rest = url.partition("://")
+    if scheme != "hf" and "@" in rest.split("/")[0]:
+        raise UserError(f"{without_secrets(url)}: credentials in a path", LOGIN.get(scheme, "take them out"))
+    try:
+        return fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        extra, package = EXTRAS.get(scheme, ("s3", "s3fs"))
+        raise UserError(
+            f"{without_secrets(url)}: {scheme}:// paths need the package {package}",
+            f"pip install 'nemotron-data[{extra}]'",
+        ) from error
+
+
+def walk(url: str) -> list[Entry]:
+    """The files of a URL that names a file, a folder (recursive, hidden ones left out) or a glob, sorted by path.
+
+    Raises:
+        UserError: nothing is there, or the service refuses or cannot be reached.
+    """
+    with reported(url):
+        system, path = file_system(url)
+        if system.isfile(path):
+            return [_entry(url, system.info(path))]
+        if has_magic(path):
+            found = system.glob(path, detail=True)
+        else:
+            found = system.find(path, detail=True) if system.isdir(path) else {}
+        files = [found[name] for name in sorted(found) if _is_visible_file(name, found[name], path)]
+        if not files:
+            folder = not has_magic(path) and system.isdir(path)
+            what = "an empty folder" if folder else "no such file"
+            raise UserError(f"{without_secrets(url)}: {what}", _neighbour(system, path) or "check the path")
+    return [_entry(url, info) for info in files]
+
+
+def entry_of(url: str) -> Entry:
+    """One file as it is now, past every listing that fsspec remembers."""
+    with reported(url):
+        system, path = file_system(url)
+        system.invalidate_cache()
+        return _entry(url, system.info(path))
+
+
+@contextmanager
+def reported(url: str) -> Generator[None]:
+    """Turn what a service or its library raises into a `UserError` that names the URL and shows no credential."""
+    scheme, name = url.partition("://")[0], without_secrets(url)
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{name}: no such file", "check the path; a private one also looks like this") from error
+    except PermissionError as error:
+        raise UserError(f"{name}: access is refused", LOGIN.get(scheme, "check who may read it")) from error
+    # every service raises its own family of errors, and none of these packages need be installed
+    except Exception as error:
+        detail = f"{type(error).__name__}: {without_secrets(str(error))}"
+        remedy = "; ".join(["check the connection", *filter(None, [LOGIN.get(scheme)])])
+        raise UserError(f"{name}: cannot be read: {detail}", remedy) from error
+
+
+def without_secrets(text: str) -> str:
+    """The text without what opens doors: credentials and queries of URLs, hub tokens, the values of known variables."""
+    for secret in filter(None, map(os.environ.get, SECRETS)):
+        text = text.replace(secret, "***")
+    text = re.sub(r"\bhf_\w{8,}", "***", text)
+    text = re.sub(r"(\b(?!hf:)\w+://)[^/@\s]+@", r"\1***@", text)
+    # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
+    return re.sub(r"(\bhttps?://[^\s?]+)\?\S*[^\s).,;'\"]", r"\1?***", text)
+
+
+def _entry(url: str, info: dict[str, Any]) -> Entry:
+    name = f"{url.partition('://')[0]}://{info['name'].lstrip('/')}"
+    return Entry(name, int(info["size"]), next(_versions(info), ""))
+
+
+def _versions(info: dict[str, Any]) -> Iterator[str]:
+    if info.get("lfs"):
+        yield str(info["lfs"]["sha256"])
+    yield from (str(info[key]).strip('"') for key in VERSION_KEYS if info.get(key))
+    yield str(info.get("created", ""))
+
+
+def _is_visible_file(name: str, info: dict[str, Any], asked: str) -> bool:
+    """Hidden is what has a dot where the asked path has none; a name that ends in "/" marks a folder in a store."""
+    if info["type"] != "file" or name.endswith("/"):
+        return False
+    fixed = re.split(r"[*?\[]", asked)[0].rpartition("/")[0] if has_magic(asked) else asked
+    return "/." in asked[len(fixed) :] or "/." not in name[len(fixed) :]
+
+
+def _neighbour(system: Any, path: str) -> str | None:
+    parent, _, name = path.rstrip("/").rpartition("/")
+    try:
+        beside = [entry.rstrip("/").rpartition("/")[2] for entry in system.ls(parent, detail=False)]
+    except FileNotFoundError:
+        return None
+    return did_you_mean(name, beside)

@@ -1,0 +1,18 @@
+"""The small made-up world that the tiny pipeline learns: people, and sums.
+
+    pretrain_documents  {"text": "Mira lives in Oster. ...", "key": ...}
+    chats               {"messages": [{"role": "user", "content": "What is 7+5-3?"}, ...], "key": "5+7-3"}
+    problems            {"question": "What is 7+5-3?", "expected_answer": "9", "key": "5+7-3"}
+    eval_problems       the same, held out
+    eval_choices        {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": [...], "answer": 2}
+    eval_texts          {"text": ...}, held out
+
+The same seed gives the same rows on every platform. A key is of the training side or of the evaluation side by
+its hash alone, so whatever the seeds and counts, no evaluation question occurs in a training row.
+"""
+
+from nemotron_data.synthetic.chats import chats
+from nemotron_data.synthetic.problems import eval_choices, eval_problems, problems
+from nemotron_data.synthetic.prose import eval_texts, pretrain_documents
+
+__all__ = ["chats", "eval_choices", "eval_problems", "eval_texts", "pretrain_documents", "problems"]

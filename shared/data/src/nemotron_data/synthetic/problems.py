@@ -1,0 +1,76 @@
+"""Questions whose answer can be checked: for RL, and held out for evaluation.
+
+    {"question": "What is 7+5-3+8?", "expected_answer": "17", "key": "5+7+8-3"}
+    {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
+     "answer": 0, "key": "town of Mira"}
+
+A stem is the sentence that states the fact, up to its value: what a base model can complete.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from random import Random
+from typing import Any
+
+from nemotron_data.synthetic.arithmetic import random_problem
+from nemotron_data.synthetic.chats import sum_question
+from nemotron_data.synthetic.people import VALUES, Fact, facts
+from nemotron_shared.errors import UserError
+
+NUM_CHOICES = 4
+# So many draws without one new question mean that there are hardly any left.
+MOST_REPEATS = 10_000
+
+
+def problems(seed: int, count: int) -> Iterator[dict[str, str]]:
+    """`count` different sums to practise on."""
+    return _sums(Random(f"problems/{seed}"), count, held_out=False)
+
+
+def eval_problems(seed: int, count: int) -> Iterator[dict[str, str]]:
+    """`count` different sums that occur in no training row of any seed."""
+    return _sums(Random(f"eval problems/{seed}"), count, held_out=True)
+
+
+def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """`count` questions about facts that pretraining states and no training row asks for, with four choices.
+
+    Raises:
+        UserError: the world has fewer such facts.
+    """
+    rng = Random(f"eval choices/{seed}")
+    known = facts(seed, held_out=True)
+    if count > len(known):
+        raise UserError(f"{count} multiple-choice questions wanted, the world has {len(known)}", "ask for fewer")
+    return (_choice(rng, fact) for fact in rng.sample(known, count))
+
+
+def _sums(rng: Random, count: int, held_out: bool) -> Iterator[dict[str, str]]:
+    return islice(_different_sums(rng, held_out), count)
+
+
+def _different_sums(rng: Random, held_out: bool) -> Iterator[dict[str, str]]:
+    seen: set[str] = set()
+    repeats = 0
+    while repeats < MOST_REPEATS:
+        drawn = random_problem(rng, held_out)
+        if drawn.key in seen:
+            repeats += 1
+            continue
+        repeats = 0
+        seen.add(drawn.key)
+        yield {"question": sum_question(rng, drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
+    raise UserError(f"the world has hardly more than {len(seen)} different problems", "ask for fewer")
+
+
+def _choice(rng: Random, fact: Fact) -> dict[str, Any]:
+    wrong = [value for value in VALUES[fact.kind] if value != fact.value]
+    choices = [fact.value, *rng.sample(wrong, NUM_CHOICES - 1)]
+    rng.shuffle(choices)
+    return {
+        "question": fact.question,
+        "stem": fact.stem,
+        "choices": choices,
+        "answer": choices.index(fact.value),
+        "key": fact.key,
+    }

@@ -1,0 +1,95 @@
+"""A tokenizer as data preparation needs it: a Hugging Face folder, read without transformers."""
+
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.atomic import read_json
+from nemotron_shared.errors import UserError
+
+TINY = "tiny"
+ROLES = ("bos_token", "eos_token", "pad_token")
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True)
+class TokenizerFolder:
+    """`tokenizer.json` and what stands beside it."""
+
+    path: Path
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, ready to encode."""
+        self.require()
+        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
+
+    def require(self) -> None:
+        """Raise `UserError` where there is no tokenizer."""
+        if not (self.path / "tokenizer.json").is_file():
+            raise UserError(f"{self.path}: holds no tokenizer.json", "give a Hugging Face tokenizer folder, or 'tiny'")
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """`tokenizer_config.json`; nothing where there is none."""
+        file = self.path / "tokenizer_config.json"
+        return read_json(file) if file.is_file() else {}
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids in use, special tokens included."""
+        return self.tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def special_ids(self) -> dict[str, int]:
+        """Ids of those of `bos_token`, `eos_token` and `pad_token` that the tokenizer names."""
+        texts = {role: self.special_text(role) for role in ROLES}
+        found = {role: self.tokenizer.token_to_id(text) for role, text in texts.items() if text}
+        return {role: number for role, number in found.items() if number is not None}
+
+    def special_text(self, role: str) -> str | None:
+        """Text of a special token, None where there is none."""
+        token = self.settings.get(role)
+        return token["content"] if isinstance(token, dict) else token
+
+    def chat_template(self) -> str:
+        """The chat template's Jinja source.
+
+        Raises:
+            UserError: the tokenizer has none.
+        """
+        file = self.path / "chat_template.jinja"
+        template = file.read_text(encoding="utf-8") if file.is_file() else self.settings.get("chat_template")
+        if not isinstance(template, str):
+            raise UserError(f"{self.path}: the tokenizer has no chat template", "set data_prep.chat_template to a file")
+        return template
+
+
+def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
+    """Put the tokenizer called `tiny`, or a copy of the user's own, into a folder beside the data.
+
+    Raises:
+        UserError: `model` is None, or a folder without a tokenizer.
+    """
+    if model is None:
+        raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
+    if model == TINY:
+        save_tokenizer(into)
+        return TokenizerFolder(into)
+    TokenizerFolder(Path(model)).require()
+    copy_tokenizer(Path(model), into)
+    return TokenizerFolder(into)
+
+
+def copy_tokenizer(source: Path, into: Path) -> None:
+    """Copy the files of a tokenizer, byte by byte, so that its digest stays the same through all stages."""
+    into.mkdir(parents=True, exist_ok=True)
+    if into.resolve() == source.resolve():
+        return
+    for name in FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, into / name)

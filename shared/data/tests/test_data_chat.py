@@ -1,0 +1,290 @@
+import random
+from datetime import datetime
+
+import pytest
+from chat_support import CALL
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+from nemotron_data.chat import ChatTemplate, find_template, tokenize_with_mask, validate_messages
+from nemotron_shared.errors import UserError
+
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+
+MARKED = """
+{%- if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool | tojson }}{% endfor %}{{ '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- generation %}
+            {%- if message.reasoning_content %}
+                {{- '<think>' + message.thinking + message.reasoning_content }}
+            {%- endif %}
+            {{- message.content | default('(nothing)') }}
+            {%- for call in message.tool_calls or [] %}
+                {{- '<tool_call>' + call.function.name + (call.function.arguments | tojson(indent=1)) }}
+            {%- endfor %}
+            {{- '<|im_end|>' }}
+        {%- endgeneration %}
+        {{- '\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{% endif %}
+"""
+PLAIN = MARKED.replace("{%- generation %}", "").replace("{%- endgeneration %}", "")
+WORDS = ["hello", "2+2", " is ", "\n", "  ", "\u00e9", "e\u0301", "日本", "😀", "🇩🇪", "<b>&", '"', "\t", "\u2028"]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["".join(conversation_text(seed)) for seed in range(50)], trainer)
+    return made
+
+
+def conversation_text(seed: int) -> list[str]:
+    choose = random.Random(seed)
+    return [choose.choice(WORDS) for _ in range(choose.randrange(12))]
+
+
+def conversation(seed: int) -> list[dict]:
+    """Turns of random text, some with reasoning and tool calls, as validate_messages accepts them."""
+    choose = random.Random(seed)
+    messages: list[dict] = [{"role": "system", "content": "Be brief."}] if choose.random() < 0.3 else []
+    for turn in range(choose.randrange(1, 4)):
+        text = "".join(conversation_text(choose.randrange(10**6)))
+        messages.append({"role": "user", "content": text})
+        if choose.random() < 0.3:
+            messages.append({"role": "assistant", "content": None, "tool_calls": [CALL]})
+            messages.append({"role": "tool", "content": text, "tool_call_id": "c1"})
+        answer = {"role": "assistant", "content": f"{text[::-1]} {turn}"}
+        if choose.random() < 0.5:
+            answer[choose.choice(["reasoning_content", "reasoning"])] = "".join(conversation_text(seed + 1))
+        messages.append(answer)
+    return messages
+
+
+@pytest.mark.parametrize("source", [MARKED, find_template("nano3")], ids=["marked", "nano3"])
+def test_text_and_mask_are_those_of_transformers(tokenizer, source):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
+    ours = ChatTemplate(source, eos_token="<|im_end|>")
+    masked = 0
+    for seed in range(300):
+        messages, tools = conversation(seed), TOOLS if seed % 3 == 0 else None
+        assert validate_messages(messages) is None
+        text, spans = ours.render_with_spans(messages, tools)
+        options = {"chat_template": source, "tools": tools}
+        seen = [_with_reasoning_content(message) for message in messages] if source != MARKED else messages
+        assert text == theirs.apply_chat_template(seen, tokenize=False, **options)
+        options |= {"return_dict": True, "return_assistant_tokens_mask": True}
+        expected = theirs.apply_chat_template(seen, **options)
+        ids, mask = tokenize_with_mask(tokenizer, text, spans)
+        assert ids == expected["input_ids"]
+        assert mask == expected["assistant_masks"]
+        masked += sum(mask)
+    assert masked > 3000
+
+
+def _with_reasoning_content(message: dict) -> dict:
+    """Under the one name that the template knows."""
+    return {"reasoning_content" if key == "reasoning" else key: value for key, value in message.items()}
+
+
+def test_the_counted_text_is_what_the_assistant_wrote(tokenizer):
+    messages = [{"role": "user", "content": "Hi 😀"}, {"role": "assistant", "content": "日本 😀"}]
+    text, spans = ChatTemplate(MARKED).render_with_spans(messages)
+    assert [text[start:end] for start, end in spans] == ["日本 😀<|im_end|>"]
+    ids, mask = tokenize_with_mask(tokenizer, text, spans)
+    counted = [token for token, one in zip(ids, mask, strict=True) if one]
+    assert counted == tokenizer.encode("日本 😀<|im_end|>").ids
+
+
+def test_a_span_reaches_to_the_first_token_of_its_last_character_as_in_transformers(tokenizer):
+    text = "user: Hi 😀 bot: 日本 🇩🇪"
+    start = text.index("日")
+    ids, mask = tokenize_with_mask(tokenizer, text, [(start, len(text))])
+    first = mask.index(1)
+    assert mask == [0] * first + [1] * sum(mask) + [0] * (len(ids) - first - sum(mask)), "one run"
+    offsets = tokenizer.encode(text).offsets
+    assert offsets[first][0] <= start < offsets[first][1], "from the token with the first character"
+    assert offsets[first + sum(mask) - 1][1] == len(text), "to a token with the last one"
+
+
+def test_offsets_without_leading_spaces_give_the_same_mask(tokenizer):
+    trimmed = Tokenizer.from_str(tokenizer.to_str())
+    trimmed.post_processor = processors.ByteLevel(trim_offsets=True)
+    template = ChatTemplate(MARKED)
+    differing = 0
+    for seed in range(200):
+        text, spans = template.render_with_spans(conversation(seed))
+        assert tokenize_with_mask(trimmed, text, spans) == tokenize_with_mask(tokenizer, text, spans)
+        differing += trimmed.encode(text).offsets != tokenizer.encode(text).offsets
+    assert differing > 100
+    assert trimmed.post_processor is not None, "the caller's tokenizer was changed"
+
+
+def test_without_marks_the_spans_come_from_prefixes():
+    marked, plain = ChatTemplate(MARKED), ChatTemplate(PLAIN)
+    assert (marked.has_generation_marks, plain.has_generation_marks) == (True, False)
+    for seed in range(100):
+        messages = conversation(seed)
+        assert plain.render_with_spans(messages, TOOLS) == marked.render_with_spans(messages, TOOLS)
+
+
+QUESTION = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": " 4 "}]
+
+
+def test_a_template_without_turn_marks_works_too():
+    source = "{% for m in messages %}{{ ('Q: ' if m.role == 'user' else ' A:') + m.content }}{% endfor %}"
+    text, spans = ChatTemplate(source).render_with_spans(QUESTION)
+    assert (text, [text[start:end] for start, end in spans]) == ("Q: 2+2? A: 4 ", [" A: 4"])
+
+
+FORGETFUL = """{% for m in messages %}{% if m.role == 'assistant' and not loop.last %}forgotten
+{% else %}{{ m.content }}{% endif %}{% endfor %}"""
+UNDERIVABLE = {
+    "earlier turns are rewritten": (FORGETFUL, QUESTION + QUESTION),
+    "the prompt is no prefix": ("{{ messages[-1].content }}{% if add_generation_prompt %}!{% endif %}", QUESTION),
+    "everything is generated": ("{% generation %}{{ messages[1].content }}{% endgeneration %}", QUESTION),
+    "nothing is generated": ("{{ messages[0].content }}{% generation %}{% endgeneration %}", QUESTION),
+    "the assistant is not shown": ("{{ messages[0].content }}", QUESTION),
+    "no assistant turn": (PLAIN, QUESTION[:1]),
+    "blocks in blocks": ("x{% generation %}a{% generation %}b{% endgeneration %}{% endgeneration %}", QUESTION),
+    "marks change the text": ("{% set t %}{% generation %}a{% endgeneration %}{% endset %}{{ t | length }}", QUESTION),
+}
+
+
+@pytest.mark.parametrize(("source", "messages"), UNDERIVABLE.values(), ids=UNDERIVABLE)
+def test_a_mask_that_cannot_be_known_is_an_error(source, messages):
+    with pytest.raises(UserError) as caught:
+        ChatTemplate(source).render_with_spans(messages)
+    assert "{% generation %}" in str(caught.value.remedy)
+
+
+SAY = "{% generation %}{{ m.content }}{% endgeneration %}"
+STRAIGHT = {
+    "loop": "{% for m in messages %}<{{ m.role }}>" + SAY + "{% endfor %}",
+    "condition": "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}"
+    + SAY
+    + "{% endif %}{% endfor %}",
+    "with": "{% for m in messages %}[{% with n = m %}" + SAY + "{% endwith %}]{% endfor %}",
+    "inner loop": "{% for m in messages %}{% for i in [1, 2] %}{{ i }}" + SAY + "{% endfor %}{% endfor %}",
+    "macro inside": "{% macro up(x) %}{{ x | upper }}{% endmacro %}{% for m in messages %}-"
+    + SAY.replace("m.content", "up(m.content)")
+    + "{% endfor %}",
+    "set inside": "{% for m in messages %}-" + SAY.replace("{{", "{% set x %}a{% endset %}{{ x +") + "{% endfor %}",
+    "two in a row": "-{% for m in messages %}" + SAY + SAY + "{% endfor %}",
+    "empty": "-{% for m in messages %}{% generation %}{% endgeneration %}" + SAY + "{% endfor %}",
+}
+CAPTURED = {
+    "set": "{% for m in messages %}-{% set x %}" + SAY + "{% endset %}{{ x }}{% endfor %}",
+    "filter": "{% for m in messages %}-{% filter replace('-', '+') %}" + SAY + "{% endfilter %}{% endfor %}",
+    "macro": "{% macro say(m) %}" + SAY + "{% endmacro %}{% for m in messages %}-{{ say(m) }}{% endfor %}",
+    "call": "{% macro wrap() %}({{ caller() }}){% endmacro %}{% for m in messages %}{% call wrap() %}" + SAY
+    + "{% endcall %}{% endfor %}",
+    "recursive loop": "{% for m in messages recursive %}-" + SAY
+    + "{% if loop.depth == 1 %}{{ loop([m]) }}{% endif %}{% endfor %}",
+    "one of two": "{% for m in messages %}-{% set x %}" + SAY + "{% endset %}{{ x }}" + SAY + "{% endfor %}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "renderings"),
+    [*((source, 1) for source in STRAIGHT.values()), *((source, 2) for source in CAPTURED.values())],
+    ids=[*STRAIGHT, *CAPTURED],
+)
+def test_one_rendering_locates_what_goes_straight_into_the_text(monkeypatch, source, renderings):
+    messages = [{"role": "user", "content": " 2+2? "}, {"role": "assistant", "content": "日本 4 "}]
+    template = ChatTemplate(source)
+    plain = template.render(messages)
+    by_marks = template._marked_spans(plain, messages, None, {})
+    calls = []
+    render = ChatTemplate._pieces
+    monkeypatch.setattr(ChatTemplate, "_pieces", lambda *given: calls.append(1) or render(*given))
+    assert template.render_with_spans(messages) == (plain, by_marks)
+    assert len(calls) == renderings
+
+
+def test_text_that_looks_like_our_marks_is_just_text():
+    text = "\ufdd0generation\ufdd1x\ufdd1generation\ufdd0"
+    messages = [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    rendered, spans = ChatTemplate(STRAIGHT["condition"]).render_with_spans(messages)
+    assert rendered == text + text
+    assert spans == [(len(text), 2 * len(text))]
+
+
+LOOK_UPS = ["{}.items() | list", "{}['items'] is defined", "{}.keys is defined", "{}.nope is defined", "{}.role",
+    "{}['nope'] is defined", "{}.update is defined", "{}.copy() == {}", "{}.__class__ is defined", "{}.items.nope",
+    "{}.role.upper()", "'%s'.format is defined", "'{0.__class__}'.format({})", "{}.role.nope is defined"]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", LOOK_UPS)
+def test_fast_look_ups_of_keys_answer_as_jinja_does(expression):
+    for value in ({"role": "user", "items": [1]}, {"keys": 0, "__class__": 2}):
+        source = "{{ " + expression.replace("{}", "m") + " }}"
+        ours = ChatTemplate("{% set m = messages[0] %}" + source)
+        theirs = ImmutableSandboxedEnvironment().from_string("{% set m = messages[0] %}" + source)
+        assert _outcome(ours.render, [value]) == _outcome(theirs.render, messages=[value])
+
+
+def _outcome(render, *given, **named) -> str:
+    try:
+        return render(*given, **named)
+    except (UserError, TemplateError):
+        return "refused"
+
+
+def test_marks_inside_macros_are_located():
+    source = """{% macro say(m) %}[{% generation %}{{ m.content | trim }}{% endgeneration %}]{% endmacro %}
+{%- for m in messages %}{{ say(m) if m.role == 'assistant' else m.content }}{% endfor %}"""
+    text, spans = ChatTemplate(source).render_with_spans(QUESTION)
+    assert (text, spans) == ("2+2?[4]", [(5, 6)])
+
+
+def test_a_mask_of_ones_only_is_an_error(tokenizer):
+    with pytest.raises(UserError, match="counts every token"):
+        tokenize_with_mask(tokenizer, "hello", [(0, 5)])
+    assert tokenize_with_mask(tokenizer, "", []) == ([], [])
+
+
+def test_templates_get_special_tokens_options_loop_controls_and_a_fixed_clock():
+    source = "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.content }}"
+    source += "{% endfor %}{{ '' if think is defined and think else '-' }}{{ strftime_now('%Y') }}{{ pad_token }}"
+    template = ChatTemplate(source, bos_token="<s>", eos_token=None)
+    clock = datetime(2031, 5, 1).strftime
+    assert template.render(QUESTION, strftime_now=clock) == "<s>2+2?-2031"
+    assert template.render(QUESTION, think=True, strftime_now=clock) == "<s>2+2?2031"
+    assert int(template.render(QUESTION)[-4:]) >= 2025
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{% for %}", "chat template, line 1"),
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages.append(1) }}", "refuses"),
+        ("{{ ''.__class__.__mro__ }}", "refuses"),
+        ("{{ messages[0].missing.field }}", "refuses"),
+        ("{{ messages[0].content | tojson(indent='a', sort_keys=1, nonsense=2) }}", "refuses"),
+    ],
+)
+def test_a_template_that_fails_is_a_user_error(source, message):
+    with pytest.raises(UserError, match=message):
+        ChatTemplate(source).render(QUESTION)
+
+
+@pytest.mark.parametrize("tools", ['[{"type": "function"}]', {"type": "function"}, ["add"]])
+def test_tools_that_a_template_would_misread_are_refused(tools):
+    with pytest.raises(UserError, match="tools is not a list"):
+        ChatTemplate(MARKED).render(QUESTION, tools)

@@ -1,0 +1,363 @@
+import gzip
+import hashlib
+import io
+import os
+import struct
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from nemotron_data.sources import files as module
+from nemotron_data.sources import remote
+from nemotron_data.sources.files import InputFile, check_unchanged, expand, format_of, identity, local_file, open_input
+from nemotron_data.sources.remote import without_secrets
+from nemotron_shared.errors import UserError
+
+LINES = b'{"text": "one"}\n{"text": "two"}\n'
+
+
+def write(path: Path, content: str | bytes = LINES) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.fixture
+def memory():
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+
+
+def paths(*asked: object) -> list[str]:
+    return [file.path for file in expand([str(path) for path in asked])]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "compression"),
+    [
+        ("a.jsonl", "rows", ""),
+        ("a.JSON", "rows", ""),
+        ("a.ndjson.zst", "rows", "zst"),
+        ("s3://b/a.jsonl.gz", "rows", "gz"),
+        ("a.parquet", "parquet", ""),
+        ("a.txt", "text", ""),
+        ("a.md.gz", "text", "gz"),
+    ],
+)
+def test_the_name_tells_the_format(name, content, compression):
+    form = format_of(name)
+    assert (form.content, form.compression) == (content, compression)
+    assert name.lower().endswith(form.ending)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.gz", "a.parquet.gz", "jsonl", "a.jsonl.bz2"])
+def test_an_unknown_extension_is_refused_with_what_is_readable(name):
+    with pytest.raises(UserError, match="unknown extension") as caught:
+        format_of(name)
+    assert ".parquet" in str(caught.value.remedy)
+
+
+def test_folders_are_sorted_and_hidden_files_left_out(tmp_path):
+    for name in ("b/2.jsonl", "a/1.jsonl", "c.jsonl.zst", ".cache/x.jsonl", "a/.tmp-c.jsonl"):
+        write(tmp_path / name)
+    found = expand([tmp_path])
+    assert [file.path for file in found] == [str(tmp_path / name) for name in ("a/1.jsonl", "b/2.jsonl", "c.jsonl.zst")]
+    assert [file.size for file in found] == [len(LINES)] * 3
+    assert paths(tmp_path / "**" / "*.jsonl") == [str(tmp_path / "a/1.jsonl"), str(tmp_path / "b/2.jsonl")]
+    assert paths(tmp_path / "b", tmp_path / "a") == [str(tmp_path / "b/2.jsonl"), str(tmp_path / "a/1.jsonl")]
+
+
+def test_a_name_with_glob_characters_is_first_of_all_a_name(tmp_path):
+    assert paths(write(tmp_path / "a[1].jsonl")) == [str(tmp_path / "a[1].jsonl")]
+
+
+def test_linked_folders_are_followed_and_what_leads_nowhere_is_an_error(tmp_path):
+    write(tmp_path / "far" / "1.jsonl")
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near" / "link").symlink_to(tmp_path / "far")
+    assert paths(tmp_path / "near") == [str(tmp_path / "near" / "link" / "1.jsonl")]
+    (tmp_path / "near" / "dead.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    with pytest.raises(UserError, match="leads nowhere"):
+        expand([tmp_path / "near"])
+    (tmp_path / "near" / "dead.jsonl").unlink()
+    (tmp_path / "far" / "back").symlink_to(tmp_path / "near")
+    with pytest.raises(UserError, match="link to a folder that it lies in"):
+        expand([tmp_path / "near"])
+
+
+@pytest.mark.parametrize(
+    ("names", "asked", "message"),
+    [
+        (["train.jsonl"], "trian.jsonl", "did you mean 'train.jsonl'"),
+        (["data/train.jsonl"], "date/train.jsonl", "did you mean 'data'"),
+        (["train.jsonl"], "nothing/*.jsonl", "holds no 'nothing'"),
+        (["train.csv"], "train.csv", "unknown extension"),
+        (["folder/.hidden.jsonl"], "folder", "an empty folder"),
+        (["folder/README.md", "folder/a.jsonl.gz"], "folder", "both rows and text documents"),
+        ([], "http://example.test/a.jsonl", "download it first"),
+        ([], "ftp://example.test/a.jsonl", "'ftp://' paths are not supported"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_with_a_remedy(tmp_path, monkeypatch, names, asked, message):
+    monkeypatch.chdir(tmp_path)
+    for name in names:
+        write(Path(name))
+    with pytest.raises(UserError) as caught:
+        expand([asked])
+    assert message in str(caught.value)
+    assert caught.value.remedy
+
+
+def test_a_file_named_twice_is_refused(tmp_path, memory):
+    path = write(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").symlink_to(path)
+    for twice in ([path, tmp_path / "*.jsonl"], [path, tmp_path / "b.jsonl"]):
+        with pytest.raises(UserError, match="named twice"):
+            expand(twice)
+    memory.pipe("/d/a.jsonl", LINES)
+    with pytest.raises(UserError, match="named twice"):
+        expand(["memory://d/a.jsonl", "memory://d"])
+
+
+@pytest.mark.parametrize("key", ["subset", "split"])
+def test_subset_and_split_only_belong_to_the_hub(tmp_path, key):
+    with pytest.raises(UserError, match=f"'{key}' only belongs to an hf:// path"):
+        expand([write(tmp_path / "a.jsonl")], **{key: "train"})
+
+
+def compressed(kind: str, content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0) if kind == "gz" else zstandard.ZstdCompressor().compress(content)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_every_member_of_a_compressed_file_is_read(tmp_path, kind):
+    content = os.urandom(200_000) + LINES * 20_000
+    streams = [compressed(kind, content[:70_001]), compressed(kind, b""), compressed(kind, content[70_001:])]
+    path = write(tmp_path / f"a.jsonl.{kind}", b"".join(streams))
+    with open_input(path) as file:
+        assert file.read() == content
+    with open_input(path) as file:
+        assert b"".join(file) == content
+    with open_input(write(tmp_path / f"empty.jsonl.{kind}", b"")) as file:
+        assert file.read() == b""
+
+
+def test_padding_between_members_is_passed_over(tmp_path):
+    skippable = struct.pack("<II", 0x184D2A50, 3) + b"abc"
+    padded = {"gz": gzip.compress(LINES) + b"\0" * 100_000, "zst": skippable + compressed("zst", LINES) + skippable}
+    for kind, content in padded.items():
+        with open_input(write(tmp_path / f"a.jsonl.{kind}", content)) as file:
+            assert file.read() == LINES
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize("missing", [1, 4, 20, 5_000])
+def test_a_stream_that_is_cut_short_is_an_error(tmp_path, kind, missing):
+    whole = compressed(kind, LINES) + compressed(kind, os.urandom(9_000))
+    path = write(tmp_path / f"a.jsonl.{kind}", whole[:-missing])
+    with open_input(path) as file, pytest.raises(UserError, match=rf"a\.jsonl\.{kind}: cut short"):
+        file.read()
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+@pytest.mark.parametrize("spoil", [lambda whole: b"not compressed" + whole, lambda whole: whole + b"rubbish"])
+def test_a_damaged_stream_is_an_error(tmp_path, kind, spoil):
+    path = write(tmp_path / f"a.jsonl.{kind}", spoil(compressed(kind, LINES)))
+    with open_input(path) as file, pytest.raises(UserError, match="cannot be decompressed"):
+        file.read()
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_bomb_is_decompressed_piece_by_piece(tmp_path, kind):
+    path = write(tmp_path / f"a.jsonl.{kind}", compressed(kind, b"\n" * (256 << 20)))
+    with open_input(path) as file:
+        assert file.read(10) == b"\n" * 10
+        assert len(file.raw._ready) <= 128 << 20
+
+
+def test_plain_files_and_parquet_can_be_sought_in(tmp_path, memory):
+    table = pa.table({"text": [f"row {i}" for i in range(1000)]})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=100)
+    memory.pipe({"/d/t.parquet": sink.getvalue(), "/d/a.jsonl": LINES})
+    write(tmp_path / "t.parquet", sink.getvalue())
+    for place in ("memory://d/t.parquet", str(tmp_path / "t.parquet")):
+        with open_input(place) as file, pq.ParquetFile(file) as opened:
+            assert opened.read_row_group(7).to_pylist()[0] == {"text": "row 700"}
+    for place in ("memory://d/a.jsonl", str(write(tmp_path / "a.jsonl"))):
+        with open_input(expand([place])[0]) as file:
+            assert file.seek(16) == 16
+            assert file.readline() == b'{"text": "two"}\n'
+            assert file.read(5) == b""
+
+
+def test_remote_files_folders_and_globs(memory):
+    for name in ("b/2.jsonl", "a/1.jsonl", "c.jsonl.zst", ".cache/x.jsonl", "a/.part.jsonl"):
+        memory.pipe(f"/data/{name}", compressed("zst", LINES) if name.endswith("zst") else LINES)
+    expected = ["memory://data/a/1.jsonl", "memory://data/b/2.jsonl", "memory://data/c.jsonl.zst"]
+    assert paths("memory://data") == paths("memory://data/") == expected
+    assert paths("memory://data/**/*.jsonl.zst", "memory://data/a/*") == [expected[2], expected[0]]
+    files = expand(["memory://data"])
+    assert [file.size for file in files[:2]] == [len(LINES)] * 2
+    assert all(file.version for file in files)
+    with open_input(files[2]) as file:
+        assert file.read() == LINES
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ("memory://data/trian.jsonl", "did you mean 'train.jsonl'"),
+        ("memory://nowhere/train.jsonl", "no such file"),
+        ("memory://data/*.csv", "no such file"),
+        ("memory://mixed", "both rows and text documents"),
+        ("memory://key:word@data/a.jsonl", "credentials in a path"),
+    ],
+)
+def test_a_remote_path_that_cannot_be_read_is_an_error_with_a_remedy(memory, asked, message):
+    memory.pipe({"/data/train.jsonl": LINES, "/mixed/a.jsonl": LINES, "/mixed/b.md": LINES})
+    with pytest.raises(UserError) as caught:
+        expand([asked])
+    assert message in str(caught.value)
+    assert caught.value.remedy
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("scheme", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
+def test_a_missing_package_is_named(monkeypatch, scheme, package, extra):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
+    with pytest.raises(UserError, match=package) as caught:
+        expand([f"{scheme}://bucket/a.jsonl"])
+    assert f"pip install 'nemotron-data[{extra}]'" in str(caught.value)
+
+
+class Refusing:
+    """A store that has one file and fails in the way that a test asks for."""
+
+    def __init__(self, error: Exception, *, on_open: bool = False) -> None:
+        self.error, self.on_open = error, on_open
+
+    def isfile(self, path: str) -> bool:
+        if not self.on_open:
+            raise self.error
+        return True
+
+    def info(self, path: str) -> dict:
+        return {"name": path, "size": 3, "type": "file", "ETag": '"abc"'}
+
+    def open(self, path: str, mode: str) -> io.BytesIO:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError("403 for AKIAEXAMPLE"), "access is refused"),
+        (OSError("https://bucket.test/a?X-Amz-Signature=AKIAEXAMPLE failed"), "cannot be read: OSError"),
+        (RuntimeError("no login for AKIAEXAMPLE"), "RuntimeError: no login for ***"),
+    ],
+)
+@pytest.mark.parametrize("on_open", [False, True])
+def test_no_message_shows_a_credential(monkeypatch, error, message, on_open):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "AKIAEXAMPLE")
+    monkeypatch.setattr(remote, "file_system", lambda url: (Refusing(error, on_open=on_open), url[5:]))
+    monkeypatch.setattr(module, "file_system", remote.file_system)
+    with pytest.raises(UserError) as caught:
+        open_input(expand(["s3://bucket/a.jsonl"])[0])
+    assert message in str(caught.value)
+    assert "AKIAEXAMPLE" not in str(caught.value)
+    assert "AWS_ACCESS_KEY_ID" in str(caught.value.remedy)
+
+
+def test_secrets_are_blotted_out_and_the_rest_stays(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "verysecret")
+    assert without_secrets("hf://org/name@main/a?b") == "hf://org/name@main/a?b"
+    assert without_secrets("s3://me:pw@bucket/a.jsonl, https://x.test/y?sig=1&k=2.") == (
+        "s3://***@bucket/a.jsonl, https://x.test/y?***."
+    )
+    assert without_secrets("Bearer verysecret or hf_abcdefghijkl") == "Bearer *** or ***"
+    assert without_secrets("is it there? a@b") == "is it there? a@b"
+
+
+def test_the_identity_of_a_file_is_its_content(tmp_path):
+    path = write(tmp_path / "a.jsonl")
+    expected = (hashlib.sha256(LINES).hexdigest(), {"bytes": len(LINES), "digest_of": "content"})
+    assert identity(local_file(path)) == expected
+    os.utime(path, ns=(1, 1))
+    assert identity(local_file(path)) == expected
+
+
+def test_the_identity_of_a_large_file_is_a_sample(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "WHOLE_BYTES", 100)
+    monkeypatch.setattr(module, "SAMPLE_BYTES", 4)
+    path = write(tmp_path / "a.jsonl", bytes(range(200)))
+    digest, detail = identity(local_file(path))
+    assert detail == {"bytes": 200, "digest_of": "size, time and samples"}
+    stat = path.stat()
+    for place in (0, 199):  # the ends are among the samples
+        content = bytearray(range(200))
+        content[place] ^= 1
+        path.write_bytes(content)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert identity(local_file(path))[0] != digest
+    path.write_bytes(bytes(range(200)))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert identity(local_file(path))[0] == digest
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert identity(local_file(path))[0] != digest
+
+
+def test_the_identity_of_a_remote_file_is_its_version(memory):
+    memory.pipe("/d/a.jsonl", LINES)
+    first = identity(expand(["memory://d/a.jsonl"])[0])
+    assert first[1] == {"bytes": len(LINES), "digest_of": "size and version"}
+    memory.pipe("/d/a.jsonl", LINES)
+    assert identity(expand(["memory://d/a.jsonl"])[0])[0] != first[0]
+    pinned = InputFile("hf://datasets/o/n@abc/a.jsonl", 3, "v", "abc")
+    assert identity(pinned)[1]["commit"] == "abc"
+
+
+def test_a_file_that_changes_is_noticed(tmp_path, memory):
+    path = write(tmp_path / "a.jsonl")
+    file = local_file(path)
+    check_unchanged(file)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(UserError, match="changed while it was being read"):
+        check_unchanged(file)
+    path.unlink()
+    with pytest.raises(UserError, match=r"a\.jsonl: no such file any more"):
+        check_unchanged(file)
+    with pytest.raises(UserError, match=r"a\.jsonl: no such file any more"):
+        open_input(file)
+    memory.pipe("/d/a.jsonl", LINES)
+    far = expand(["memory://d/a.jsonl"])[0]
+    check_unchanged(far)
+    memory.pipe("/d/a.jsonl", LINES + LINES)
+    with pytest.raises(UserError, match="changed while it was being read"):
+        check_unchanged(far)
+    memory.rm("/d/a.jsonl")
+    with pytest.raises(UserError, match="no such file"):
+        check_unchanged(far)
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.jsonl")
+    file = local_file(path)
+    path.chmod(0)
+    if os.access(path, os.R_OK):  # root may read everything, so the refusal is made
+        refuse = PermissionError(13, "Permission denied", str(path))
+        monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(refuse))
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    for read in (open_input, identity, check_unchanged):
+        with pytest.raises(UserError, match=r"a\.jsonl: may not be read"):
+            read(file)

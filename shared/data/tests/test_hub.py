@@ -1,0 +1,402 @@
+import json
+import os
+import subprocess
+import sys
+import threading
+from hashlib import sha1, sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nemotron_data.sources import hub as module
+from nemotron_data.sources.files import expand, identity, open_input
+from nemotron_data.sources.hub import hub_files
+from nemotron_shared.errors import UserError
+
+datasets = pytest.importorskip("datasets")
+hub = pytest.importorskip("huggingface_hub")
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CARD = """---
+configs:
+- config_name: en
+  data_files:
+  - {split: train, path: en/train-*}
+  - {split: test, path: en/test.parquet}
+- config_name: de
+  data_files: de/*.jsonl
+---
+Text.
+"""
+PARTS = """---
+configs:
+- config_name: default
+  data_files:
+  - {split: code_part00, path: data/code.part_00.jsonl}
+  - {split: code_part01, path: data/code.part_01.jsonl}
+---
+"""
+ROW = b'{"text": "one"}\n'
+
+
+def parquet(folder: Path, rows: int) -> bytes:
+    pq.write_table(pa.table({"text": [f"row {i}" for i in range(rows)]}), folder / "made.parquet", row_group_size=10)
+    content = (folder / "made.parquet").read_bytes()
+    (folder / "made.parquet").unlink()
+    return content
+
+
+def languages(folder: Path) -> dict[str, bytes]:
+    """A data set with two configurations, one of them with two splits."""
+    return {
+        "README.md": CARD.encode(),
+        "en/train-00000-of-00002.parquet": parquet(folder, 30),
+        "en/train-00001-of-00002.parquet": parquet(folder, 20),
+        "en/test.parquet": parquet(folder, 5),
+        "de/a.jsonl": ROW * 2,
+        "de/b.jsonl": ROW * 2,
+    }
+
+
+def parts() -> dict[str, bytes]:
+    """A data set whose files are splits of the one configuration."""
+    named = {f"data/code.part_0{number}.jsonl": ROW * (number + 1) for number in range(2)}
+    return {"README.md": PARTS.encode(), **named, "data/code.part_00_notes.md": b"notes"}
+
+
+class Cache:
+    """A local cache of the hub, made by hand as the hub's library lays it out."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def add(self, repository: str, files: dict[str, bytes], commit: str = COMMIT) -> None:
+        folder = self.root / f"datasets--{repository.replace('/', '--')}"
+        (folder / "refs").mkdir(parents=True, exist_ok=True)
+        (folder / "refs" / "main").write_text(commit)
+        (folder / "blobs").mkdir(exist_ok=True)
+        for name, content in files.items():
+            blob = folder / "blobs" / f"{hash(content):x}".strip("-")
+            blob.write_bytes(content)
+            place = folder / "snapshots" / commit / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(os.path.relpath(blob, place.parent))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Cache:
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    module._resolved.cache_clear()
+    return Cache(tmp_path / "hub")
+
+
+def names(files) -> list[str]:
+    return [file.path.partition(COMMIT + "/")[2] for file in files]
+
+
+def test_a_split_of_a_subset_from_the_cache(cache, tmp_path, capsys):
+    cache.add("org/name", languages(tmp_path))
+    files = hub_files("hf://org/name", subset="en", split="train")
+    assert names(files) == ["en/train-00000-of-00002.parquet", "en/train-00001-of-00002.parquet"]
+    assert [file.commit for file in files] == [COMMIT] * 2
+    assert identity(files[0])[1]["commit"] == COMMIT
+    with open_input(files[0]) as file, pq.ParquetFile(file) as table:
+        assert table.metadata.num_rows == 30
+    said = capsys.readouterr().err
+    assert said.splitlines() == [f"hf://org/name: 2 files of commit {COMMIT[:12]}, read from the local cache"]
+
+
+def test_one_process_sees_one_commit(cache, capsys):
+    cache.add("org/name", {"train.jsonl": ROW})
+    first = hub_files("hf://org/name")
+    cache.add("org/name", {"train.jsonl": ROW * 2}, commit="f" * 40)
+    capsys.readouterr()
+    first.append(first[0])
+    assert hub_files("hf://org/name") == first[:1]
+    assert capsys.readouterr().err == "", "it is said once"
+
+
+def test_expand_gives_subset_and_split_on(cache, tmp_path):
+    cache.add("org/name", languages(tmp_path))
+    assert names(expand(["hf://org/name"], subset="en", split="test")) == ["en/test.parquet"]
+
+
+def test_equal_files_are_not_taken_for_one_named_twice(cache, tmp_path):
+    cache.add("org/name", languages(tmp_path))
+    assert names(expand(["hf://org/name"], subset="de")) == ["de/a.jsonl", "de/b.jsonl"]
+
+
+def test_all_splits_and_a_revision(cache, tmp_path):
+    cache.add("org/name", languages(tmp_path))
+    assert len(hub_files(f"hf://org/name@{COMMIT}", subset="en", split="all")) == 3
+    assert len(hub_files("hf://datasets/org/name@main", subset="en", split="all")) == 3
+
+
+def test_a_path_inside_a_data_set(cache, tmp_path):
+    cache.add("org/name", languages(tmp_path))
+    assert names(hub_files("hf://org/name/de/*.jsonl")) == ["de/a.jsonl", "de/b.jsonl"]
+    assert names(hub_files(f"hf://org/name@{COMMIT}/en/test.parquet")) == ["en/test.parquet"]
+    assert names(hub_files("hf://org/name/de")) == ["de/a.jsonl", "de/b.jsonl"]
+
+
+def test_a_data_set_without_a_card_has_what_its_file_names_say(cache):
+    cache.add("org/plain", {"train.jsonl": ROW, "test.jsonl": ROW * 2})
+    assert names(hub_files("hf://org/plain", split="test")) == ["test.jsonl"]
+    cache.add("org/one", {"data/rows.jsonl": ROW})
+    assert names(hub_files("hf://org/one")) == ["data/rows.jsonl"]
+
+
+def test_a_subset_that_is_no_configuration_names_files(cache, capsys):
+    cache.add("org/parts", parts())
+    assert names(hub_files("hf://org/parts", subset="code.part_00")) == ["data/code.part_00.jsonl"]
+    assert "'code.part_00' is no configuration; it is read as data/code.part_00.jsonl" in capsys.readouterr().err
+    both = ["data/code.part_00.jsonl", "data/code.part_01.jsonl"]
+    assert names(hub_files("hf://org/parts", subset="code")) == both
+    assert len(hub_files("hf://org/parts", subset="data")) == 3
+    with pytest.raises(UserError, match="have no split 'train'"):
+        hub_files("hf://org/parts", subset="code", split="train")
+
+
+WRONG = [
+    ("hf://org/name", {}, "which subset?", "en, de"),
+    ("hf://org/name", {"subset": "en"}, "which split?", "train, test, all"),
+    ("hf://org/name", {"subset": "en", "split": "trian"}, "no split 'trian'", "did you mean 'train'"),
+    ("hf://org/name", {"subset": "en", "split": "x"}, "no split 'x'", "it has train, test"),
+    ("hf://org/name", {"subset": "fr", "split": "train"}, "no subset 'fr'", "it has en, de"),
+    ("hf://org/name", {"subset": "enn"}, "no subset 'enn'", "did you mean 'en'"),
+    ("hf://org/absent", {}, "not in the local cache", "hf download --repo-type dataset org/absent"),
+    ("hf://org/name@v9", {"subset": "en"}, "not in the local cache", "HF_HUB_OFFLINE|offline mode"),
+    ("hf://org/name/en/tset.parquet", {}, "no such file", "did you mean 'test.parquet'"),
+    ("hf://org/name/en", {"split": "train"}, "no subset or split", "leave them out"),
+    ("hf://name", {}, "not a data set's address", "hf://organisation/name"),
+    ("hf://org/table", {}, "holds rows.csv, a format that cannot be read", "refs/convert/parquet"),
+]
+
+
+@pytest.mark.parametrize(("path", "options", "message", "remedy"), WRONG)
+def test_what_cannot_be_read_is_an_error_with_a_remedy(cache, tmp_path, path, options, message, remedy):
+    cache.add("org/name", languages(tmp_path))
+    cache.add("org/table", {"rows.csv": b"text\none\n"})
+    with pytest.raises(UserError) as caught:
+        hub_files(path, **options)
+    assert message in caught.value.message
+    assert any(part in str(caught.value.remedy) for part in remedy.split("|"))
+
+
+@pytest.mark.parametrize("absent", ["en/train-00001-of-00002.parquet", "en/test.parquet"])
+def test_a_part_of_a_data_set_in_the_cache_is_not_taken_for_the_whole(cache, tmp_path, absent):
+    files = languages(tmp_path)
+    del files[absent]
+    cache.add("org/name", files)
+    with pytest.raises(UserError, match=r"cache lacks en/train-00001|card names cannot be found"):
+        hub_files("hf://org/name", subset="en", split="all")
+
+
+@pytest.mark.skipif(not hasattr(hub, "get_cached_repo_tree"), reason="older caches have no listing")
+def test_the_listing_of_the_cache_tells_what_is_missing(cache, tmp_path):
+    files = {f"data/part_{number}.jsonl": ROW * number for number in (1, 2, 3)}
+    cache.add("org/name", {name: files[name] for name in list(files)[:2]})
+    assert len(hub_files("hf://org/name")) == 2, "nothing tells that there is more"
+    module._resolved.cache_clear()
+    listing = [hub.hf_api.RepoFile(path=name, size=1, oid="0") for name in [*files, "other.jsonl"]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub, "get_cached_repo_tree", lambda *_, **__: listing)
+        with pytest.raises(UserError, match=r"cache lacks data/part_3\.jsonl\n"):
+            hub_files("hf://org/name/data/part_*.jsonl")
+
+
+OFFLINE_BY_ENVIRONMENT = """
+from nemotron_data.sources.files import expand
+print([file.path for file in expand(["hf://org/name"], subset="de")])
+"""
+
+
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
+def test_the_offline_variables_are_honoured(tmp_path, variable):
+    Cache(tmp_path / "home" / "hub").add("org/name", languages(tmp_path))
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), variable: "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    for other in {"HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"} - {variable}:
+        environment.pop(other, None)
+    done = subprocess.run(
+        [sys.executable, "-c", OFFLINE_BY_ENVIRONMENT], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.replace("'", '"'))[1].endswith("de/b.jsonl")
+
+
+class Hub(ThreadingHTTPServer):
+    """As much of the hub's interface as reading a data set needs, on the loopback interface."""
+
+    def __init__(self, repositories: dict[str, dict[str, bytes]], gated: tuple[str, ...] = ()) -> None:
+        super().__init__(("127.0.0.1", 0), HubRequest)
+        self.repositories, self.gated = repositories, gated
+        self.served = 0
+        self.revisions: set[str] = set()
+
+
+def _large(content: bytes) -> dict:
+    """What the hub says besides of a file that it keeps outside of git."""
+    return {"lfs": {"oid": sha256(content).hexdigest(), "size": 1, "pointerSize": 1}} if len(content) > 1 << 20 else {}
+
+
+class HubRequest(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._refuse("EntryNotFound")
+
+    def do_GET(self) -> None:
+        place = unquote(urlsplit(self.path).path)
+        name = "/".join(place.removeprefix("/api").split("/")[2:4])
+        files = self.server.repositories.get(name)
+        if files is None:
+            self._refuse("RepoNotFound")
+        elif "/resolve/" in place:
+            self._file(name, files, place.partition("/resolve/")[2])
+        elif place.endswith("/auth-check"):
+            self._refuse("GatedRepo", 403)
+        elif "/tree/" in place:
+            revision, _, folder = place.partition("/tree/")[2].partition("/")
+            self._json(self._listing(files, folder) if revision in ("main", COMMIT) else [])
+        elif "/revision/" in place and place.rpartition("/")[2] not in ("main", COMMIT):
+            self._refuse("RevisionNotFound")
+        else:
+            gated = "manual" if name in self.server.gated else False
+            self._json({"id": name, "sha": COMMIT, "private": False, "gated": gated, "tags": [], "siblings": []})
+
+    def _listing(self, files: dict[str, bytes], folder: str) -> list[dict]:
+        below = {name: content for name, content in files.items() if name.startswith(folder)}
+        recursive = "recursive=true" in self.path.lower()
+        depth = len([part for part in folder.split("/") if part])
+        folders = sorted({"/".join(name.split("/")[: depth + 1]) for name in below if name.count("/") > depth})
+        inside = [{"type": "directory", "path": name, "oid": "0", "size": 0} for name in folders]
+        return inside + [
+            {"type": "file", "path": name, "oid": sha1(content).hexdigest(), "size": len(content), **_large(content)}
+            for name, content in below.items()
+            if recursive or name.count("/") == depth
+        ]
+
+    def _file(self, name: str, files: dict[str, bytes], place: str) -> None:
+        revision, _, path = place.partition("/")
+        self.server.revisions.add(revision)
+        if path not in files:
+            self._refuse("EntryNotFound")
+            return
+        content, status = files[path], 200
+        headers = {"ETag": f'"{sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        if (span := self.headers.get("Range")) is not None:
+            first, last = span.removeprefix("bytes=").split("-")
+            headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+            content, status = content[int(first) : int(last) + 1], 206
+        if path.startswith("data/") and self.command == "GET":
+            self.server.served += len(content)
+        self._send(content, status, headers)
+
+    def _json(self, value: object) -> None:
+        self._send(json.dumps(value).encode(), 200, {"Content-Type": "application/json"})
+
+    def _refuse(self, code: str, status: int = 404) -> None:
+        self._send(b"{}", status, {"X-Error-Code": code, "X-Error-Message": code})
+
+    def _send(self, content: bytes, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+@pytest.fixture
+def online(tmp_path):
+    """Runs Python code against a hub of our own and gives what it printed, and the hub."""
+    running: list[Hub] = []
+
+    def run(code: str, repositories: dict[str, dict[str, bytes]], **options) -> tuple[str, Hub]:
+        served = Hub(repositories, **options)
+        running.append(served)
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        kept = {
+            key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()
+        }
+        ours = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": f"http://127.0.0.1:{served.server_port}"}
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**kept, **ours, "HF_TOKEN": "hf_neverinamessage", "HF_HUB_DISABLE_TELEMETRY": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "neverinamessage" not in done.stdout + done.stderr
+        return done.stdout + done.stderr, served
+
+    yield run
+    for served in running:
+        served.shutdown()
+        served.server_close()
+
+
+STREAM = """
+from nemotron_data.sources.files import expand, open_input, check_unchanged
+files = expand(["hf://org/big"], split="train")
+for file in files:
+    print(file.path, file.size, file.version, file.commit)
+    check_unchanged(file)
+with open_input(files[0]) as file:
+    file.seek(files[0].size - 9)
+    print(file.read())
+(inside,) = expand(["hf://org/big@main/data/tr*.jsonl"])
+assert inside == files[0], inside
+"""
+
+
+def test_online_a_data_set_is_pinned_and_read_by_ranges(online):
+    content = b'{"text": "' + b"x" * (30 << 20) + b'end"}\n'
+    files = {"data/train.jsonl": content, "data/test.jsonl": ROW, "README.md": b"---\nlicense: mit\n---\n"}
+    said, served = online(STREAM, {"org/big": files})
+    path = f"hf://datasets/org/big@{COMMIT}/data/train.jsonl"
+    assert f"{path} {len(content)} {sha256(content).hexdigest()} {COMMIT}" in said
+    assert "xxxend" in said
+    assert f"hf://org/big: 1 file of commit {COMMIT[:12]}, read from the hub" in said
+    assert 0 < served.served < len(content) / 2, "the whole file was fetched"
+    assert served.revisions - {"main"} == {COMMIT}
+
+
+ERRORS = """
+from nemotron_data.sources.hub import hub_files
+from nemotron_shared.errors import UserError
+for path, options in [("hf://org/secret", {}), ("hf://org/none", {}), ("hf://org/parts@v2", {}), ("hf://org/parts", {}),
+                      ("hf://org/parts", {"subset": "code.part_01"}), ("hf://org/parts/data/x.jsonl", {})]:
+    try:
+        print(path, [file.path for file in hub_files(path, **options)])
+    except UserError as error:
+        print(path, error)
+"""
+
+
+def test_online_what_cannot_be_read_is_an_error_with_a_remedy(online):
+    said, _ = online(ERRORS, {"org/secret": parts(), "org/parts": parts()}, gated=("org/secret",))
+    for expected in (
+        "hf://org/secret: a gated data set\n  ask for access on its page, then set HF_TOKEN",
+        "hf://org/none: no such data set on the hub, or a private one\n  check the name; for a private one set HF_",
+        "hf://org/parts@v2: no revision 'v2'",
+        "hf://org/parts: which split?\n  set split to code_part00, code_part01, all",
+        f"['hf://datasets/org/parts@{COMMIT}/data/code.part_01.jsonl']",
+        "hf://org/parts/data/x.jsonl hf://datasets/org/parts",
+    ):
+        assert expected in said

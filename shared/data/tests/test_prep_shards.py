@@ -1,0 +1,209 @@
+"""Shards are made once each, survive kills, and come out the same on any number of workers."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from prep_support import CopyRows, copy, plan, setting, write_rows
+
+from nemotron_data.prep import local_executor
+from nemotron_data.prep.merge import finish
+from nemotron_data.prep.progress import clock, rejected_text, short
+from nemotron_data.prep.receipts import RECEIPT, shard_folder, verified
+from nemotron_data.prep.shards import run_shards
+from nemotron_shared.errors import UserError
+
+SHARD = 4000
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "in" / "a.jsonl", 400)
+    write_rows(tmp_path / "in" / "b.jsonl", 300, start=400)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def whole(rows: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(rows.iterdir()))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_any_number_of_workers_gives_the_same(tmp_path, rows, whole, workers, method, monkeypatch):
+    if method == "spawn" and workers == 1:
+        pytest.skip("one worker starts no process")
+    monkeypatch.setattr(local_executor, "start_method", lambda: method)
+    assert copy(plan([rows], SHARD), setting(tmp_path / "shards", workers)) == whole
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_finished_shards_are_kept_and_harmed_ones_made_again(tmp_path, rows, whole, workers):
+    shards, chosen = plan([rows], SHARD), setting(tmp_path / "shards", workers)
+    copy(shards, chosen)
+    times = receipt_times(chosen.directory)
+    (shard_folder(chosen.directory, 1) / "rows.jsonl").write_bytes(b"?" * 10)
+    (shard_folder(chosen.directory, 2) / "rows.jsonl").unlink()
+    same_size = shard_folder(chosen.directory, 3) / "rows.jsonl"
+    same_size.write_bytes(same_size.read_bytes()[::-1])
+    (shard_folder(chosen.directory, 4) / RECEIPT).write_text("{")
+    assert copy(shards, chosen) == whole
+    now = receipt_times(chosen.directory)
+    assert {name for name in now if now[name] != times[name]} == {"000001", "000002", "000003", "000004"}
+
+
+def receipt_times(directory: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in directory.glob(f"*/{RECEIPT}")}
+
+
+def test_shards_of_another_plan_are_not_used(tmp_path, rows):
+    chosen = setting(tmp_path / "shards")
+    run_shards(plan([rows], SHARD), CopyRows(), chosen)
+    receipts = run_shards(plan([rows], SHARD // 2), CopyRows(), chosen)
+    assert sum(receipt.figures["kept"] for receipt in receipts) == 700
+
+
+def test_a_killed_worker_costs_one_attempt(tmp_path, rows, whole):
+    said: list[str] = []
+    chosen = setting(tmp_path / "shards", workers=2)
+    chosen = type(chosen)(**{**vars(chosen), "announce": said.append})
+    assert copy(plan([rows], SHARD), chosen, CopyRows(die_once=tmp_path / "died")) == whole
+    assert any("a worker died" in line for line in said)
+
+
+def test_workers_that_always_die_end_in_an_error_that_names_the_shard(tmp_path, rows):
+    with pytest.raises(UserError, match=r"workers died 3 times.*a\.jsonl"):
+        run_shards(plan([rows], SHARD), CopyRows(always_die=True), setting(tmp_path / "shards", workers=2))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_first_bad_row_in_the_order_of_the_input_is_reported_with_its_line(tmp_path, rows, workers):
+    for name, line in (("b.jsonl", 250), ("a.jsonl", 333)):
+        lines = (rows / name).read_text().splitlines(keepends=True)
+        lines[line - 1] = "{broken\n"
+        (rows / name).write_text("".join(lines))
+    shards = plan([rows], SHARD)
+    with pytest.raises(UserError, match=r"a\.jsonl:333: malformed JSON"):
+        run_shards(shards, CopyRows(), setting(tmp_path / "shards", workers, on_bad_row="error"))
+    assert verified_shards(tmp_path / "shards", shards), "what was finished before is kept"
+    receipts = run_shards(shards, CopyRows(), setting(tmp_path / "shards", workers))
+    totals = finish(tmp_path / "shards", shards, receipts, tmp_path / "rejected.jsonl")
+    places = [(Path(entry["file"]).name, entry["line"]) for entry in read(tmp_path / "rejected.jsonl")]
+    assert places == [("a.jsonl", 333), ("b.jsonl", 250)]
+    assert totals.counts["rows"] == 700
+    assert totals.rejected == {"malformed JSON": 2}
+
+
+def verified_shards(directory: Path, shards) -> list[int]:
+    plans = {json.loads(path.read_text())["plan"] for path in directory.glob(f"*/{RECEIPT}")}
+    return [shard.index for shard in shards for name in plans if verified(directory, shard.index, name)]
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def refuse_to_read(path: Path) -> None:
+    """For root, who may read everything, by a link that leads to itself."""
+    if os.geteuid() != 0:
+        path.chmod(0)
+        return
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("harm", ["vanished", "changed", "unreadable"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_input_that_is_harmed_after_planning_is_named_and_a_rerun_completes(tmp_path, rows, whole, harm, workers):
+    shards = plan([rows], SHARD)
+    victim = rows / "b.jsonl"
+    kept = shutil.copy2(victim, tmp_path / "kept")
+    if harm == "vanished":
+        victim.unlink()
+    elif harm == "changed":
+        victim.write_text(victim.read_text() + '{"text": "one more"}\n')
+    else:
+        refuse_to_read(victim)
+    with pytest.raises(UserError, match=r"b\.jsonl"):
+        run_shards(shards, CopyRows(), setting(tmp_path / "shards", workers))
+    victim.unlink(missing_ok=True)
+    shutil.copy2(kept, victim)
+    assert verified_shards(tmp_path / "shards", shards), "shards of the other file are kept"
+    assert copy(shards, setting(tmp_path / "shards", workers)) == whole
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_one_clear_error_and_a_rerun_completes(tmp_path, rows, whole, workers):
+    shards = plan([rows], 20_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, before[1]))
+    try:
+        with pytest.raises(UserError, match=os.strerror(errno.EFBIG)) as raised:
+            run_shards(shards, CopyRows(), setting(tmp_path / "shards", workers))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "finished shards are kept" in str(raised.value)
+    assert not list((tmp_path / "shards").glob(".tmp-*")), "nothing half-written stays"
+    assert copy(shards, setting(tmp_path / "shards", workers)) == whole
+
+
+def test_a_file_without_rows_is_an_error(tmp_path, rows):
+    (rows / "c.jsonl").write_text("\n\n")
+    shards, chosen = plan([rows], SHARD), setting(tmp_path / "shards")
+    receipts = run_shards(shards, CopyRows(), chosen)
+    with pytest.raises(UserError, match=r"c\.jsonl: holds no rows"):
+        finish(chosen.directory, shards, receipts, tmp_path / "rejected.jsonl")
+
+
+def test_a_limit_reads_that_many_rows_in_order(tmp_path, rows, whole):
+    content = copy(plan([rows], SHARD, limit=450), setting(tmp_path / "shards", workers=2))
+    assert content == b"".join(whole.splitlines(keepends=True)[:450])
+
+
+def test_no_worker_outlives_a_killed_parent(tmp_path, rows):
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom prep_support import *\n"
+        "class Slow(CopyRows):\n    def run(self, reader, folder):\n"
+        f"        Path(r'{tmp_path}', f'pid-{{os.getpid()}}').touch(); time.sleep(60); return {{}}\n"
+        f"run_shards(plan([Path(r'{rows}')], {SHARD}), Slow(), setting(Path(r'{tmp_path}') / 'shards', 2))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    try:
+        workers = wait_for(lambda: [int(p.name[4:]) for p in tmp_path.glob("pid-*")], enough=2)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert wait_for(lambda: [1] if not any(map(is_running, workers)) else [], enough=1)
+
+
+def wait_for(found, enough: int, seconds: float = 30.0) -> list:
+    end = time.monotonic() + seconds
+    while len(values := found()) < enough:
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.1)
+    return values
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_numbers_for_people():
+    assert [short(n) for n in (999, 1234, 5_600_000, 7.8e9)] == ["999", "1.2k", "5.6M", "7.8B"]
+    assert [clock(n) for n in (5, 75, 3675)] == ["0:05", "1:15", "1:01:15"]
+    assert rejected_text({}) == ""
+    assert rejected_text({"a": 1, "b": 2, "c": 3, "d": 4}) == "10 rejected (4 d, 3 c, 2 b, ...)"

@@ -1,0 +1,178 @@
+"""The made-up world: the same everywhere, right, and with nothing held out in what is trained on."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import chain
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nemotron_data import synthetic as world
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum, sums_in
+from nemotron_data.synthetic.people import NAMES, VALUES, facts, people
+from nemotron_data.synthetic.split import is_held_out
+from nemotron_shared.errors import UserError
+
+ROWS = {
+    "pretrain_documents": 300,
+    "chats": 300,
+    "problems": 300,
+    "eval_problems": 300,
+    "eval_choices": 60,
+    "eval_texts": 50,
+}
+TRAINING = ("pretrain_documents", "chats", "problems")
+
+
+def rows(name: str, seed: int, count: int | None = None) -> list[dict]:
+    return list(getattr(world, name)(seed, ROWS[name] if count is None else count))
+
+
+def digest(seed: int) -> str:
+    return hashlib.sha256(json.dumps([rows(name, seed) for name in ROWS]).encode()).hexdigest()
+
+
+def test_a_seed_gives_the_same_rows_in_every_process():
+    program = "import test_world; print(test_world.digest(7))"
+    found = set()
+    for hash_seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment["PYTHONPATH"] = os.path.dirname(__file__) + os.pathsep + environment["PYTHONPATH"]  # noqa: PTH120
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout.strip())
+    assert found == {digest(7)}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_another_seed_gives_other_rows(name):
+    assert rows(name, 1) != rows(name, 2)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_as_many_rows_as_asked_for_each_with_a_key(name):
+    assert all(isinstance(row["key"], str) and row["key"] for row in rows(name, 3))
+    assert len(rows(name, 3)) == ROWS[name]
+    assert rows(name, 3, 0) == []
+
+
+@pytest.mark.parametrize("name", ["problems", "eval_problems", "eval_choices"])
+def test_no_question_is_asked_twice(name):
+    assert len({row["key"] for row in rows(name, 4)}) == ROWS[name]
+
+
+def test_no_training_row_of_any_seed_holds_a_sum_that_is_held_out():
+    texts = [json.dumps(row) for seed in range(5) for name in TRAINING for row in rows(name, seed, 400)]
+    trained = list(chain.from_iterable(map(sums_in, texts)))
+    assert len(trained) > 5000
+    assert not any(found.held_out for found in trained)
+    asked = {row["key"] for seed in range(5) for row in rows("eval_problems", seed)}
+    assert asked.isdisjoint(found.key for found in trained)
+
+
+def test_every_sum_asked_for_in_evaluation_is_held_out():
+    for row in rows("eval_problems", 5):
+        (asked,) = sums_in(row["question"])
+        assert (asked.held_out, asked.key) == (True, row["key"])
+
+
+def test_no_training_row_of_any_seed_asks_for_a_fact_that_is_held_out():
+    asked = {row["question"] for seed in range(5) for row in rows("eval_choices", seed)}
+    trained = {row["messages"][0]["content"] for seed in range(5) for row in rows("chats", seed, 1000)}
+    assert asked.isdisjoint(trained)
+
+
+def test_held_out_prose_is_no_training_document():
+    assert {row["text"] for row in rows("eval_texts", 6)}.isdisjoint(
+        row["text"] for row in rows("pretrain_documents", 6, 3000)
+    )
+
+
+@pytest.mark.parametrize("name", ["problems", "eval_problems"])
+def test_expected_answers_are_right(name):
+    for row in rows(name, 8):
+        (asked,) = sums_in(row["question"])
+        assert row["expected_answer"] == str(eval(asked.expression))
+        assert asked.expression in row["question"]
+
+
+def test_demonstrations_hold_the_right_answer_bare_or_in_a_sentence():
+    about_sums = [row["messages"] for row in rows("chats", 9) if sums_in(row["messages"][0]["content"])]
+    bare = 0
+    for question, answer in about_sums:
+        (asked,) = sums_in(question["content"])
+        assert re.findall(r"\d+", answer["content"]) == [asked.answer]
+        assert answer.get("reasoning_content", asked.totals) == asked.totals
+        bare += answer["content"] == asked.answer
+    assert 0.3 < bare / len(about_sums) < 0.8
+    assert any("reasoning_content" in answer for _, answer in about_sums)
+    assert 0 < len(about_sums) < ROWS["chats"]
+
+
+def test_choices_hold_the_true_value_once_and_are_not_given_away_by_their_place():
+    truth = {fact.question: fact.value for fact in facts(10, held_out=True)}
+    places = []
+    for row in rows("eval_choices", 10):
+        assert row["choices"][row["answer"]] == truth[row["question"]]
+        assert len(set(row["choices"])) == 4
+        places.append(row["answer"])
+    assert set(places) == {0, 1, 2, 3}
+
+
+def test_pretraining_states_every_fact_that_is_asked_for():
+    text = " ".join(row["text"] for row in rows("pretrain_documents", 11, 4000))
+    for row in rows("eval_choices", 11):
+        assert f"{row['stem']} {row['choices'][row['answer']]}" in text
+
+
+def test_more_than_the_world_has_is_refused():
+    with pytest.raises(UserError, match="different problems"):
+        rows("problems", 0, 100_000)
+    with pytest.raises(UserError, match="the world has"):
+        rows("eval_choices", 0, 100_000)
+
+
+def test_an_evaluation_of_400_sums_is_possible():
+    assert len(rows("eval_problems", 12, 400)) == 400
+
+
+def test_people_have_one_value_of_every_kind_and_names_are_different():
+    assert len(set(NAMES)) == len(NAMES) == len(people(13))
+    assert all(person.facts[kind] in values for person in people(13) for kind, values in VALUES.items())
+    assert people(13) != people(14)
+    every = len(NAMES) * len(VALUES)
+    assert len(facts(13, held_out=True)) + len(facts(13, held_out=False)) == every
+    assert len(facts(13, held_out=True)) > every / 3
+
+
+def test_a_sum_knows_its_totals_answer_and_key():
+    drawn = Sum((7, 5, -3, 8))
+    assert (drawn.expression, drawn.totals, drawn.answer) == ("7+5-3+8", "12 9 17", "17")
+    assert drawn.key == Sum((8, 7, -3, 5)).key == "5+7+8-3"
+    assert drawn.key != Sum((7, 5, 3, -8)).key
+
+
+@given(st.integers(), st.booleans())
+def test_sums_are_drawn_from_the_side_asked_for(seed, held_out):
+    drawn = random_problem(Random(seed), held_out)
+    assert drawn.held_out == held_out
+    assert drawn.answer == drawn.totals.split(" ")[-1] == str(eval(drawn.expression))
+    assert all(0 <= int(total) <= MAX_TOTAL for total in drawn.totals.split(" "))
+    assert sums_in(f"What is {drawn.expression}? {drawn.expression}={drawn.answer}") == [drawn, drawn]
+
+
+@given(st.integers())
+def test_sums_of_two_terms_are_never_held_out(seed):
+    drawn = random_sum(Random(seed), 2)
+    assert not drawn.held_out
+    assert drawn.answer == str(eval(drawn.expression))
+
+
+def test_the_share_held_out_is_as_said():
+    assert abs(sum(is_held_out(str(number), 5) for number in range(5000)) / 5000 - 0.2) < 0.02

@@ -1,0 +1,105 @@
+"""Our rows as data sets for Automodel's loader, which finds these functions through `_target_` in its config.
+
+A packed row of fine-tuning takes the form of Automodel's NEAT packing:
+
+    input_ids       11 12 13 14 15  pad
+    labels          12 13 -  15 -   -       aligned with the logits: Automodel's loss does not shift them
+    position_ids     0  1  2  0  1   0
+    attention_mask   1  1  1  2  2   0      number of the document, 0 for padding
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.formats.packed import PackedRow, labels_of, read_packed
+from nemotron_engines.rows.blended import BlendedRows
+from nemotron_engines.rows.documents import DocumentRows
+from nemotron_engines.rows.packed import IGNORED, PackedRows
+
+
+class NeatRows(Dataset):
+    """Rows in the order of `PackedRows`, each a mapping of int64 tensors of length `length`."""
+
+    def __init__(self, rows: PackedRows, length: int, pad_token_id: int) -> None:
+        self.rows = rows
+        self.length = length
+        self.pad_token_id = pad_token_id
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return neat_row(self.rows[index], self.length, self.pad_token_id)
+
+
+def neat_row(row: PackedRow, length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """One row, padded to `length`."""
+    size = len(row.input_ids)
+    sizes = np.diff(np.append(row.seq_start_id, size))
+    columns = {
+        "input_ids": (row.input_ids, pad_token_id),
+        "labels": (labels_of(row), IGNORED),
+        "position_ids": (np.concatenate([np.arange(part) for part in sizes]), 0),
+        "attention_mask": (np.repeat(np.arange(1, len(sizes) + 1), sizes), 0),
+    }
+    padding = (0, length - size)
+    return {
+        name: torch.from_numpy(np.pad(values.astype(np.int64), padding, constant_values=fill))
+        for name, (values, fill) in columns.items()
+    }
+
+
+@cache
+def packed_file(path: Path) -> list[PackedRow]:
+    """All rows of a packed file, read once in a process: for the loader, and for counting tokens."""
+    return read_packed(path)
+
+
+def packed_rows(path: str, num_rows: int, seed: int, pad_token_id: int) -> NeatRows:
+    """The first `num_rows` rows of the shuffled, endless stream over a packed Parquet file."""
+    rows = packed_file(Path(path))
+    return NeatRows(PackedRows(rows, num_rows, seed), max(len(row.input_ids) for row in rows), pad_token_id)
+
+
+class ShiftedRows(Dataset):
+    """Rows of pretraining with labels that are aligned with the logits: labels[t] is what follows input_ids[t]."""
+
+    def __init__(self, rows: BlendedRows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        ids = self.rows[index]["input_ids"]
+        return {"input_ids": ids, "labels": torch.cat([ids[1:], ids.new_tensor([IGNORED])])}
+
+
+def document_rows(blend: str, part: str, seq_length: int, num_rows: int, seed: int) -> ShiftedRows:
+    """`num_rows` rows of `seq_length` tokens from one split ("train", "valid") of a blend, in its proportions."""
+    entries = read_blend(Path(blend))[part]
+    parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed) for _, prefix in entries]
+    return ShiftedRows(BlendedRows(parts, [weight for weight, _ in entries], num_rows))
+
+
+def stack(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A batch of rows of one length: input_ids and labels, (rows, length) int64."""
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def collate(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
+    """A batch, cut to its longest row, through Automodel's own collator."""
+    from nemo_automodel.components.datasets.utils import neat_packed_collater  # ty: ignore[import-not-found]
+
+    used = max(int((row["attention_mask"] > 0).sum()) for row in rows)
+    batch = neat_packed_collater([{name: values[:used] for name, values in row.items()} for row in rows])
+    # Automodel leaves it out where no row holds two documents; its Mamba layers would then misread the 4-D mask.
+    batch["_packed_seq_ids"] = torch.stack([row["attention_mask"][:used] for row in rows])
+    return batch

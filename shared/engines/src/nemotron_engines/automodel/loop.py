@@ -1,0 +1,107 @@
+"""One training run with Automodel, from a stage's task to its outcome."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemotron_engines.automodel import checkpoints, guards
+from nemotron_engines.automodel.base_model import stage_base_model
+from nemotron_engines.automodel.environment import require_environment, require_kernels
+from nemotron_engines.automodel.export import export
+from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.translate import Kind, Places, translate
+from nemotron_engines.modeling.threads import set_threads
+from nemotron_engines.stand_ins import automodel as cpu_shim
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.library_output import library_output
+from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
+from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.step import Outcome, Task
+
+
+def prepare() -> str | None:
+    """Check the environment and install what a CPU needs; the line that announces it."""
+    require_environment()
+    line = cpu_shim.install()
+    if line is None:
+        require_kernels()
+    return line
+
+
+def train_with_automodel(
+    task: Task, kind: Kind, train: Path, valid: Path | None, tokens_at: Callable[[int], int] | None
+) -> Outcome:
+    """Train, export, and say what was trained.
+
+    Args:
+        kind, train, valid: see `Places`.
+        tokens_at: tokens trained on after a number of steps.
+
+    Raises:
+        Stopped: a signal asked to stop; a checkpoint has been written.
+        UserError: the environment, the config or the weights cannot be used.
+    """
+    config, run = task.config, task.run
+    line = prepare()
+    if line:
+        run.say(line)
+    set_threads(config.run.threads)
+    places = distributed.on_rank_zero(lambda: _places(task, kind, train, valid))
+    if places.restore_from:
+        run.say(f"continuing from step {checkpoints.steps_done(Path(places.restore_from))}")
+    recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
+    recipe_config = apply_overrides(recipe_config, config.engine, task.origins)
+    # Automodel prints its whole config and logs each step
+    with library_output(run.directory / f"automodel-{distributed.rank()}.log"):
+        recipe = _trained(recipe_config, config, run, tokens_at)
+    trained, total = guards.count_parameters(recipe.net)
+    idle = guards.idle_on_all(guards.idle_adapters(recipe.net), distributed.world_size())
+    if idle:
+        run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
+    output = distributed.on_rank_zero(lambda: _export(task, places))
+    metadata = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
+    return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run.metrics, RESULT_METRICS))
+
+
+def _trained(recipe_config: dict[str, Any], config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> Any:
+    from nemotron_engines.automodel.recipe import StageRecipe
+
+    recipe = StageRecipe(recipe_config, config, run, tokens_at)
+    recipe.setup()
+    run.say(guards.trainable_line(recipe.net))
+    recipe.run_train_validation_loop()
+    if recipe.step_scheduler.step < config.train.train_iters:
+        raise Stopped(
+            f"[{run.name}] stopped after step {recipe.step_scheduler.step} of {config.train.train_iters}",
+            "run the same command again to continue",
+        )
+    return recipe
+
+
+def _places(task: Task, kind: Kind, train: Path, valid: Path | None) -> Places:
+    from nemotron_engines.modeling.build import load_tokenizer
+
+    run, tokenizer = task.run, task.input("data").path / "tokenizer"
+    model = stage_base_model(task.config, base_of(task), tokenizer, run.checkpoints / "base")
+    kept = run.checkpoints / "automodel"
+    checkpoints.forget_incomplete(kept)
+    latest = checkpoints.latest(kept)
+    pad = load_tokenizer(tokenizer).pad_token_id or 0
+    return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None)
+
+
+def base_of(task: Task) -> Path | None:
+    """Folder of the model to start from, None for random weights."""
+    artifact = task.inputs["model"]
+    return artifact.path if artifact else None
+
+
+def _export(task: Task, places: Places) -> Path:
+    last = checkpoints.latest(places.checkpoints)
+    assert last is not None, "the last step always writes a checkpoint"
+    output = task.run.fresh_output()
+    base = base_of(task)
+    export(last, base or places.model.with_name("random"), str(base) if base else None, places.tokenizer, output)
+    return output

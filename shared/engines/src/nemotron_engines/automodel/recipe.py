@@ -1,0 +1,101 @@
+"""Automodel's recipe for next-token prediction with our metrics, our stop flag and our marks on checkpoints.
+
+The loop, the loss, the optimizer step, validation and the checkpoints are Automodel's own; this subclass only listens.
+Import it after cpu_shim.install().
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from nemo_automodel.components.config.loader import ConfigNode  # ty: ignore[import-not-found]
+from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found]
+    TrainFinetuneRecipeForNextTokenPrediction,
+)
+
+from nemotron_engines.automodel import guards
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.checkpoints import mark_complete
+from nemotron_shared.runtime.progress import Progress
+from nemotron_shared.runtime.run import Run
+
+
+class StopFlag:
+    """Stands where the scheduler expects its signal handler, so that our handler stays the only one."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def signals_received(self) -> list[bool]:
+        """Whether any process was asked to stop; all processes ask at the same step."""
+        return [distributed.any_rank(self.run.stop_requested)]
+
+
+class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
+    """The recipe of one run.
+
+    Args:
+        recipe: the translated configuration.
+        stage: the stage's configuration.
+        tokens_at: tokens trained on after a given number of steps, None where only Automodel knows.
+    """
+
+    def __init__(
+        self, recipe: dict[str, Any], stage: Any, run: Run, tokens_at: Callable[[int], int] | None = None
+    ) -> None:
+        super().__init__(ConfigNode(recipe))
+        self.stage_config = stage
+        self.stage_run = run
+        self.progress = Progress(run, stage.logger.log_interval)
+        self.tokens_at = tokens_at
+        self.tokens = 0
+        self.rate = 0.0
+
+    def setup(self) -> None:
+        """Build everything, then look at what was built."""
+        super().setup()
+        self.step_scheduler.sig_handler = StopFlag(self.stage_run)
+        guards.require_sane_weights(self.net)
+        guards.refuse_passed_by_adapters(self.net)
+        guards.refuse_unmergeable(self.net)
+        self.rate = self.optimizer[0].param_groups[0]["lr"]
+        step = self.step_scheduler.step
+        logged = [entry["tokens"] for entry in self.stage_run.metrics.read() if entry["step"] <= step]
+        self.tokens = logged[-1] if logged else 0
+        self.progress.start(step, self.stage_config.train.train_iters, self.tokens)
+
+    @property
+    def net(self) -> Any:
+        """The model, without the wrapper of DistributedDataParallel."""
+        return getattr(self.model_parts[0], "module", self.model_parts[0])
+
+    def log_train_metrics(self, log_data: Any) -> None:
+        """Keep a step's figures.
+
+        Raises:
+            UserError: the loss is not a number any more; Automodel would go on to the last step.
+        """
+        super().log_train_metrics(log_data)
+        step, figures = log_data.step + 1, log_data.metrics
+        self.tokens = self.tokens_at(step) if self.tokens_at else self.tokens + figures["num_tokens_per_step"]
+        if not math.isfinite(figures["loss"]):
+            raise UserError(f"step {step}: the loss is {figures['loss']}", "lower optimizer.lr, or look at the data")
+        kept = {"loss": figures["loss"], "grad_norm": float(figures["grad_norm"]), "lr": self.rate}
+        self.progress.log(step, kept, self.tokens)
+        self.rate = figures["lr"]  # Automodel tells the rate of the next step
+
+    def log_val_metrics(self, val_name: str, log_data: Any, metric_logger: Any = None) -> None:
+        """Keep the validation loss."""
+        super().log_val_metrics(val_name, log_data, metric_logger)
+        if log_data is not None:
+            valid_loss = float(log_data.metrics["val_loss"])
+            self.progress.log(log_data.step + 1, {"valid_loss": valid_loss}, self.tokens)
+
+    def save_checkpoint(self, epoch: int, step: int, *args: Any, **kwargs: Any) -> None:
+        """Mark the folder complete once every process has written its part."""
+        super().save_checkpoint(epoch, step, *args, **kwargs)
+        distributed.barrier()
+        if distributed.rank() == 0:
+            mark_complete(Path(self.checkpointer.config.checkpoint_dir) / f"epoch_{epoch}_step_{step}")

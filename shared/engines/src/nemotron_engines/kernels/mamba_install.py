@@ -1,0 +1,137 @@
+"""Put the twins of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
+
+transformers 5.23 falls back to slow code where `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
+packed rows (5.12 differs: see mamba_older.py). After `install_cpu_ops()` a CUDA tensor still goes to the packages
+where both can be imported; everything else goes to the twins:
+
+    mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)
+"""
+
+import importlib
+import inspect
+import logging
+import math
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.nemotron_h import modeling_nemotron_h
+
+from nemotron_engines.kernels import mamba_older, mamba_ops
+from nemotron_shared.errors import UserError
+
+PACKAGES = ("mamba_ssm", "causal_conv1d")
+LARGEST_REFERENCE_MODEL = 1e9  # parameters; beyond it, hours would pass before anybody noticed
+REFERENCE_LINE = "mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)"
+KERNEL_LINE = "mamba: mamba-ssm and causal-conv1d kernels (pure-torch reference for tensors on the CPU)"
+
+
+def decline_fused(first: Tensor, *args: Any) -> None:
+    """No fused mixer: without one, the model calls the single functions and masks padding between them.
+
+    The fused call is never told the attention mask, so in a left-padded batch the convolution's bias would
+    leak from the padding into the state.
+    """
+
+
+# Global of transformers' module -> what it is replaced by where the packages are not used.
+TWINS: dict[str, Callable[..., Any]] = {
+    "causal_conv1d_fn": mamba_ops.causal_conv1d_fn,
+    "causal_conv1d_update": mamba_ops.causal_conv1d_update,
+    "mamba2_chunk_scan": mamba_ops.mamba_chunk_scan_combined,
+    "mamba2_selective_state_update": mamba_ops.selective_state_update,
+    "mamba2_split_conv1d_scan_combined": decline_fused,
+}
+STOCK: dict[str, Callable[..., Any]] = {}  # what was there before, from the first installation on
+
+
+def install_cpu_ops() -> str:
+    """Replace the functions once; say (and log, once) which implementation runs.
+
+    Raises:
+        UserError: this version of transformers has no such functions.
+    """
+    if mamba_older.is_older():
+        mamba_older.install_into_older()
+        return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
+    require_expected_names()
+    for name, twin in TWINS.items():
+        current = getattr(modeling_nemotron_h, name)
+        if STOCK.setdefault(name, current) is current:
+            setattr(modeling_nemotron_h, name, dispatcher(current, twin))
+    return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
+
+
+def require_expected_names() -> None:
+    """Fail loudly where transformers has renamed what is to be replaced."""
+    for name in TWINS:
+        if not hasattr(modeling_nemotron_h, name):
+            raise UserError(
+                f"transformers {transformers.__version__}: modeling_nemotron_h has no '{name}'",
+                "install the version that uv.lock names (uv sync), or adapt modeling/mamba_install.py",
+            )
+
+
+def dispatcher(stock: Callable[..., Any], twin: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `stock` for CUDA tensors where the packages are there, else `twin`.
+
+    The model passes on whatever keywords it was called with; like stock, we keep those that the function knows.
+    """
+    known = frozenset(inspect.signature(twin).parameters)
+
+    @wraps(stock)
+    def dispatch(first: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if first.is_cuda and kernels_importable():
+            return stock(first, *args, **kwargs)
+        return twin(first, *args, **{name: value for name, value in kwargs.items() if name in known})
+
+    return dispatch
+
+
+@cache
+def kernels_importable() -> bool:
+    """Whether both packages can be imported on this machine, as transformers' own wrappers ask."""
+    if not torch.cuda.is_available():
+        return False
+    try:
+        for package in PACKAGES:
+            importlib.import_module(package)
+    except ImportError:
+        return False
+    return True
+
+
+@cache
+def say_once(line: str) -> str:
+    """Log a line the first time, and return it every time."""
+    logging.getLogger("nemotron").info(line)
+    return line
+
+
+def announce(parameter_count: int, allow_reference: bool) -> None:
+    """Refuse to run a large model on the reference code unless the user has said that it may.
+
+    Raises:
+        UserError: more than a billion parameters, no kernels, and `allow_reference` is false.
+    """
+    if parameter_count > LARGEST_REFERENCE_MODEL and not (allow_reference or kernels_importable()):
+        raise UserError(
+            f"a model of {parameter_count / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code",
+            "install mamba-ssm and causal-conv1d, or set allow_reference_kernels=true if slow is fine",
+        )
+
+
+def lift_time_step_limit(model: PreTrainedModel) -> None:
+    """Let time steps be as small as the weights say, as in NVIDIA's own code; saved with the model's config.
+
+    transformers raises them to `config.time_step_min` in training and in prompts, but not in generated steps, so
+    the same tokens get other probabilities when they are generated than when they are scored.
+    """
+    model.config.time_step_min = 0.0
+    for module in model.modules():
+        if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):
+            module.time_step_limit = (0.0, math.inf)

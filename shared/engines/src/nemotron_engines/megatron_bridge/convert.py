@@ -1,0 +1,151 @@
+"""Weights between Hugging Face folders and Megatron, by Bridge's AutoBridge, and what such a folder needs besides.
+
+    source = starting_folder(task)                       # what training starts from, a Hugging Face folder
+    export_model(model, source, task, tokenizer)         # the trained weights, under the same names
+
+An export is written beside the output and renamed when it is whole.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.build import (
+    count_parameters,
+    load_tokenizer,
+    nemotron_config,
+    save_random_model,
+)
+from nemotron_shared.atomic import link_or_copy, write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.step import Task
+
+# A model up to here starts from the weights that engine `transformers` draws from the same seed; beyond, or with layers
+# for tokens beyond the next, which transformers does not have, Megatron draws its own, each process its part.
+LARGEST_DRAWN_HERE = 1e9
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a Hugging Face folder holds more than a config."""
+    return any((folder / name).is_file() for name in WEIGHTS)
+
+
+def starting_folder(task: Task) -> Path:
+    """The Hugging Face folder that training starts from: `run.model`, or random weights; for a large model only
+    its config."""
+    base = task.inputs.get("model")
+    if base is not None:
+        return base.path
+    return distributed.on_rank_zero(lambda: _random_folder(task))
+
+
+def _random_folder(task: Task) -> Path:
+    folder = task.run.checkpoints / "start"
+    if folder.is_dir():
+        return folder
+    section, tokenizer = task.config.model, task.input("data").path / "tokenizer"
+    config = nemotron_config(load_architecture(section.architecture, section.overrides), load_tokenizer(tokenizer))
+    config.architectures = ["NemotronHForCausalLM"]
+    partial = folder.with_name("start.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    if count_parameters(config) > LARGEST_DRAWN_HERE or config.num_nextn_predict_layers:
+        config.save_pretrained(partial)
+        copy_tokenizer(tokenizer, partial)
+    else:
+        save_random_model(section, tokenizer, task.config.run.seed, partial)
+    partial.replace(folder)
+    return folder
+
+
+def export_model(model: list[Any], source: Path, tokenizer: Path, run: Any) -> None:
+    """Write the trained model into the run's output. Every rank calls this; rank 0 writes.
+
+    Args:
+        model: Megatron's model, as its loop hands it over.
+        source: Hugging Face folder whose config and names of weights the result takes over.
+
+    Raises:
+        UserError: the export lacks a weight that `source` has, or has one more.
+    """
+    partial = run.directory / "output.partial"
+    distributed.on_rank_zero(lambda: _begin(partial, source, model))
+    bridge = bridge_of(source)
+    bridge.save_hf_weights(model, partial, show_progress=False, strict=True)
+    distributed.on_rank_zero(lambda: _finish(partial, source, tokenizer, run))
+
+
+def bridge_of(folder: Path) -> Any:
+    """AutoBridge of a Hugging Face folder, with or without weights."""
+    from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
+
+    if has_weights(folder):
+        return AutoBridge.from_hf_pretrained(str(folder), local_files_only=True)
+    return AutoBridge.from_hf_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+
+
+def _begin(partial: Path, source: Path, model: list[Any]) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    fields = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    trained = model[0]
+    while hasattr(trained, "module"):
+        trained = trained.module
+    if not getattr(trained.config, "mtp_num_layers", None):
+        fields["num_nextn_predict_layers"] = 0  # nothing beyond the next token was trained
+    fields["dtype"] = str(next(trained.parameters()).dtype).removeprefix("torch.")
+    write_text(partial / "config.json", json.dumps(fields, indent=2) + "\n")
+    if (source / "generation_config.json").is_file():
+        shutil.copyfile(source / "generation_config.json", partial / "generation_config.json")
+
+
+def _finish(partial: Path, source: Path, tokenizer: Path, run: Any) -> None:
+    if has_weights(source):
+        _require_same_names(source, partial)
+    copy_tokenizer(tokenizer, partial)
+    for file in partial.glob("*.safetensors"):
+        shutil.copymode(partial / "config.json", file)  # Bridge lets nobody else read them
+    shutil.rmtree(run.output, ignore_errors=True)
+    partial.replace(run.output)
+
+
+def _require_same_names(source: Path, partial: Path) -> None:
+    wanted, found = (set(weight_names(folder)) for folder in (source, partial))
+    wrong = sorted(name for name in wanted ^ found if not name.startswith("mtp."))
+    if wrong:
+        raise UserError(f"the export is not complete: {', '.join(wrong[:5])}", "this is a fault in the conversion")
+
+
+def weight_names(folder: Path) -> list[str]:
+    """Names of the weights in a folder's safetensors files."""
+    from safetensors import safe_open
+
+    names: list[str] = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            names += weights.keys()
+    return names
+
+
+def keep_checkpoint(saved: Path, output: Path) -> None:
+    """Put the newest Megatron checkpoint beside the exported model, as `megatron/`; files are shared, not copied."""
+    target = output / "megatron"
+    newest = max(saved.glob("iter_*"), key=lambda path: path.name)
+    shutil.copytree(newest, target / newest.name, copy_function=link_or_copy)
+    for file in saved.iterdir():
+        if file.is_file():
+            link_or_copy(file, target / file.name)
+
+
+def parameters_of(source: Path) -> int:
+    """Parameters of the model that a folder describes."""
+    with torch.device("meta"):
+        return count_parameters(AutoConfig.from_pretrained(source, local_files_only=True))

@@ -1,0 +1,239 @@
+"""From our YAML to the ConfigContainer of Megatron-Bridge.
+
+    install_stubs()                      # without a GPU only: see stubs.py
+    container = build_config(task)       # recipe, our sections, engine.overrides, data; then checked by Bridge
+    pretrain(container, forward_step)
+
+A later step wins over an earlier one: the recipe's values, then our sections, then `engine.overrides`.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from nemotron_engines.megatron_bridge.check import check
+from nemotron_engines.megatron_bridge.convert import has_weights
+from nemotron_engines.megatron_bridge.datasets import set_packed_rows, set_token_shards
+from nemotron_engines.megatron_bridge.overrides import apply_overrides
+from nemotron_engines.megatron_bridge.recipe import base_config, write_model_config
+from nemotron_engines.megatron_bridge.versions import untried
+from nemotron_engines.stand_ins.te_only import switch_off
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.step import Task
+
+LAYOUT = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+    "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "moe_token_dispatcher_type",
+    "moe_flex_dispatcher_backend",
+)  # fmt: skip
+OPTIMIZER = ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
+# What Bridge writes into a folder of checkpoints once the first is whole.
+CHECKPOINT_MARK = "latest_train_state.pt"
+
+
+def build_config(task: Task, *, world_size: int | None = None, gpu: bool | None = None) -> Any:
+    """A ConfigContainer that Bridge's own checks accept.
+
+    Args:
+        world_size: processes to check the layout for. None: those that run.
+        gpu: whether there is one; None asks torch. Without, the settings that Transformer Engine needs are off.
+
+    Raises:
+        UserError: a wrong key or type in `engine.overrides`, a recipe that does not exist, or what Bridge refuses.
+    """
+    if line := untried():
+        task.run.say(line)
+    config = task.config
+    container = base_config(config.engine.recipe, model_folder(task), finetune=not is_pretraining(config))
+    world_size = world_size or distributed.world_size()
+    set_layout(container, config.engine)
+    set_training(container, config, world_size)
+    set_places(container, task)
+    set_data(container, task)
+    apply_overrides(container, config.engine.overrides, task.origins)
+    if not (has_gpu() if gpu is None else gpu):
+        off = switch_off(container)
+        task.run.say(f"no GPU: {len(off)} settings of Transformer Engine and CUDA are off ({', '.join(off)})")
+    check(container, world_size)
+    return container
+
+
+def has_gpu() -> bool:
+    """Whether torch finds one."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def is_pretraining(config: Any) -> bool:
+    """Whether a config is of the pretraining stage, which alone cuts rows of a length of its own."""
+    return hasattr(config.train, "seq_length")
+
+
+def model_folder(task: Task) -> Path:
+    """A folder with the config.json of the model: the one to start from, or one made from `model.architecture`."""
+    base = task.inputs.get("model")
+    if base is not None:
+        return base.path
+    tokenizer = task.input("data").path / "tokenizer"
+    folder = task.run.directory / "model_config"
+    return distributed.on_rank_zero(lambda: write_model_config(task.config.model, tokenizer, folder))
+
+
+def set_layout(container: Any, engine: Any) -> None:
+    """How the model is split over processes, its precision, its adapters."""
+    for name in LAYOUT:
+        setattr(container.model, name, getattr(engine, name))
+    container.mixed_precision = precision(engine.mixed_precision)
+    container.model.pipeline_dtype = container.mixed_precision.params_dtype
+    container.peft = adapters(engine.peft)
+
+
+def precision(name: str | None) -> Any:
+    """Bridge's precision of that name, or float32 throughout.
+
+    Raises:
+        UserError: there is no such precision.
+    """
+    import torch
+    from megatron.bridge.training.mixed_precision import (  # ty: ignore[import-not-found]
+        MIXED_PRECISION_RECIPES,
+        MixedPrecisionConfig,
+        get_mixed_precision_config,
+    )
+
+    if name is None:
+        return MixedPrecisionConfig(fp32=True, params_dtype=torch.float32, pipeline_dtype=torch.float32)
+    if name not in MIXED_PRECISION_RECIPES:
+        known = sorted(MIXED_PRECISION_RECIPES)
+        raise UserError(f"engine.mixed_precision: Bridge has no '{name}'", f"there are: {', '.join(known)}")
+    return get_mixed_precision_config(name)
+
+
+def adapters(section: Any) -> Any:
+    """Bridge's LoRA or DoRA, or None."""
+    if section.scheme is None:
+        return None
+    from megatron.bridge.recipes.utils.dataset_utils import default_peft_config  # ty: ignore[import-not-found]
+
+    fields = {name: getattr(section, name) for name in ("dim", "alpha", "dropout")}
+    return default_peft_config(section.scheme, target_modules=list(section.target_modules), **fields)
+
+
+def set_training(container: Any, config: Any, world_size: int) -> None:
+    """Steps, batches, optimizer and learning rate."""
+    train, engine = config.train, config.engine
+    replicas = max(1, world_size // _processes_per_replica(engine))
+    container.train.train_iters = min(engine.stop_at or train.train_iters, train.train_iters)
+    container.train.global_batch_size = train.global_batch_size
+    container.train.micro_batch_size = train.micro_batch_size or _whole_batch(config, replicas)
+    container.validation.eval_interval = train.eval_interval
+    container.validation.eval_iters = math.ceil(train.eval_rows / train.global_batch_size)
+    for name in OPTIMIZER:
+        setattr(container.optimizer, name, getattr(config.optimizer, name))
+    _set_schedule(container.scheduler, config)
+    container.rng.seed = config.run.seed
+
+
+def _processes_per_replica(engine: Any) -> int:
+    return engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
+
+
+def _whole_batch(config: Any, replicas: int) -> int:
+    """All of a process's rows at once; packed rows go through the model one by one."""
+    return max(1, config.train.global_batch_size // replicas) if is_pretraining(config) else 1
+
+
+def _set_schedule(scheduler: Any, config: Any) -> None:
+    ours = config.scheduler
+    scheduler.lr_decay_style = ours.lr_decay_style
+    scheduler.lr_warmup_iters = ours.lr_warmup_iters
+    scheduler.lr_decay_iters = config.train.train_iters
+    if ours.lr_decay_style == "WSD":
+        scheduler.lr_wsd_decay_style = "minus_sqrt"
+        scheduler.lr_wsd_decay_iters = ours.lr_wsd_decay_iters
+    scheduler.start_weight_decay = scheduler.end_weight_decay = config.optimizer.weight_decay
+
+
+def set_places(container: Any, task: Task) -> None:
+    """Where checkpoints, figures and the tokenizer lie.
+
+    Raises:
+        UserError: see `refuse_kept_adapters`, `weights_folder` and `_resume_from`.
+    """
+    config, run = task.config, task.run
+    refuse_kept_adapters(config.engine)
+    own = run.checkpoints / "megatron"
+    checkpoint, logger = container.checkpoint, container.logger
+    checkpoint.save = str(own)
+    checkpoint.load = str(_resume_from(task, own))
+    checkpoint.save_interval = config.checkpoint.save_interval
+    checkpoint.most_recent_k = config.checkpoint.most_recent_k
+    if task.inputs.get("model") is not None and config.engine.start_from == "weights":
+        checkpoint.pretrained_checkpoint = str(weights_folder(task))
+    logger.log_interval = config.logger.log_interval
+    logger.tensorboard_dir = str(run.directory / "tensorboard") if config.logger.tensorboard else None
+    logger.wandb_project = config.logger.wandb_project
+    logger.wandb_entity = config.logger.wandb_entity
+    logger.wandb_exp_name = run.name
+    container.tokenizer.tokenizer_type = "HuggingFaceTokenizer"
+    container.tokenizer.tokenizer_model = str(task.input("data").path / "tokenizer")
+
+
+def refuse_kept_adapters(engine: Any) -> None:
+    """Bridge saves the adapters alone: a checkpoint from which no other run could start.
+
+    Raises:
+        UserError: `keep_checkpoint` with adapters.
+    """
+    if engine.keep_checkpoint and engine.peft.scheme is not None:
+        what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
+        raise UserError(what, "leave it off: the published model has the adapters merged into its weights")
+
+
+def weights_folder(task: Task) -> Path:
+    """The weights to start from: the Megatron checkpoint in the model's artifact, else the Hugging Face folder itself,
+    which Bridge converts while it reads.
+
+    Raises:
+        UserError: the model holds neither, and Bridge would go on with random weights.
+    """
+    model = task.input("model")
+    kept = model.path / "megatron"
+    if (kept / CHECKPOINT_MARK).is_file():
+        return kept
+    if not has_weights(model.path):
+        raise UserError(f"{model.reference} holds no weights in safetensors to start from", "give another run.model")
+    return model.path
+
+
+def _resume_from(task: Task, own: Path) -> Path:
+    """This run's checkpoints; before there is one, those of the run whose state it takes over.
+
+    Raises:
+        UserError: `start_from: state`, and the model came without a Megatron checkpoint.
+    """
+    base = task.inputs.get("model")
+    if task.config.engine.start_from == "weights" or (own / CHECKPOINT_MARK).is_file():
+        return own
+    if base is None:
+        raise UserError("engine.start_from=state: run.model names no model to go on from", "set run.model")
+    kept = base.path / "megatron"
+    if not (kept / CHECKPOINT_MARK).is_file():
+        what = f"engine.start_from=state: {base.reference} holds no Megatron checkpoint"
+        raise UserError(what, "train it with engine.keep_checkpoint=true, or set engine.start_from=weights")
+    return kept
+
+
+def set_data(container: Any, task: Task) -> None:
+    """The data set of the stage; the model reads rows of the same length."""
+    data = task.input("data").path
+    if is_pretraining(task.config):
+        has_valid = set_token_shards(container, data, task)
+    else:
+        has_valid = set_packed_rows(container, data, task)
+    if not has_valid:
+        task.run.say("the valid split is empty: no validation")
+        container.validation.eval_iters = 0
+    container.model.seq_length = container.dataset.seq_length

@@ -1,0 +1,172 @@
+"""Make, load and save models; refuse one that cannot fit before any memory is taken."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, NemotronHConfig, PreTrainedModel, set_seed
+from transformers.utils.logging import disable_progress_bar
+
+from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_shared.config.schema import ModelSection
+from nemotron_shared.digest import file_digest
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.console import say
+
+disable_progress_bar()  # our own progress line is the only one
+# Libraries that call each other's renamed settings; nothing a user could change.
+warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
+
+# Weights, gradients and two Adam moments, four bytes each.
+TRAINING_BYTES_PER_PARAMETER = 16
+# Deprecated names that NemotronHConfig still takes and turns into others.
+CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
+
+
+def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Any) -> PreTrainedModel:
+    """A NemotronH model with random weights drawn from `seed`, its vocabulary that of `tokenizer`.
+
+    Args:
+        engine: the config's engine section, for `attn_implementation` and `allow_reference_kernels`.
+    """
+    config = nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
+    refuse_if_too_large(config, section.architecture)
+    announce(count_parameters(config), engine.allow_reference_kernels)
+    return _from_config(config, seed, engine)
+
+
+@dataclass(frozen=True)
+class _OnlyMade:
+    """What making a model asks an engine section, for one that is made, saved, and run elsewhere."""
+
+    attn_implementation: str = "sdpa"
+    allow_reference_kernels: bool = False
+
+
+def save_random_model(section: ModelSection, tokenizer: Path, seed: int, into: Path) -> None:
+    """Write a folder with random weights, for an engine that starts from a folder. `tokenizer` may be that folder."""
+    save_model(random_model(section, load_tokenizer(tokenizer), seed, _OnlyMade()), tokenizer, into)
+
+
+def random_like(path: Path, seed: int, engine: Any) -> PreTrainedModel:
+    """The architecture of a model folder with weights drawn from `seed`."""
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    if isinstance(config, NemotronHConfig):
+        config.time_step_min = NemotronHConfig().time_step_min  # the initialisation draws above it
+    return _from_config(config, seed, engine)
+
+
+@cache
+def _install_kernels() -> None:
+    """Choose the Mamba code once per process, and say which it is."""
+    say(install_cpu_ops())
+
+
+def _from_config(config: Any, seed: int, engine: Any) -> PreTrainedModel:
+    _install_kernels()
+    set_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **_implementations(config, engine))
+    lift_time_step_limit(model)
+    return model
+
+
+def _implementations(config: Any, engine: Any) -> dict[str, str]:
+    """Which attention and experts code runs; the experts of our own only where there is no GPU."""
+    chosen = {"attn_implementation": engine.attn_implementation}
+    if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():
+        chosen["experts_implementation"] = register_cpu_experts()
+    return chosen
+
+
+def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
+    """A model config from architecture fields.
+
+    Raises:
+        UserError: a field that NemotronHConfig does not have.
+    """
+    known = set(NemotronHConfig().to_dict()) | CONFIG_ALIASES
+    for field in fields:
+        if field not in known:
+            raise UserError(f"model: NemotronHConfig has no field '{field}'", did_you_mean(field, known))
+    values: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return NemotronHConfig(**(values | fields))
+
+
+def load_model(path: Path, engine: Any) -> PreTrainedModel:
+    """A model from a Hugging Face folder, in float32."""
+    _install_kernels()
+    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, local_files_only=True, **_implementations(config, engine)
+    )
+    lift_time_step_limit(model)
+    announce(model.num_parameters(), engine.allow_reference_kernels)
+    return model
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer that lies beside a model or a data set."""
+    return AutoTokenizer.from_pretrained(path, local_files_only=True)
+
+
+def refuse_if_too_large(config: NemotronHConfig, name: str) -> None:
+    """Compare what training would need with what this machine has.
+
+    Raises:
+        UserError: the model does not fit; nothing has been allocated.
+    """
+    needed = count_parameters(config) * TRAINING_BYTES_PER_PARAMETER
+    available = available_bytes()
+    if needed > available:
+        raise UserError(
+            f"training '{name}' needs about {needed / 1e9:,.0f} GB "
+            f"({count_parameters(config) / 1e9:.1f}B parameters); there are {available / 1e9:,.0f} GB",
+            "use -c tiny, a smaller model.architecture, or more GPUs",
+        )
+
+
+def count_parameters(config: NemotronHConfig) -> int:
+    """Parameters of a model, counted without allocating them."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config).num_parameters()
+
+
+def available_bytes() -> int:
+    """Memory of all local GPUs, or of the machine where there is none."""
+    if torch.cuda.is_available():
+        return sum(torch.cuda.mem_get_info(device)[1] for device in range(torch.cuda.device_count()))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
+    """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged."""
+    model.save_pretrained(directory, safe_serialization=True)
+    copy_tokenizer(tokenizer, directory)
+
+
+def require_same_tokenizer(data: Path, model: Path) -> None:
+    """Refuse data whose ids mean something else to the model.
+
+    Raises:
+        UserError: the two folders' tokenizer.json differ.
+    """
+    digests = {
+        file_digest(folder / "tokenizer.json") for folder in (data, model) if (folder / "tokenizer.json").is_file()
+    }
+    if len(digests) > 1:
+        raise UserError(
+            f"the data was made with another tokenizer than the model's ({model})",
+            f"prepare the data again with data_prep.tokenizer.model={model}",
+        )

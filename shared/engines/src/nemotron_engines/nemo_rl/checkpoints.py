@@ -1,0 +1,106 @@
+"""NeMo-RL's checkpoints: the newest one, one to continue from, and the Hugging Face folder made of it.
+
+    checkpoints/step_40/{training_info.json, config.yaml, policy/weights/..., policy/optimizer/..., train_dataloader.pt}
+
+NeMo-RL continues from the `step_N` with the highest N in its checkpoint folder, and knows no other way.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from nemotron_data.tokenizers.folder import FILES as TOKENIZER_FILES
+from nemotron_engines.nemo_rl.driver import convert
+from nemotron_engines.nemo_rl.installation import Installation
+from nemotron_shared.atomic import link_or_copy
+from nemotron_shared.errors import UserError
+
+STEP = re.compile(r"step_(\d+)")
+FROM_MODEL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
+
+
+def steps(folder: Path) -> dict[int, Path]:
+    """Finished checkpoints by step; one that a kill cut short has another name (`tmp_step_N`)."""
+    found = {path: STEP.fullmatch(path.name) for path in folder.glob("step_*")}
+    return {int(match[1]): path for path, match in found.items() if match}
+
+
+def newest(folder: Path) -> tuple[int, Path] | None:
+    """The last checkpoint and its step."""
+    found = steps(folder)
+    return max(found.items()) if found else None
+
+
+def adopt(load_path: str | None, folder: Path) -> int | None:
+    """Put an earlier run's checkpoint where NeMo-RL looks for its own; returns the step, None if nothing was done.
+
+    A run that has checkpoints of its own continues from those. The files are linked where the file system allows it.
+
+    Raises:
+        UserError: `load_path` is no finished checkpoint.
+    """
+    if load_path is None or steps(folder):
+        return None
+    source = Path(load_path).expanduser().resolve()
+    match = STEP.fullmatch(source.name)
+    complete = (source / "training_info.json").is_file() and (source / "policy" / "weights").is_dir()
+    if match is None or not complete:
+        raise UserError(
+            f"engine.load_path: {source} is no finished NeMo-RL checkpoint",
+            "give a folder named step_N with training_info.json and policy/weights in it",
+        )
+    waiting = folder / f"tmp_{source.name}"
+    shutil.rmtree(waiting, ignore_errors=True)
+    shutil.copytree(source, waiting, copy_function=link_or_copy)
+    waiting.rename(folder / source.name)
+    return int(match[1])
+
+
+def to_hugging_face(installation: Installation, step: Path, model: Path, output: Path, log: Path) -> None:
+    """Write the model of a checkpoint as a Hugging Face folder with safetensors, tokenizer and chat template.
+
+    Raises:
+        UserError: the converter failed, or wrote no weights.
+    """
+    weights = step / "policy" / "weights"
+    whole = weights / "model" / "consolidated"
+    megatron = sorted(weights.glob("iter_*"))
+    if whole.is_dir():
+        shutil.copytree(whole, output, dirs_exist_ok=True)
+    else:
+        raw = output.with_name(f"{output.name}-converted")  # the converters refuse a folder that exists
+        shutil.rmtree(raw, ignore_errors=True)
+        convert(installation, converter(installation, step, megatron, model, raw), log)
+        shutil.copytree(raw, output, dirs_exist_ok=True)
+        shutil.rmtree(raw)
+    _without_pickles(output)
+    for name in FROM_MODEL:
+        if (model / name).is_file() and not (output / name).exists():
+            shutil.copyfile(model / name, output / name)
+    if not any(output.glob("*.safetensors")):
+        raise UserError(f"{step}: no weights came out of the conversion", f"the whole log: {log}")
+
+
+def converter(installation: Installation, step: Path, megatron: list[Path], model: Path, raw: Path) -> list[str]:
+    """The command line of the converter for Megatron's or for torch's distributed checkpoints."""
+    programs = installation.checkout / "examples" / "converters"
+    common = ["--config", str(step / "config.yaml"), "--hf-ckpt-path", str(raw)]
+    if megatron:
+        own = ["--hf-model-name", str(model), "--megatron-ckpt-path", str(megatron[-1])]
+        return installation.command(programs / "convert_megatron_to_hf.py", *common, *own, extra="mcore")
+    own = ["--dcp-ckpt-path", str(step / "policy" / "weights")]
+    return installation.command(programs / "convert_dcp_to_hf.py", *common, *own)
+
+
+def _without_pickles(output: Path) -> None:
+    """torch's converter writes `pytorch_model.bin`; our artifacts hold safetensors only."""
+    file = output / "pytorch_model.bin"
+    if not file.is_file():
+        return
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}  # safetensors refuses shared memory
+    save_file(own, output / "model.safetensors", metadata={"format": "pt"})
+    file.unlink()

@@ -1,0 +1,130 @@
+"""The one config file that NeMo-RL is started with: its base, our sections over it, the overrides on top.
+
+    built = build(config, "grpo", places, base_values)
+    built["policy"]["train_global_batch_size"]      # 2048
+
+Interpolations of the base are resolved last, so that a value of ours reaches everything that NeMo-RL derives from it.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
+from nemotron_shared.errors import UserError
+
+KEYS: dict[str, Callable[..., Flat]] = {"grpo": grpo_keys, "sft": sft_keys}
+RESOLVERS: dict[str, Callable[[Any, Any], Any]] = {
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "max": lambda a, b: max(a, b),
+}
+"""What NeMo-RL's configs compute with."""
+VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
+
+
+def build(
+    config: Any, algorithm: str, places: Places, base: dict[str, Any], *, complete: bool = True
+) -> dict[str, Any]:
+    """The whole configuration, resolved.
+
+    Args:
+        complete: environment variables that the base reads must be set; if not, a missing one stands as `<NAME>`.
+
+    Raises:
+        UserError: an override repeats a key of our sections, or a variable is missing.
+    """
+    overrides = config.engine.overrides
+    megatron = uses_megatron(base, overrides)
+    ours = KEYS[algorithm](config, places, megatron=megatron)
+    refuse_repeated(overrides, ours)
+    refined = {key: value for key, value in ours.items() if not (key in REFINABLE and has(overrides, key))}
+    tree = OmegaConf.create(with_variables(base, complete=complete))
+    for key, value in refined.items():
+        OmegaConf.update(tree, key, value, merge=isinstance(value, dict) and key == "data.default", force_add=True)
+    whole = OmegaConf.merge(tree, {"env": {"math": {"math_verify_impl": VERIFIER}}} if _math(config) else {}, overrides)
+    return resolved(whole)
+
+
+def _math(config: Any) -> bool:
+    return getattr(config.engine, "environment", None) == "math"
+
+
+def resolved(tree: Any) -> dict[str, Any]:
+    """Plain values; raises UserError for an interpolation that leads nowhere."""
+    for name, function in RESOLVERS.items():
+        if not OmegaConf.has_resolver(name):
+            OmegaConf.register_new_resolver(name, function)
+    try:
+        content = OmegaConf.to_container(tree, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"NeMo-RL's config: {error.full_key}: {str(error).splitlines()[0]}") from error
+    assert isinstance(content, dict)
+    return {str(name): value for name, value in content.items()}
+
+
+def with_variables(base: Any, *, complete: bool) -> Any:
+    """The base with the environment variables it reads put in."""
+    if isinstance(base, dict):
+        return {name: with_variables(child, complete=complete) for name, child in base.items()}
+    if isinstance(base, list):
+        return [with_variables(child, complete=complete) for child in base]
+    return VARIABLE.sub(lambda found: _variable(found[1], complete), base) if isinstance(base, str) else base
+
+
+def _variable(name: str, complete: bool) -> str:
+    value = os.environ.get(name)
+    if value is None and complete:
+        raise UserError(
+            f"this recipe needs the environment variable {name}",
+            f"export {name}=... (a folder that all nodes see)",
+        )
+    return f"<{name}>" if value is None else value
+
+
+def uses_megatron(base: dict[str, Any], overrides: dict[str, Any]) -> bool:
+    """Whether Megatron trains; otherwise DTensor does."""
+    for values in (overrides, base):
+        enabled = at(values, "policy.megatron_cfg.enabled")
+        if enabled is not None:
+            return bool(enabled)
+    return False
+
+
+def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:
+    """An override of what a section of ours decides would make two places for one value."""
+    for key in leaves(overrides):
+        for own in ours:
+            if (key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")) and own not in REFINABLE:
+                raise UserError(
+                    f"engine.overrides.{key}: this is decided by a section of our own ({own})",
+                    "set it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine",
+                )
+
+
+def leaves(values: dict[str, Any], above: str = "") -> Iterator[str]:
+    """Dotted keys of all values."""
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}"
+
+
+def at(values: Any, key: str, otherwise: Any = None) -> Any:
+    """The value at a dotted key."""
+    for name in key.split("."):
+        if not isinstance(values, dict) or name not in values:
+            return otherwise
+        values = values[name]
+    return values
+
+
+def has(values: dict[str, Any], key: str) -> bool:
+    """Whether a dotted key is set, to null as well."""
+    missing = object()
+    return at(values, key, missing) is not missing

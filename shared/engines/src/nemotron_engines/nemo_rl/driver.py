@@ -1,0 +1,127 @@
+"""Start programs of NeMo-RL and wait for them: the driver of a training, a rehearsal, a conversion.
+
+The driver is one process. It brings up Ray, or joins the cluster that is there, and Ray starts everything else; a
+second driver beside it would want all the GPUs again.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemotron_engines.nemo_rl.installation import Installation
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.distributed import world_size
+from nemotron_shared.runtime.run import Run
+
+PREFLIGHT = Path(__file__).with_name("preflight.py")
+LAST_LINES = 12
+PATIENCE = 120
+"""Seconds that a driver has to end after SIGTERM."""
+
+
+def require_one_process() -> None:
+    """NeMo-RL spreads itself over the nodes; raises UserError under torchrun with several processes."""
+    if world_size() > 1:
+        raise UserError(
+            f"engine nemo_rl is one driver, and here are {world_size()} processes: each would start a whole training",
+            "start it once, without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes",
+        )
+
+
+def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any]:
+    """The answer of `rehearse.py`.
+
+    Raises:
+        UserError: it failed; the message has the last lines of its log.
+    """
+    command = installation.command(PREFLIGHT, *arguments)
+    done = subprocess.run(
+        command, cwd=installation.checkout, env=installation.environment(), capture_output=True, text=True, check=False
+    )
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode:
+        raise UserError(f"NeMo-RL does not take this:\n{tail(done.stderr)}", f"the whole log: {log}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def require_gpus(installation: Installation, values: dict[str, Any], log: Path) -> None:
+    """Raise UserError where there are fewer GPUs than the layout needs."""
+    nodes, each = values["cluster"]["num_nodes"], values["cluster"]["gpus_per_node"]
+    judges = ((values.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
+    found = ask(installation, log, "--gpus")
+    wanted = (nodes + judges) * each
+    if found["gpus"] >= wanted:
+        return
+    layout = f"{nodes} nodes x {each}" + (f", and {judges} nodes for judge models" if judges else "")
+    raise UserError(
+        f"NeMo-RL needs {wanted} GPUs here ({layout}: engine.num_nodes, engine.gpus_per_node); {found['where']} has "
+        f"{found['gpus']}",
+        "run it on a Ray cluster that has them (ray.sub of the checkout starts one under Slurm); "
+        "engine.stop_before_training=true does everything that needs no GPU",
+    )
+
+
+def run_driver(
+    installation: Installation, run: Run, command: Sequence[str], log: Path, watch: Callable[[], None]
+) -> None:
+    """Run a training to its end; what it prints goes to `log`. `watch` is called about once a minute.
+
+    Raises:
+        UserError: it failed. Stopping is the caller's: on return `run.stop_requested` may be set.
+    """
+    with log.open("a", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            command,
+            cwd=installation.checkout,
+            env=installation.environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            code = _wait(process, run, watch)
+        finally:
+            _end(process)
+    if code and not run.stop_requested:
+        raise UserError(f"NeMo-RL ended with exit code {code}:\n{tail(log.read_text('utf-8'))}", f"whole log: {log}")
+
+
+def _wait(process: "subprocess.Popen[bytes]", run: Run, watch: Callable[[], None]) -> int:
+    seen = time.monotonic()
+    while process.poll() is None and not run.stop_requested:
+        time.sleep(0.5)
+        if time.monotonic() - seen > 60:
+            watch()
+            seen = time.monotonic()
+    return process.poll() or 0
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End the driver and what it started here; its session is its own, so nothing else is hit."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def convert(installation: Installation, command: Sequence[str], log: Path) -> None:
+    """Run one of the checkout's converters; raises UserError where it fails."""
+    done = subprocess.run(
+        command, cwd=installation.checkout, env=installation.environment(), capture_output=True, text=True, check=False
+    )
+    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    if done.returncode:
+        raise UserError(f"NeMo-RL's converter failed:\n{tail(done.stderr)}", f"the whole log: {log}")
+
+
+def tail(text: str) -> str:
+    """The last lines of a log, indented."""
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-LAST_LINES:])

@@ -1,0 +1,81 @@
+"""The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from nemotron_engines.nemo_rl.table import base_of, faults, load_table
+from nemotron_shared.config.schema import Section
+
+
+class NeMoRLEngine(Section):
+    """NeMo-RL, started as one driver on Ray, from its container or from a checkout."""
+
+    name: Literal["nemo_rl"]
+    version: Literal["v0.7.0", "nano-v3"]
+    """Which NeMo-RL: its keys are checked against the table of this version, and the checkout must be of it."""
+    container: str | None
+    """Image that holds this version. For the launcher and the messages; null: this environment."""
+    checkout: str | None
+    """Folder of NeMo-RL's source. null: where `nemo_rl` is imported from, else `/opt/nemo-rl`."""
+    runner: Literal["uv", "python"]
+    """`uv`: `uv run` in the checkout, with its lock. `python`: the interpreter of this process."""
+    base: str
+    """The config of NeMo-RL that ours is laid over, as a path in the checkout."""
+    overrides: dict[str, Any]
+    """Keys of NeMo-RL's config that our own sections do not have, as a tree."""
+    num_nodes: int = Field(ge=1)
+    """Nodes that train and generate; nodes of judge models come on top."""
+    gpus_per_node: int = Field(ge=1)
+    max_total_sequence_length: int = Field(ge=8)
+    """Tokens of a prompt and its completion together."""
+    load_path: str | None
+    """A `step_N` folder of an earlier run to continue from; this run's own newest checkpoint goes before it."""
+    experimental: list[str]
+    """Why a recipe is not known to work; such a recipe needs allow_experimental."""
+    allow_experimental: bool
+    trust_remote_code: bool
+    """Let NeMo-RL run the Python files that lie in the model folder, and a parallel plan from outside the checkout."""
+    stop_before_training: bool
+    """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
+
+    previewed: ClassVar[bool] = True
+    how_not_what = ("container", "checkout", "runner", "allow_experimental", "stop_before_training")
+
+    @model_validator(mode="after")
+    def known_to_nemo_rl(self) -> "NeMoRLEngine":
+        """Every key of `overrides` must be one of NeMo-RL's, with a value of its type."""
+        table = load_table(self.version)
+        if self.base not in table.bases:
+            raise PydanticCustomError("base", "{text}", {"text": _unknown_base(self), "below": "base"})
+        schema = table.schemas[base_of(table, self.base).algorithm]
+        for fault in faults(schema, self.overrides):
+            text = f"{fault.message} (NeMo-RL {self.version})" + (f"\n  {fault.remedy}" if fault.remedy else "")
+            raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": f"overrides.{fault.key}"})
+        return self
+
+
+class NeMoRLGRPOEngine(NeMoRLEngine):
+    """NeMo-RL's GRPO."""
+
+    environment: Literal["math", "nemo_gym", "base"]
+    """Who rewards: NeMo-RL's math verifier, NeMo-Gym's servers, or whatever `base` says, with the data it names."""
+
+
+class NeMoRLSFTEngine(NeMoRLEngine):
+    """NeMo-RL's fine-tuning, which packs conversations itself and so does not read our packed rows."""
+
+    train_chats: str | None
+    """JSONL file of OpenAI `messages`. null: the data set that `base` names."""
+    valid_chats: str | None
+    """The same for validation. null with train_chats: no validation."""
+
+    def own_files(self) -> tuple[str | None, ...]:
+        """Files that are read besides the data artifact."""
+        return (self.train_chats, self.valid_chats)
+
+
+def _unknown_base(engine: NeMoRLEngine) -> str:
+    known = ", ".join(load_table(engine.version).bases)
+    return f"NeMo-RL {engine.version} has no config '{engine.base}' in our table; there are: {known}"

@@ -1,0 +1,150 @@
+"""One training with NeMo-RL, from the sections of a stage to the published model.
+
+Everything that can be judged without a GPU is judged first, by us and by NeMo-RL's own code.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
+from nemotron_engines.nemo_rl.checks import check
+from nemotron_engines.nemo_rl.compose import at, build, leaves
+from nemotron_engines.nemo_rl.driver import ask, require_gpus, require_one_process, run_driver
+from nemotron_engines.nemo_rl.installation import Installation, find_installation
+from nemotron_engines.nemo_rl.metrics import write_figures
+from nemotron_engines.nemo_rl.table import base_of, load_table
+from nemotron_engines.nemo_rl.translate import Places, code_in
+from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.step import Outcome
+
+PLACEHOLDER = "/path/to/"
+
+
+class Rehearsed(SystemExit):
+    """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
+
+
+def check_config(config: Any, algorithm: str, places: Places) -> dict[str, Any]:
+    """What a dry run checks, from the table alone; returns the config that NeMo-RL would get.
+
+    Raises:
+        UserError: NeMo-RL would refuse it, or would do something else than it says.
+    """
+    require_one_process()
+    table = load_table(config.engine.version)
+    base = base_of(table, config.engine.base)
+    if base.algorithm != algorithm:
+        raise UserError(
+            f"engine.base: {config.engine.base} is a config of {base.algorithm}, this stage runs {algorithm}"
+        )
+    values = build(config, algorithm, places, base.values, complete=False)
+    check(values, table.schemas[algorithm], config.engine, algorithm)
+    return values
+
+
+def train_with_nemo_rl(task: Any, algorithm: str, places: Places, *, environment: str) -> Outcome:
+    """Train and convert. The caller has checked its rows and has made `places`."""
+    config, run = task.config, task.run
+    require_one_process()
+    installation = find_installation(config.engine)
+    script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
+    require_own_code(Path(places.model), config.engine, run)
+    values = build(config, algorithm, places, installation.base)
+    check(values, load_table(config.engine.version).schemas[algorithm], config.engine, algorithm)
+    require_filled(values)
+    file = run.directory / "nemo_rl.yaml"
+    write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
+    if config.engine.stop_before_training:
+        rehearse(installation, run, file, algorithm, script)
+    train(task, installation, values, installation.command(script, "--config", str(file)))
+    return publish(task, installation, places)
+
+
+def render(config: Any, algorithm: str, places: Places) -> str:
+    """The config that NeMo-RL would get, as far as it can be known without a run."""
+    return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
+
+
+def require_filled(values: dict[str, Any]) -> None:
+    """NeMo-RL's configs hold paths that only the user knows; raises UserError where one is left."""
+    left = [key for key in leaves(values) if PLACEHOLDER in str(at(values, key))]
+    if left:
+        raise UserError(
+            f"this recipe needs a path for: {', '.join(left)}", f"give it: ++engine.overrides.{left[0]}=PATH"
+        )
+
+
+def require_own_code(model: Path, engine: Any, run: Run) -> None:
+    """NeMo-RL runs whatever Python lies in a model folder, so that is refused unless the config allows it."""
+    code = code_in(model)
+    if code and not engine.trust_remote_code:
+        raise UserError(
+            f"{model} holds Python files that NeMo-RL would run: {', '.join(code)}",
+            "read them, then set engine.trust_remote_code=true",
+        )
+    if code:
+        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {model}")
+
+
+def rehearse(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
+    """Let NeMo-RL read config, tokenizer and data, say what it found, and end."""
+    arguments = ("--config", str(file), "--algorithm", algorithm, "--script", str(script))
+    found = ask(installation, run.directory / "rehearsal.log", *arguments)
+    judged = "accepts the config and " if found["judged"] else ""
+    length = f", the longest of {found['longest']} tokens" if found["longest"] else ""  # Gym counts tokens later
+    run.say(
+        f"NeMo-RL {judged}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
+        f"its processor took the first {found['looked_at']}{length}"
+    )
+    run.say("stopped before training, as engine.stop_before_training says; nothing is published")
+    raise Rehearsed(0)
+
+
+def train(task: Any, installation: Installation, values: dict[str, Any], command: list[str]) -> None:
+    """Run the driver until the last step has its checkpoint.
+
+    Raises:
+        Stopped: the run was asked to end; a rerun continues from the newest checkpoint.
+    """
+    config, run = task.config, task.run
+    folder = Path(values["checkpointing"]["checkpoint_dir"])
+    folder.mkdir(parents=True, exist_ok=True)
+    adopted = adopt(config.engine.load_path, folder)
+    if adopted is not None:
+        run.say(f"continuing from step {adopted} of {config.engine.load_path}")
+    last = newest(folder)
+    if last is not None and last[0] >= config.train.train_iters:
+        return
+    require_gpus(installation, values, run.directory / "gpus.log")
+    note = _note(Path(values["logger"]["log_dir"]), run.metrics.path)
+    log = run.directory / "nemo_rl.log"
+    run.say(f"one driver starts; its output: {log}" + (f"; it continues from step {last[0]}" if last else ""))
+    run_driver(installation, run, command, log, note)
+    note()
+    if run.stop_requested:
+        last = newest(folder)
+        kept = f"step {last[0]} is kept, later steps are lost" if last else "there was no checkpoint yet"
+        raise Stopped(f"[{run.name}] stopped: {kept}", "run the same command again to continue")
+
+
+def _note(logs: Path, file: Path) -> Callable[[], None]:
+    return lambda: write_figures(logs, file)
+
+
+def publish(task: Any, installation: Installation, places: Places) -> Outcome:
+    """The newest checkpoint as a Hugging Face folder."""
+    run = task.run
+    last = newest(Path(places.checkpoints))
+    if last is None:
+        raise UserError("NeMo-RL ended without a checkpoint", f"see {run.directory / 'nemo_rl.log'}")
+    output = run.fresh_output()
+    to_hugging_face(installation, last[1], Path(places.model), output, run.directory / "convert.log")
+    engine = task.config.engine
+    return Outcome(output, {"step": last[0], "engine": "nemo_rl", "nemo_rl": engine.version})

@@ -1,0 +1,246 @@
+"""Our sections in NeMo-RL's words.
+
+    grpo.num_prompts_per_step: 128          grpo.num_prompts_per_step: 128
+    grpo.num_generations_per_prompt: 16     grpo.num_generations_per_prompt: 16
+                                            policy.train_global_batch_size: 2048
+    optimizer.lr: 3.0e-6                    policy.megatron_cfg.optimizer.lr: 3.0e-6
+
+A key that one of our sections has is set there and nowhere else; `engine.overrides` may repeat none of them but those
+in REFINABLE, whose meaning in NeMo-RL is wider than ours.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_shared.errors import UserError
+
+Flat = dict[str, Any]
+
+REFINABLE = (
+    "policy.train_global_batch_size",
+    "policy.max_grad_norm",
+    "checkpointing.metric_name",
+    "checkpointing.higher_is_better",
+    "grpo.val_period",
+    "policy.tokenizer.chat_template",
+)
+FOREVER = 10_000_000_000
+WARMUP_START = 0.1
+"""Share of the learning rate at the first step of a warm-up, as in NeMo-RL's own configs."""
+VERIFIER = "hf_math_verify"
+"""Without this argument NeMo-RL's math environment gives every answer the reward 0."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run reads and writes; text, so that a dry run can show what is not there yet."""
+
+    model: str
+    train: str | None
+    valid: str | None
+    checkpoints: str
+    logs: str
+    run_name: str
+
+
+def placeholders(model: str | None = None, *, train: bool = True, valid: bool = True) -> Places:
+    """Places for a check without a run. `train`, `valid`: whether there is data of ours."""
+    rows = "<train.jsonl>" if train else None, "<val.jsonl>" if valid else None
+    return Places(model or "<run.model>", *rows, "<checkpoints>", "<logs>", "check")
+
+
+def run_places(run: Any, model: Path, train: Path | None, valid: Path | None) -> Places:
+    """Places of a run. NeMo-RL works in the checkout, so every path is a whole one."""
+    return Places(
+        model=str(model.resolve()),
+        train=None if train is None else str(train.resolve()),
+        valid=None if valid is None else str(valid.resolve()),
+        checkpoints=str(run.checkpoints.resolve() / "nemo_rl"),
+        logs=str(run.directory.resolve() / "nemo_rl_logs"),
+        run_name=run.name,
+    )
+
+
+def grpo_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
+    """NeMo-RL's keys for the sections of the rl stage."""
+    grpo, train = config.grpo, config.train
+    gym = config.engine.environment == "nemo_gym"
+    validates = places.valid is not None or config.engine.environment == "base"
+    keys: Flat = {
+        "grpo.num_prompts_per_step": grpo.num_prompts_per_step,
+        "grpo.num_generations_per_prompt": grpo.num_generations_per_prompt,
+        "policy.train_global_batch_size": grpo.num_prompts_per_step * grpo.num_generations_per_prompt,
+        "policy.generation.max_new_tokens": grpo.max_new_tokens,
+        "policy.generation.temperature": grpo.temperature,
+        "policy.generation.top_p": grpo.top_p,
+        "loss_fn.reference_policy_kl_penalty": grpo.reference_policy_kl_penalty,
+        "loss_fn.ratio_clip_min": grpo.ratio_clip_min,
+        "loss_fn.ratio_clip_max": grpo.ratio_clip_max,
+        "grpo.normalize_rewards": grpo.normalize_rewards,
+        "grpo.overlong_filtering": grpo.overlong_filtering,
+        "grpo.max_num_steps": train.train_iters,
+        "grpo.val_period": train.eval_interval if validates else 0,
+        "grpo.max_val_samples": None if gym else train.eval_rows,
+        "grpo.seed": config.run.seed,
+    }
+    if not gym:
+        keys["grpo.val_batch_size"] = train.eval_rows
+    if config.engine.environment == "math":
+        keys["grpo.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
+    return keys | grpo_data_keys(config.engine, places) | common_keys(config, places, megatron=megatron)
+
+
+def grpo_data_keys(engine: Any, places: Places) -> Flat:
+    """Where the rows are and who rewards; the names differ between versions.
+
+    Raises:
+        UserError: the version has no such environment.
+    """
+    version = VERSIONS[engine.version]
+    if engine.environment not in version.scripts:
+        known = ", ".join(name for name in version.scripts if name != "sft")
+        raise UserError(
+            f"engine.environment: '{engine.environment}' is not available with engine.version {engine.version}",
+            f"available: {known}",
+        )
+    if engine.environment == "base":
+        return {}
+    if version.data_keys == "flat":
+        return {"data.train_jsonl_fpath": places.train, "data.validation_jsonl_fpath": places.valid}
+    if engine.environment == "nemo_gym":
+        sets = {"data.train": {"data_path": places.train}}
+        return sets | {"data.validation": {"data_path": places.valid} if places.valid else None}
+    return math_data_keys(places)
+
+
+def math_data_keys(places: Places) -> Flat:
+    """Question and answer of our rows for NeMo-RL's math environment, as they are: no prompt file is put around."""
+
+    def rows(path: str) -> dict[str, Any]:
+        keys = {"input_key": "question", "output_key": "expected_answer"}
+        return {"dataset_name": "ResponseDataset", "data_path": path, **keys}
+
+    assert places.train is not None
+    return {
+        "data.train": rows(places.train),
+        "data.validation": rows(places.valid) if places.valid else None,
+        "data.default": {
+            "processor": "math_hf_data_processor",
+            "env_name": "math",
+            "prompt_file": None,
+            "system_prompt_file": None,
+        },
+    }
+
+
+def sft_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
+    """NeMo-RL's keys for the sections of the sft stage."""
+    train = config.train
+    validates = places.train is None or places.valid is not None
+    keys: Flat = {
+        "sft.max_num_steps": train.train_iters,
+        "sft.val_period": train.eval_interval if validates else 0,
+        "sft.val_batches": max(1, train.eval_rows // train.global_batch_size),
+        "sft.val_global_batch_size": train.global_batch_size,
+        "sft.val_micro_batch_size": train.micro_batch_size or 1,
+        "sft.seed": config.run.seed,
+        "policy.train_global_batch_size": train.global_batch_size,
+        "policy.tokenizer.chat_template": "default",  # the model's own; NeMo-RL's sft.yaml has another in its place
+    }
+    if places.train is not None:
+        keys["sft.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
+        keys["data.train"] = {"dataset_name": "openai_format", "data_path": places.train}
+        valid = {"dataset_name": "openai_format", "data_path": places.valid}
+        keys["data.validation"] = valid if places.valid else None
+    return keys | common_keys(config, places, megatron=megatron)
+
+
+def common_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
+    """What both algorithms share: model, batch, optimizer, schedule, checkpoints, figures and machines."""
+    engine, logger = config.engine, config.logger
+    keys: Flat = {
+        "policy.model_name": places.model,
+        "policy.tokenizer.name": places.model,
+        "policy.train_micro_batch_size": config.train.micro_batch_size or 1,
+        "policy.max_total_sequence_length": engine.max_total_sequence_length,
+        "policy.max_grad_norm": config.optimizer.clip_grad,
+        "checkpointing.enabled": True,
+        "checkpointing.checkpoint_dir": places.checkpoints,
+        "checkpointing.save_period": config.checkpoint.save_interval,
+        "checkpointing.keep_top_k": config.checkpoint.most_recent_k,
+        "checkpointing.metric_name": None,
+        "logger.log_dir": places.logs,
+        "logger.tensorboard_enabled": True,
+        "logger.wandb_enabled": logger.wandb_project is not None,
+        "cluster.num_nodes": engine.num_nodes,
+        "cluster.gpus_per_node": engine.gpus_per_node,
+    }
+    if logger.wandb_project is not None:
+        keys |= {"logger.wandb.project": logger.wandb_project, "logger.wandb.name": places.run_name}
+    if logger.wandb_project is not None and logger.wandb_entity is not None:
+        keys["logger.wandb.entity"] = logger.wandb_entity
+    return keys | (megatron_optimizer(config) if megatron else torch_optimizer(config))
+
+
+def megatron_optimizer(config: Any) -> Flat:
+    """Optimizer and schedule of the Megatron backend."""
+    optimizer, scheduler = config.optimizer, config.scheduler
+    if scheduler.lr_decay_style == "WSD":
+        raise UserError("scheduler.lr_decay_style: NeMo-RL has no WSD", "constant, linear and cosine work")
+    above = "policy.megatron_cfg"
+    names = ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
+    values = {f"{above}.optimizer.{name}": getattr(optimizer, name) for name in names}
+    constant = scheduler.lr_decay_style == "constant"
+    return values | {
+        f"{above}.scheduler.lr_decay_style": scheduler.lr_decay_style,
+        f"{above}.scheduler.lr_decay_iters": None if constant else config.train.train_iters,
+        f"{above}.scheduler.lr_warmup_iters": scheduler.lr_warmup_iters,
+    }
+
+
+def torch_optimizer(config: Any) -> Flat:
+    """Optimizer and schedule of the DTensor backend, torch's own classes, and checkpoints that hold a whole model."""
+    optimizer = config.optimizer
+    return {
+        "checkpointing.model_save_format": "safetensors",
+        "checkpointing.save_consolidated": True,
+        "policy.optimizer.name": "torch.optim.AdamW",
+        "policy.optimizer.kwargs.lr": optimizer.lr,
+        "policy.optimizer.kwargs.weight_decay": optimizer.weight_decay,
+        "policy.optimizer.kwargs.betas": [optimizer.adam_beta1, optimizer.adam_beta2],
+        "policy.optimizer.kwargs.eps": optimizer.adam_eps,
+        "policy.scheduler": torch_schedule(config),
+    }
+
+
+def torch_schedule(config: Any) -> list[dict[str, Any]]:
+    """A warm-up, where there is one, and the decay after it."""
+    warmup = config.scheduler.lr_warmup_iters
+    decay = _decay(config, max(1, config.train.train_iters - warmup))
+    if warmup == 0:
+        return [decay, {"milestones": []}]
+    start = {"start_factor": WARMUP_START, "end_factor": 1.0, "total_iters": warmup}
+    return [{"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": start}, decay, {"milestones": [warmup]}]
+
+
+def _decay(config: Any, steps: int) -> dict[str, Any]:
+    optimizer, style = config.optimizer, config.scheduler.lr_decay_style
+    kwargs: Mapping[str, Any]
+    if style == "constant":
+        name, kwargs = "ConstantLR", {"factor": 1.0, "total_iters": FOREVER}
+    elif style == "cosine":
+        name, kwargs = "CosineAnnealingLR", {"T_max": steps, "eta_min": optimizer.min_lr}
+    elif style == "linear":
+        end = optimizer.min_lr / optimizer.lr
+        name, kwargs = "LinearLR", {"start_factor": 1.0, "end_factor": end, "total_iters": steps}
+    else:
+        raise UserError(f"scheduler.lr_decay_style: NeMo-RL has no {style}", "constant, linear and cosine work")
+    return {"name": f"torch.optim.lr_scheduler.{name}", "kwargs": dict(kwargs)}
+
+
+def code_in(model: Path) -> list[str]:
+    """Python files of a model folder; NeMo-RL would run them, for it always loads with trust_remote_code."""
+    return sorted(path.name for path in model.glob("*.py")) if model.is_dir() else []

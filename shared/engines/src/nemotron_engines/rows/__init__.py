@@ -1,0 +1,1 @@
+"""Prepared data as torch data sets, in an order that a resumed run repeats."""

@@ -1,0 +1,68 @@
+"""Packed rows for training: shuffled by a seed, padded to a batch, each document kept to itself."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from nemotron_data.formats.packed import PackedRow, labels_of
+from nemotron_engines.modeling.packed import packed_inputs
+
+IGNORED = -100
+
+
+class PackedRows(Dataset):
+    """Row i is always the same for a seed; every epoch has its own order."""
+
+    def __init__(self, rows: Sequence[PackedRow], num_rows: int, seed: int) -> None:
+        self.rows = rows
+        self.num_rows = num_rows
+        self.seed = seed
+        self._lengths = np.array([len(row.input_ids) for row in rows])
+        self._epochs: dict[int, np.ndarray] = {}
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, index: int) -> PackedRow:
+        epoch, place = divmod(index, len(self.rows))
+        return self.rows[self._order(epoch)[place]]
+
+    def tokens_before(self, index: int) -> int:
+        """Tokens in the rows before `index`, without padding."""
+        epoch, place = divmod(index, len(self.rows))
+        return epoch * int(self._lengths.sum()) + int(self._lengths[self._order(epoch)[:place]].sum())
+
+    def _order(self, epoch: int) -> np.ndarray:
+        if epoch not in self._epochs:
+            self._epochs = {epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))}
+        return self._epochs[epoch]
+
+
+class PackedCollator:
+    """Rows to one batch of tensors, each (rows, length of the longest row).
+
+    The padding of a row is one more document of its own, without labels. Position ids restart and `seq_idx`
+    changes at every document, by which attention, convolution and Mamba state are reset.
+    """
+
+    def __init__(self, pad_token_id: int) -> None:
+        self.pad_token_id = pad_token_id
+
+    def __call__(self, rows: Sequence[PackedRow]) -> dict[str, torch.Tensor]:
+        length = max(len(row.input_ids) for row in rows)
+        ids = np.full((len(rows), length), self.pad_token_id, dtype=np.int64)
+        labels = np.full((len(rows), length), IGNORED, dtype=np.int64)
+        starts = []
+        for index, row in enumerate(rows):
+            size = len(row.input_ids)
+            ids[index, :size] = row.input_ids
+            # labels_of is aligned with the logits; the model shifts labels by one, so undo that here
+            labels[index, 1:size] = labels_of(row)[:-1]
+            starts.append([*row.seq_start_id, size] if size < length else list(row.seq_start_id))
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "labels": torch.from_numpy(labels),
+            **packed_inputs(starts, length),
+        }

@@ -1,0 +1,1 @@
+"""Our training loop on the Hugging Face Trainer."""

@@ -1,0 +1,178 @@
+"""Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
+
+import importlib.util
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import SequentialSampler
+from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
+
+from nemotron_engines.modeling.build import save_model
+from nemotron_engines.transformers.callback import RunCallback, TensorBoardFigures
+from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import checkpoints, distributed
+from nemotron_shared.runtime.run import Run, Stopped
+
+
+class StageTrainer:
+    """What our Trainers change in the library's, whichever of them it is: the schedule, and how weights are resumed."""
+
+    stage_config: Any
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """The schedule of the config instead of the Trainer's."""
+        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)  # ty: ignore[missing-attribute]
+        return self.lr_scheduler
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load every weight, or fail.
+
+        A checkpoint is written under the names of the published models, which differ from those in memory. The
+        Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
+        """
+        saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
+        (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
+
+
+class ScheduledTrainer(StageTrainer, Trainer):
+    """A Trainer that reads rows in the order of the dataset and follows our learning-rate schedule.
+
+    The datasets shuffle themselves from a seed, so the n-th row is known without drawing the ones before it.
+    """
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
+
+
+def make_scheduler(config: Any, optimizer: torch.optim.Optimizer | None) -> LambdaLR:
+    """Learning-rate schedule of a stage's config, on an optimizer that the Trainer has made."""
+    assert optimizer is not None
+    return LambdaLR(optimizer, learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters))
+
+
+def micro_batch_size(config: Any) -> int:
+    """Rows per forward pass and process: as configured, or the process's whole share.
+
+    Raises:
+        UserError: the global batch is not made of whole micro batches on this many processes.
+    """
+    rows, processes = rows_per_step(config), distributed.world_size()
+    micro = config.train.micro_batch_size or max(1, rows // processes)
+    if rows % (micro * processes):
+        raise UserError(
+            f"{rows} rows per step are not a multiple of a micro batch of {micro} x {processes} processes",
+            "change the batch, train.micro_batch_size, or the number of processes",
+        )
+    return micro
+
+
+def rows_per_step(config: Any) -> int:
+    """The global batch: rows, or completions in RL."""
+    if hasattr(config, "grpo"):
+        return config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
+    return config.train.global_batch_size
+
+
+def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]:
+    """Keyword arguments for TrainingArguments, or a class derived from it."""
+    micro = micro_batch_size(config)
+    return {
+        "output_dir": str(run.checkpoints),
+        "max_steps": config.train.train_iters,
+        "per_device_train_batch_size": micro,
+        "gradient_accumulation_steps": rows_per_step(config) // (micro * distributed.world_size()),
+        "learning_rate": config.optimizer.lr,
+        "weight_decay": config.optimizer.weight_decay,
+        "adam_beta1": config.optimizer.adam_beta1,
+        "adam_beta2": config.optimizer.adam_beta2,
+        "adam_epsilon": config.optimizer.adam_eps,
+        "max_grad_norm": config.optimizer.clip_grad,
+        "eval_strategy": "steps" if validate else "no",
+        "eval_steps": config.train.eval_interval,
+        "per_device_eval_batch_size": micro,
+        "save_strategy": "steps",
+        "save_steps": config.checkpoint.save_interval,
+        "logging_steps": 1,
+        "report_to": _reporters(config.logger.wandb_project),
+        "seed": config.run.seed,
+        "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
+        "bf16": config.engine.dtype == "bfloat16",
+        checkpointing_key(): config.engine.gradient_checkpointing,
+        "disable_tqdm": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        "remove_unused_columns": False,
+        "save_total_limit": None,
+        "ddp_find_unused_parameters": False,
+    }
+
+
+def checkpointing_key() -> str:
+    """What this version of transformers calls activation checkpointing; the older name is deprecated in the newer."""
+    names = {field.name for field in fields(TrainingArguments)}
+    return "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
+
+
+def _reporters(wandb_project: str | None) -> list[str]:
+    if wandb_project is None:
+        return []
+    if importlib.util.find_spec("wandb") is None:
+        raise UserError(
+            f"logger.wandb_project={wandb_project}: the package wandb is not installed", "pip install wandb"
+        )
+    return ["wandb"]
+
+
+def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
+    """Our callback, TensorBoard where it is wanted, and W&B's environment where it is configured."""
+    chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint.most_recent_k, tokens_at)]
+    if config.logger.tensorboard and distributed.rank() == 0:
+        from torch.utils.tensorboard import SummaryWriter
+
+        chosen.append(TensorBoardFigures(SummaryWriter(str(run.directory / "tensorboard"))))
+    if config.logger.wandb_project:
+        os.environ["WANDB_PROJECT"] = config.logger.wandb_project
+        os.environ["WANDB_ENTITY"] = config.logger.wandb_entity or ""
+    return chosen
+
+
+def train_to_end(trainer: Trainer, run: Run) -> None:
+    """Continue from the newest complete checkpoint, or from the start, and train to the last step.
+
+    Raises:
+        Stopped: a signal asked to stop; a checkpoint has been written.
+    """
+    trainer.remove_callback(PrinterCallback)
+    checkpoint = distributed.on_rank_zero(lambda: _resume_point(run))
+    if checkpoint is not None:
+        run.say(f"continuing from step {checkpoints.step_of(checkpoint)}")
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    ours = next(one for one in trainer.callback_handler.callbacks if isinstance(one, RunCallback))
+    if ours.stopped:
+        raise Stopped(
+            f"[{run.name}] stopped after step {trainer.state.global_step} of {trainer.state.max_steps}",
+            "run the same command again to continue",
+        )
+
+
+def _resume_point(run: Run) -> Path | None:
+    point = checkpoints.latest(run.checkpoints)
+    checkpoints.prune(run.checkpoints, keep=1)
+    return point
+
+
+def save_result(model: Any, tokenizer: Path, run: Run) -> Path:
+    """The run's output with the trained model in it. Rank 0 writes; the others wait, and touch nothing."""
+
+    def save() -> Path:
+        output = run.fresh_output()
+        save_model(model, tokenizer, output)
+        return output
+
+    return distributed.on_rank_zero(save)

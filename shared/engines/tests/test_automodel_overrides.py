@@ -1,0 +1,40 @@
+"""Overrides of Automodel's recipe, where torch and our own tables judge them and Automodel is not needed."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_shared.errors import UserError
+
+RECIPE = {"model": {"backend": {"attn": "sdpa"}}, "optimizer": {"betas": [0.9, 0.95]}}
+
+
+def applied(overrides: dict[str, Any], origins: dict[str, str]) -> dict[str, Any]:
+    engine = SimpleNamespace(overrides=overrides, data="packed", strategy="fsdp2", allow_custom_targets=False)
+    return apply_overrides(RECIPE, cast(AutomodelEngine, engine), origins)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"seed": 3}, r"seed: this is set elsewhere\n  set run\.seed"),
+        ({"dataset": {"shuffle_seed": 3}}, r"dataset\.shuffle_seed: our packed rows have no such setting"),
+        ({"optimizer": {"beta": 3}}, r"optimizer\.beta: Automodel's AdamW has no such field\n  did you mean 'betas'\?"),
+        ({"nvtx": 1}, r"nvtx: 1 is not of type bool"),
+        ({"clip_grad_norm": {"backend": "tritn"}}, r"clip_grad_norm\.backend: 'tritn' is not of type"),
+        ({"dist_env": {"timeout_minutes": True}}, r"dist_env\.timeout_minutes: True is not of type int"),
+        ({"loss_fn": {"_target_": "os.system"}}, r"loss_fn\._target_: 'os\.system' names code outside"),
+    ],
+)
+def test_a_refused_override_is_named_with_its_place(overrides: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"^nano3\.yaml:31: engine\.overrides\.{message}"):
+        applied(overrides, {"engine.overrides": "nano3.yaml:31"})
+
+
+def test_a_list_may_be_a_tuple_and_an_undeclared_type_anything() -> None:
+    made = applied({"optimizer": {"betas": [0.8, 0.9]}, "model": {"backend": {}}, "sdpa_method": ["math"]}, {})
+    assert made["optimizer"]["betas"] == [0.8, 0.9]
+    assert made["sdpa_method"] == ["math"]

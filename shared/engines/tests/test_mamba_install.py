@@ -1,0 +1,249 @@
+"""The twins inside transformers' NemotronH: same model, packed rows apart, caches and padding right."""
+
+import logging
+
+import pytest
+import torch
+import transformers
+from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
+from transformers.models.nemotron_h import modeling_nemotron_h
+
+from nemotron_engines.kernels import mamba_install
+from nemotron_engines.kernels.cpu_experts import register_cpu_experts
+from nemotron_engines.kernels.mamba_install import (
+    REFERENCE_LINE,
+    STOCK,
+    TWINS,
+    announce,
+    dispatcher,
+    install_cpu_ops,
+    lift_time_step_limit,
+)
+from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_shared.errors import UserError
+
+torch.set_num_threads(1)
+
+STARTS = [[0, 5, 6, 23], [0, 19]]
+LENGTH = 31
+
+
+def tiny_model(attention: str = "sdpa", **fields) -> PreTrainedModel:
+    install_cpu_ops()
+    torch.manual_seed(0)
+    config = NemotronHConfig(
+        hybrid_override_pattern="MEM*EME", hidden_size=32, vocab_size=64, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=8, mamba_num_heads=4, mamba_head_dim=8, n_groups=2, ssm_state_size=8, conv_kernel=4, chunk_size=8,
+        n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, moe_shared_expert_intermediate_size=16,
+        initializer_range=0.2, **fields,
+    )  # fmt: skip
+    model = NemotronHForCausalLM._from_config(
+        config, attn_implementation=attention, experts_implementation=register_cpu_experts()
+    )
+    for name, parameter in model.named_parameters():
+        if name.endswith("conv1d.bias"):  # zero at first; a real one would show leaks from padding
+            torch.nn.init.uniform_(parameter, -1, 1)
+    return model
+
+
+def tokens(rows: int = 2, length: int = LENGTH, seed: int = 0) -> torch.Tensor:
+    return torch.randint(3, 64, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def gradients(model: PreTrainedModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    found = torch.autograd.grad(loss, parameters, retain_graph=True)
+    return dict(zip(names, found, strict=True))
+
+
+def assert_same_gradients(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> None:
+    """Parameter by parameter, but for the rounding of gradients that are truly zero (of A, in a single step)."""
+    noise = 1e-7 * max(g.norm().item() for g in want.values())
+    assert len(want) > 30
+    for name, one in want.items():
+        assert (got[name] - one).norm() < 1e-5 * one.norm() + noise, name
+
+
+def distance(one: torch.Tensor, other: torch.Tensor) -> float:
+    return ((one - other).norm() / other.norm()).item()
+
+
+@pytest.fixture
+def stock(monkeypatch):
+    """A call that puts transformers' own functions back for the rest of the test."""
+
+    def restore() -> None:
+        for name in TWINS:
+            monkeypatch.setattr(modeling_nemotron_h, name, STOCK[name])
+
+    install_cpu_ops()
+    return restore
+
+
+def test_the_model_is_the_same_as_before(stock):
+    model, ids = tiny_model(), tokens()
+    outputs = []
+    for prepare in (install_cpu_ops, stock):
+        prepare()
+        result = model(ids, labels=ids, use_cache=False)
+        outputs.append((result.logits.detach(), gradients(model, result.loss)))
+    assert distance(outputs[0][0], outputs[1][0]) < 1e-5
+    assert_same_gradients(outputs[0][1], outputs[1][1])
+
+
+@pytest.mark.skipif(
+    tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23),
+    reason="older versions do not refuse: they let the documents of a row leak into each other",
+)
+def test_stock_refuses_packed_rows(stock):
+    model = tiny_model()
+    stock()
+    with pytest.raises(ValueError, match="packed sequences"):
+        model(tokens(), **packed_inputs(STARTS, LENGTH), use_cache=False)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_packed_row_is_its_documents(training, attention):
+    model, ids = tiny_model(attention).train(training), tokens()
+    logits = model(ids, **packed_inputs(STARTS, LENGTH), attention_mask=None, use_cache=False).logits
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    for row, starts in enumerate(STARTS):
+        for start, end in zip(starts, [*starts[1:], LENGTH], strict=True):
+            alone = model(ids[row : row + 1, start:end], use_cache=False).logits
+            packed, weight = logits[row : row + 1, start:end], weights[row : row + 1, start:end]
+            assert distance(packed, alone) < 1e-5
+            want = gradients(model, (alone * weight).sum())
+            got = gradients(model, (packed * weight).sum())
+            assert_same_gradients(got, want)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_changing_one_document_changes_no_other(attention):
+    model, ids = tiny_model(attention), tokens()
+    packed = packed_inputs(STARTS, LENGTH)
+    other = ids.clone()
+    other[0, 6:23] = tokens(1, 17, seed=9)
+    with torch.no_grad():
+        one, two = (model(i, **packed, use_cache=False).logits for i in (ids, other))
+    assert torch.equal(one[1], two[1])
+    for part in (slice(0, 6), slice(23, LENGTH)):
+        torch.testing.assert_close(one[0, part], two[0, part], rtol=1e-6, atol=1e-6)
+    assert not torch.allclose(one[0, 6:23], two[0, 6:23])
+
+
+def test_greedy_decoding_with_a_cache_gives_what_it_gives_without():
+    model, prompt = tiny_model().eval(), tokens(3, 9)
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    cached = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=True, **options)
+    ids = prompt
+    with torch.no_grad():
+        for _ in range(20):
+            ids = torch.cat([ids, model(ids, use_cache=False).logits[:, -1:].argmax(-1)], 1)
+    assert torch.equal(cached, ids)
+
+
+def test_generated_tokens_are_scored_as_they_were_generated(tmp_path):
+    model, ids = tiny_model().eval(), tokens()
+    for name, parameter in model.named_parameters():
+        if name.endswith("dt_bias"):
+            parameter.data -= 4  # most steps are now below config.time_step_min
+    lift_time_step_limit(model)
+    model.save_pretrained(tmp_path)
+    again = NemotronHForCausalLM.from_pretrained(tmp_path, experts_implementation=register_cpu_experts()).eval()
+    with torch.no_grad():
+        scored = again(ids, use_cache=False).logits
+        torch.testing.assert_close(model(ids, use_cache=False).logits, scored)
+        output = model(ids[:, :7], use_cache=True)
+        for step in range(7, LENGTH):
+            output = model(ids[:, step : step + 1], past_key_values=output.past_key_values, use_cache=True)
+            torch.testing.assert_close(output.logits[:, 0], scored[:, step], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_left_padding_changes_nothing(training):
+    model = tiny_model().train(training)
+    prompts = [tokens(1, length, seed=length) for length in (12, 5, 1)]
+    padded = torch.cat([torch.nn.functional.pad(p, (12 - p.shape[1], 0)) for p in prompts])
+    mask = torch.cat([torch.nn.functional.pad(torch.ones_like(p), (12 - p.shape[1], 0)) for p in prompts])
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    with torch.no_grad():
+        together = model(padded, attention_mask=mask, position_ids=positions, use_cache=False).logits
+        for row, prompt in enumerate(prompts):
+            alone = model(prompt, use_cache=False).logits[0]
+            torch.testing.assert_close(together[row, -prompt.shape[1] :], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_generation_of_a_left_padded_batch_is_that_of_each_prompt():
+    model = tiny_model().eval()
+    options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    prompts = [tokens(1, length, seed=length) for length in (12, 5, 1)]
+    padded = torch.cat([torch.nn.functional.pad(p, (12 - p.shape[1], 0)) for p in prompts])
+    together = model.generate(padded, attention_mask=(padded != 0).long(), **options)
+    for row, prompt in enumerate(prompts):
+        alone = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+        assert torch.equal(together[row, 12:], alone[0, prompt.shape[1] :])
+
+
+def test_installing_twice_changes_nothing_more(caplog, capsys):
+    mamba_install.say_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="nemotron"):
+        assert install_cpu_ops() == install_cpu_ops() == REFERENCE_LINE
+    assert caplog.messages == [REFERENCE_LINE]
+    functions = [getattr(modeling_nemotron_h, name) for name in TWINS]
+    install_cpu_ops()
+    assert functions == [getattr(modeling_nemotron_h, name) for name in TWINS]
+    assert not set(functions) & set(STOCK.values())
+    assert capsys.readouterr() == ("", "")
+
+
+def test_transformers_says_nothing_of_a_fallback():
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logger = logging.getLogger("transformers")
+    logger.addHandler(handler)
+    try:
+        tiny_model().generate(tokens(1, 4), max_new_tokens=3, eos_token_id=None, pad_token_id=0)
+    finally:
+        logger.removeHandler(handler)
+    assert not [record for record in records if "falling back" in record.getMessage()]
+
+
+def test_a_renamed_function_is_an_error_that_names_the_version(monkeypatch):
+    monkeypatch.delattr(modeling_nemotron_h, "mamba2_chunk_scan")
+    with pytest.raises(UserError, match=rf"transformers {transformers.__version__}.*mamba2_chunk_scan"):
+        install_cpu_ops()
+
+
+class OnGPU:
+    is_cuda = True
+
+
+@pytest.mark.parametrize(("importable", "expected"), [(True, "stock"), (False, "twin")])
+def test_cuda_tensors_go_to_the_packages_where_there_are_any(importable, expected, monkeypatch):
+    monkeypatch.setattr(mamba_install, "kernels_importable", lambda: importable)
+    call = dispatcher(lambda x, **_: "stock", lambda x, seq_idx=None: "twin")
+    assert call(OnGPU(), seq_idx=None, unknown=1) == expected
+    assert call(torch.zeros(1), unknown=1) == "twin"
+
+
+def test_a_large_model_needs_a_word_before_it_runs_on_reference_code():
+    announce(999_000_000, allow_reference=False)
+    announce(31_600_000_000, allow_reference=True)
+    if not mamba_install.kernels_importable():
+        with pytest.raises(UserError, match=r"31\.6B parameters"):
+            announce(31_600_000_000, allow_reference=False)
+
+
+def test_packed_inputs_count_documents_and_restart_positions():
+    inputs = packed_inputs([[0, 3], [0, 1, 2]], 5)
+    assert inputs["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 0, 0, 1, 2]]
+    assert inputs["seq_idx"].tolist() == [[0, 0, 0, 1, 1], [0, 1, 2, 2, 2]]
+    assert inputs["seq_idx"].dtype == torch.int32
+
+
+@pytest.mark.parametrize("starts", [[], [1], [0, 3, 3], [0, 4, 2], [0, 5], [0, -1]])
+def test_packed_inputs_refuse_starts_that_divide_nothing(starts):
+    with pytest.raises(UserError, match="packed row 1: seq_start_id"):
+        packed_inputs([[0], starts], 5)

@@ -1,0 +1,182 @@
+"""NeMo-RL's checkpoints, figures, driver and table, each by itself."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
+from nemotron_engines.nemo_rl.compose import refuse_repeated, resolved, with_variables
+from nemotron_engines.nemo_rl.driver import run_driver
+from nemotron_engines.nemo_rl.installation import Installation
+from nemotron_engines.nemo_rl.table import faults, load_table, type_fault
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run
+
+MEGATRON = """
+import sys; from pathlib import Path; import json, numpy; from safetensors.numpy import save_file
+given = dict(zip(sys.argv[1::2], sys.argv[2::2])); out = Path(given["--hf-ckpt-path"]); out.mkdir()
+save_file({"w": numpy.ones(2, dtype=numpy.float32)}, out / "model.safetensors")
+(out / "config.json").write_text(json.dumps({"from": given["--megatron-ckpt-path"]}))
+"""
+DCP = """
+import sys; from pathlib import Path; import torch
+given = dict(zip(sys.argv[1::2], sys.argv[2::2])); out = Path(given["--hf-ckpt-path"]); out.mkdir()
+shared = torch.arange(3.0); torch.save({"a": shared, "b": shared}, out / "pytorch_model.bin")
+"""
+
+
+@pytest.fixture
+def installation(tmp_path: Path) -> Installation:
+    """A checkout with converters that only write what they were told."""
+    folder = tmp_path / "checkout" / "examples" / "converters"
+    folder.mkdir(parents=True)
+    (folder / "convert_megatron_to_hf.py").write_text(MEGATRON)
+    (folder / "convert_dcp_to_hf.py").write_text(DCP)
+    return Installation(tmp_path / "checkout", {}, "python")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer.json", "chat_template.jinja"):
+        (tmp_path / "model" / name).write_text("{}")
+    return tmp_path / "model"
+
+
+def checkpoint(folder: Path, inside: str) -> Path:
+    (folder / "policy" / "weights" / inside).mkdir(parents=True)
+    (folder / "training_info.json").write_text("{}")
+    return folder
+
+
+def test_a_megatron_checkpoint_goes_through_its_converter(
+    installation: Installation, model: Path, tmp_path: Path
+) -> None:
+    step = checkpoint(tmp_path / "step_3", "iter_0000000")
+    to_hugging_face(installation, step, model, tmp_path / "out", tmp_path / "log")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["from"].endswith("weights/iter_0000000")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"}
+
+
+def test_a_pickle_of_the_other_converter_becomes_safetensors(
+    installation: Installation, model: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file
+
+    step = checkpoint(tmp_path / "step_3", "model")
+    to_hugging_face(installation, step, model, tmp_path / "out", tmp_path / "log")
+    assert not (tmp_path / "out" / "pytorch_model.bin").exists()
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {"a": [0, 1, 2], "b": [0, 1, 2]}
+
+
+def test_a_failed_conversion_is_told_with_its_last_lines(
+    installation: Installation, model: Path, tmp_path: Path
+) -> None:
+    step = checkpoint(tmp_path / "step_3", "iter_0000000")
+    (installation.checkout / "examples" / "converters" / "convert_megatron_to_hf.py").write_text(
+        "raise OSError('full')"
+    )
+    with pytest.raises(UserError, match=r"(?s)converter failed.*OSError: full"):
+        to_hugging_face(installation, step, model, tmp_path / "out", tmp_path / "log")
+
+
+def test_the_newest_checkpoint_is_the_highest_whole_step(tmp_path: Path) -> None:
+    for name in ("step_9", "step_10", "tmp_step_11", "step_x"):
+        (tmp_path / name).mkdir()
+    found = newest(tmp_path)
+    assert found is not None and found[0] == 10
+    assert newest(tmp_path / "step_9") is None
+
+
+def test_a_runs_own_checkpoints_go_before_another_runs(tmp_path: Path) -> None:
+    earlier = checkpoint(tmp_path / "earlier" / "step_40", "model")
+    own = tmp_path / "own"
+    own.mkdir()
+    assert adopt(str(earlier), own) == 40
+    assert (own / "step_40" / "training_info.json").is_file()
+    (own / "step_42").mkdir()
+    assert adopt(str(checkpoint(tmp_path / "step_50", "model")), own) is None
+
+
+def test_a_signal_ends_the_driver(installation: Installation, tmp_path: Path) -> None:
+    run = Run(tmp_path, "test")
+    program = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+
+    def stop_when_it_runs() -> None:
+        while not (installation.checkout / "pid").exists():
+            time.sleep(0.05)
+        run.stop_requested = True
+
+    threading.Thread(target=stop_when_it_runs, daemon=True).start()
+    run_driver(installation, run, [sys.executable, "-c", program], tmp_path / "log", lambda: None)
+    pid = int((installation.checkout / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_driver_is_no_rank_of_torchrun_and_finds_the_plans(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    environment = installation.environment()
+    assert "RANK" not in environment
+    assert environment["PYTHONPATH"] == f"{installation.checkout}{os.pathsep}/mine"
+
+
+def test_uv_runs_what_the_container_documents() -> None:
+    command = Installation(Path("/checkout"), {}, "uv").command("convert.py", "--config", "c.yaml", extra="mcore")
+    assert command == ["uv", "run", "--extra", "mcore", "python", "convert.py", "--config", "c.yaml"]
+
+
+TYPES: list[tuple[list[str], Any, bool]] = [
+    (["int"], 3, True),
+    (["int"], True, False),
+    (["int"], 3.0, False),
+    (["float"], 3, True),
+    (["float", "null"], None, True),
+    (["bool"], "true", False),
+    (["any"], object(), True),
+    (["list"], [1], True),
+]
+
+
+@pytest.mark.parametrize(("accepted", "value", "fits"), TYPES)
+def test_a_type_is_judged_strictly(accepted: list[str], value: Any, fits: bool) -> None:
+    assert (type_fault({"types": accepted}, value) is None) == fits
+
+
+def test_an_unknown_key_is_found_at_any_depth_but_not_in_free_sections() -> None:
+    schema = load_table("v0.7.0").schemas["grpo"]
+    wrong = {"policy": {"megatron_cfg": {"optimizer": {"lrr": 1.0}}}, "env": {"anything": {"goes": 1}}}
+    (fault,) = faults(schema, wrong)
+    assert (fault.key, fault.remedy) == ("policy.megatron_cfg.optimizer.lrr", "did you mean 'lr'?")
+
+
+def test_a_variable_of_the_base_must_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERSISTENT_CACHE", raising=False)
+    base = {"env": {"uv_venv_dir": "${oc.env:PERSISTENT_CACHE}/venvs"}}
+    assert with_variables(base, complete=False)["env"]["uv_venv_dir"] == "<PERSISTENT_CACHE>/venvs"
+    with pytest.raises(UserError, match="environment variable PERSISTENT_CACHE"):
+        with_variables(base, complete=True)
+
+
+def test_an_interpolation_that_leads_nowhere_is_told() -> None:
+    with pytest.raises(UserError, match="NeMo-RL's config: a"):
+        resolved(OmegaConf.create({"a": "${b.c}"}))
+
+
+def test_an_override_may_not_repeat_a_section_of_ours() -> None:
+    with pytest.raises(UserError, match=r"engine\.overrides\.grpo\.seed"):
+        refuse_repeated({"grpo": {"seed": 3}}, {"grpo.seed": 1})
+    with pytest.raises(UserError, match=r"engine\.overrides\.data\.train\.data_path"):
+        refuse_repeated({"data": {"train": {"data_path": "x"}}}, {"data.train": {}})

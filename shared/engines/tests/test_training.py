@@ -1,0 +1,166 @@
+"""Schedules, checkpoints, metrics and rows: the parts of a training run that a resumed run relies on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
+from nemotron_data.formats.packed import pack_row
+from nemotron_engines.rows.blended import BlendedRows, choose
+from nemotron_engines.rows.documents import DocumentRows
+from nemotron_engines.rows.packed import PackedCollator, PackedRows
+from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_shared.config.schema import OptimizerSection, SchedulerSection
+from nemotron_shared.runtime import checkpoints
+from nemotron_shared.runtime.metrics import MetricsLog
+
+
+def factor(style: str, decay: int = 0, min_lr: float = 0.1, warmup: int = 2, iters: int = 12):
+    optimizer = OptimizerSection(
+        lr=1.0, min_lr=min_lr, weight_decay=0, adam_beta1=0.9, adam_beta2=0.95, adam_eps=1e-8, clip_grad=1
+    )
+    scheduler = SchedulerSection(lr_decay_style=style, lr_warmup_iters=warmup, lr_wsd_decay_iters=decay)
+    return learning_rate_factor(optimizer, scheduler, iters)
+
+
+@pytest.mark.parametrize("style", ["linear", "cosine", "constant", "WSD"])
+def test_warmup_rises_to_the_peak(style: str) -> None:
+    steps = [factor(style, decay=4)(step) for step in range(3)]
+    assert steps == [pytest.approx(1 / 3), pytest.approx(2 / 3), pytest.approx(1)]
+
+
+@pytest.mark.parametrize("style", ["linear", "cosine", "WSD"])
+def test_decay_falls_to_the_floor(style: str) -> None:
+    rate = factor(style, decay=4)
+    values = [rate(step) for step in range(2, 13)]
+    assert values == sorted(values, reverse=True)
+    assert rate(12) == pytest.approx(0.1)
+
+
+def test_wsd_is_stable_until_its_decay() -> None:
+    rate = factor("WSD", decay=4)
+    assert [rate(step) for step in range(2, 9)] == [1.0] * 7
+    assert rate(9) < 1
+
+
+def make_checkpoint(folder: Path, step: int, *, complete: bool) -> Path:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    (path / "weights").write_text(str(step))
+    if complete:
+        checkpoints.mark_complete(path)
+    return path
+
+
+def test_only_a_complete_checkpoint_counts(tmp_path: Path) -> None:
+    assert checkpoints.latest(tmp_path) is None
+    make_checkpoint(tmp_path, 9, complete=True)
+    newest = make_checkpoint(tmp_path, 10, complete=True)
+    make_checkpoint(tmp_path, 11, complete=False)
+    assert checkpoints.latest(tmp_path) == newest
+
+
+def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path) -> None:
+    for step in (2, 4, 10):
+        make_checkpoint(tmp_path, step, complete=True)
+    make_checkpoint(tmp_path, 12, complete=False)
+    (tmp_path / "other").mkdir()
+    checkpoints.prune(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-4", "other"]
+
+
+def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in range(1, 6):
+        log.append(step, loss=1.0 / step)
+    log.path.write_text(log.path.read_text() + '{"step": 6, "lo')  # a kill in the middle of a line
+    assert [entry["step"] for entry in log.read()] == [1, 2, 3, 4, 5]
+    log.cut_after(3)
+    log.append(4, loss=0.25)
+    assert [entry["step"] for entry in log.read()] == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> IndexedDataset:
+    with IndexedDatasetWriter(tmp_path / "docs", vocab_size=100) as writer:
+        for number in range(7):
+            writer.add_document(np.arange(number * 10, number * 10 + number + 2))
+    return IndexedDataset(tmp_path / "docs")
+
+
+def test_document_rows_hold_every_token_once_an_epoch(documents: IndexedDataset) -> None:
+    rows = DocumentRows([documents], seq_length=5, num_rows=100, seed=3)
+    stream = np.concatenate([rows[index]["input_ids"].numpy() for index in range(100)])
+    everything = np.sort(np.concatenate([documents[index] for index in range(len(documents))]))
+    for epoch in range(3):
+        part = stream[epoch * documents.num_tokens : (epoch + 1) * documents.num_tokens]
+        assert np.array_equal(np.sort(part), everything)
+
+
+def test_document_rows_do_not_depend_on_what_was_read_before(documents: IndexedDataset) -> None:
+    first = DocumentRows([documents], 5, 100, seed=3)
+    second = DocumentRows([documents], 5, 100, seed=3)
+    for index in (40, 2, 17):
+        assert first[index]["input_ids"].tolist() == second[index]["input_ids"].tolist()
+    other = DocumentRows([documents], 5, 100, seed=4)
+    assert any(first[index]["input_ids"].tolist() != other[index]["input_ids"].tolist() for index in range(20))
+
+
+def test_packed_rows_come_once_an_epoch_and_count_their_tokens() -> None:
+    rows = [pack_row([([number] * (number + 2), [0] + [1] * (number + 1))]) for number in range(5)]
+    data = PackedRows(rows, num_rows=15, seed=1)
+    for epoch in range(3):
+        seen = sorted(len(data[epoch * 5 + place].input_ids) for place in range(5))
+        assert seen == [2, 3, 4, 5, 6]
+    assert data.tokens_before(5) == 20
+    assert data.tokens_before(7) == 20 + len(data[5].input_ids) + len(data[6].input_ids)
+
+
+def test_the_collator_keeps_documents_and_padding_apart() -> None:
+    long = pack_row([([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1])])
+    batch = PackedCollator(pad_token_id=0)([long, pack_row([([4, 3], [0, 1])])])
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
+    assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9], [-100, 3, -100, -100, -100]]
+    assert batch["seq_idx"].tolist()[0] == [0, 0, 0, 1, 1]
+
+
+def test_a_blend_keeps_to_its_weights_at_every_length() -> None:
+    weights = np.array([5.0, 3.0, 1.5, 0.5])
+    chosen = choose(weights, 5000)
+    for length in (100, 1000, 5000):
+        counts = np.bincount(chosen[:length], minlength=4)
+        assert np.abs(counts - length * weights / weights.sum()).max() <= 6
+
+
+def test_each_part_of_a_blend_is_read_in_its_own_order(documents: IndexedDataset) -> None:
+    parts = [DocumentRows([documents], 5, 100, seed=3), DocumentRows([documents], 5, 100, seed=4)]
+    blend = BlendedRows(parts, [2.0, 1.0], num_rows=60)
+    for part in range(2):
+        mine = [index for index in range(60) if blend.choice[index] == part]
+        for place, index in enumerate(mine):
+            assert blend[index]["input_ids"].tolist() == parts[part][place]["input_ids"].tolist()
+    assert blend.realised_shares() == pytest.approx([2 / 3, 1 / 3], abs=0.03)
+
+
+def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers.utils import logging
+
+    from nemotron_engines.transformers.callback import TensorBoardFigures
+
+    written = []
+    writer = SummaryWriter(str(tmp_path))
+    writer.add_scalar = lambda name, value, step: written.append((name, value))
+    logging.enable_propagation()
+    try:
+        TensorBoardFigures(writer).on_log(
+            TrainingArguments(str(tmp_path)), TrainerState(is_world_process_zero=True), TrainerControl(),
+            logs={"reward": 0.5, "reward_std": None},
+        )  # fmt: skip
+    finally:
+        logging.disable_propagation()
+    assert written == [("train/reward", 0.5)]
+    assert caplog.messages == []

@@ -1,5 +1,0 @@
-"""`nemotron data inspect`: what a prepared set holds, shown to people before a model is trained on it."""
-
-from nemotron_shared.inspect.build import Inspection, Options, inspect_data
-
-__all__ = ["Inspection", "Options", "inspect_data"]

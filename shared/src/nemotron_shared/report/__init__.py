@@ -1,5 +1,0 @@
-"""The report at the end of a pipeline: a table in the terminal and one self-contained HTML page."""
-
-from nemotron_shared.report.build import Report, build_report
-
-__all__ = ["Report", "build_report"]

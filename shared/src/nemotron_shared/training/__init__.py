@@ -1,1 +1,0 @@
-"""What the engines that build on the Hugging Face Trainer share."""
