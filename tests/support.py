@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,22 @@ def torchrun(stage: str, processes: int = 1) -> list[str]:
 def nemotron(*words: str) -> list[str]:
     """The console command."""
     return [sys.executable, "-m", "nemotron_shared.cli.main", *words]
+
+
+def argv(words: Sequence[str]) -> list[str]:
+    """The process of a command as a reader types it: `nemotron ...`, `python stages/...`, `torchrun stages/...`.
+
+    Scripts are found from the root of the repository where the working folder does not have them.
+    """
+    program, *rest = words
+    if program == "nemotron":
+        return nemotron(*rest)
+    rest = [str(ROOT / word) if word.startswith("stages/") and word.endswith(".py") else word for word in rest]
+    if program == "torchrun":
+        # a free port each time, so that two tests can run beside each other
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", *rest]
+    assert program == "python", f"no way to run {program}"
+    return [sys.executable, *rest]
 
 
 def last_json(result: "subprocess.CompletedProcess[str]") -> Any:
