@@ -8,7 +8,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,39 +15,42 @@ from typing import Any
 import pytest
 from seeds_page import PAGE, page
 from seeds_table import Row, covered, expected_ids, in_repository, read_table
-from support import ROOT, argv
+from support import ROOT, argv, run_forked
 
 ROWS, FILES = read_table()
 Outcome = subprocess.CompletedProcess[str]
 
 
-def run_in(home: Path, command: str, folder: str, compiled: Path) -> Outcome:
+def run_in(home: Path, command: str, folder: str) -> Outcome:
     """Run a command in a folder of its own, with the guides' files and an empty store; `&&` joins commands."""
     for name, text in FILES.items():
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(text, encoding="utf-8")
-    # Where Python may write no bytecode, each command would compile every import anew: they share a folder for it.
-    bytecode = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(compiled)} if sys.dont_write_bytecode else {}
-    environment = os.environ | bytecode | {"NEMOTRON_HOME": str(home / "store"), "HF_HUB_OFFLINE": "1"}
-    *before, last = command.split(" && ")
     cwd = ROOT / folder if folder else home
-    for part in before:
-        subprocess.run(argv(shlex.split(part)), cwd=cwd, env=environment, capture_output=True, check=True)
-    return subprocess.run(
-        argv(shlex.split(last)), cwd=cwd, env=environment, capture_output=True, text=True, check=False
-    )
+    environment = os.environ | {"NEMOTRON_HOME": str(home / "store"), "HF_HUB_OFFLINE": "1"}
+    *before, last = [shlex.split(part) for part in command.split(" && ")]
+    for words in before:
+        result = run_one(words, cwd, environment, home)
+        assert result.returncode == 0, f"{shlex.join(words)}\n{result.stderr}"
+    return run_one(last, cwd, environment, home)
+
+
+def run_one(words: list[str], cwd: Path, environment: dict[str, str], home: Path) -> Outcome:
+    """The many commands of `nemotron` run in forks; the few of python and torchrun as processes of their own."""
+    if words[0] == "nemotron":
+        return run_forked(words[1:], cwd, environment, home)
+    return subprocess.run(argv(words), cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Row], Outcome]:
     """What a row's command does; the same command runs once."""
     done: dict[tuple[str, str], Outcome] = {}
-    compiled = tmp_path_factory.getbasetemp().parent / "bytecode"
 
     def run(row: Row) -> Outcome:
         key = (row.command, row.folder)
         if key not in done:
-            done[key] = run_in(tmp_path_factory.mktemp("seed"), *key, compiled)
+            done[key] = run_in(tmp_path_factory.mktemp("seed"), *key)
         return done[key]
 
     return run
