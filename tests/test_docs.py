@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from documents import DOCUMENTS, Command, all_blocks, anchors, blocks, commands, name_of, prose, tables
 from omegaconf import OmegaConf
-from support import MEMBERS, ROOT, STAGES, nemotron
+from support import MEMBERS, ROOT, STAGES, call_here, nemotron
 
 from nemotron_app.main import main
 from nemotron_app.table import FAMILIES
@@ -42,12 +42,6 @@ def stage_steps(command: Command) -> bool:
 def prepares_own_files(command: Command) -> bool:
     """Whether a command only prepares files of the reader's, which takes a moment."""
     return "prep" in command.words and any(word.startswith("data_prep.source=") for word in command.words)
-
-
-def call_here(command: Sequence[str], stdout: object = None) -> int:
-    """Run `python -m stages.sft.train ...` in this process, which saves a second for each of many commands."""
-    assert command[1] == "-m"
-    return importlib.import_module(command[2]).STEP.main(command[3:])
 
 
 def execute(command: Command) -> int:
