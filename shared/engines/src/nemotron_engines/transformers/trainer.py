@@ -151,7 +151,7 @@ def train_to_end(trainer: Trainer, run: Run) -> None:
     trainer.remove_callback(PrinterCallback)
     checkpoint = distributed.on_rank_zero(lambda: _resume_point(run))
     if checkpoint is not None:
-        run.say(f"continuing from step {checkpoints.step_of(checkpoint)}")
+        run.goes_on_from(checkpoints.step_of(checkpoint))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ours = next(one for one in trainer.callback_handler.callbacks if isinstance(one, RunCallback))
     if ours.stopped:
