@@ -6,7 +6,7 @@ import pytest
 from nemotron_data.sources.blends import find_blend, load_blend, realised_weights
 from nemotron_shared.errors import UserError
 
-STAGES = Path(__file__).parents[2] / "stages"
+STAGES = Path(__file__).parents[3] / "stages"
 SHIPPED = {  # data sets and the sum of their weights
     "pretrain/super3_phase1": (29, 80.4),
     "pretrain/super3_phase2": (27, 82.9),

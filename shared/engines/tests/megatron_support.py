@@ -16,7 +16,7 @@ from nemotron_shared.runtime.plan import artifact_field
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Task
 
-STAGES = Path(__file__).parents[2] / "stages"
+STAGES = Path(__file__).parents[3] / "stages"
 SMALL = {"pretrain": "data_prep.world_documents=200", "sft": "data_prep.world_chats=60"}
 # The production recipes with the number of processes that each is made for.
 RECIPES = {
