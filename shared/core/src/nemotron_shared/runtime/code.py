@@ -79,13 +79,13 @@ def modules_of(
     entries: Sequence[str],
     roots: Mapping[str, Path],
     reader: ModuleReader | None = None,
-    without: str | None = None,
+    without: frozenset[str] = frozenset(),
 ) -> dict[str, str]:
     """Digest by name of every module of ours that `entries` load.
 
     Args:
         roots: the folder of each package that is ours, such as {"nemotron_shared": Path(...)}; others are not followed.
-        without: a module that is not followed.
+        without: modules that are not followed.
     """
     reader = reader or ModuleReader()
     found: dict[str, str] = {}
@@ -93,7 +93,7 @@ def modules_of(
     while waiting:
         name = waiting.pop()
         located = _locate(name, roots)
-        if located is None or located[0] in found or located[0] in PRESENTATION or located[0] == without:
+        if located is None or located[0] in found or located[0] in without:
             continue
         name, path = located
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]

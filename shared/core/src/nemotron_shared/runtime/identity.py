@@ -17,7 +17,7 @@ from typing import Any
 
 from nemotron_shared.config.schema import Section
 from nemotron_shared.digest import json_digest
-from nemotron_shared.runtime.code import ModuleReader, modules_of
+from nemotron_shared.runtime.code import PRESENTATION, ModuleReader, modules_of
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
 LENGTH = "train.train_iters"
@@ -92,7 +92,7 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
         if package not in roots and not entry.startswith(f"{stage}."):
             roots |= _folder_of(package)  # an engine from outside this repository
     reader = ModuleReader(cache_file)
-    found = modules_of(entries, roots, reader, without=without)
+    found = modules_of(entries, roots, reader, PRESENTATION | ({without} if without else set()))
     reader.save()
     return found
 
