@@ -1,24 +1,97 @@
-"""Which members a change touches, as a JSON list for a CI matrix.
+"""Which members and which engines a change touches, as JSON for a CI matrix.
 
-    python ci/changed.py origin/main        ["rl"]
-    python ci/changed.py --all              ["shared", "data", "engines", "app", "pretrain", "sft", "rl", "eval"]
+    python ci/changed.py origin/main               ["sft", "rl"]
+    python ci/changed.py --all                     ["shared", "data", "engines", "app", "pretrain", "sft", "rl", "eval"]
+    python ci/changed.py origin/main --engines     ["nemo_rl"]
 
-Shared code, the lock and the workspace file touch everyone.
+The import graph decides: a module touches the members that import it, at any remove, and so a change in one engine
+touches the stages that offer it. The lock, the workspace file and CI itself touch everyone.
 """
 
 import json
 import subprocess
 import sys
+from functools import cache
+from pathlib import Path
 
-MEMBERS = ["shared", "data", "engines", "app", "pretrain", "sft", "rl", "eval"]
-TOUCHES_ALL = ("shared/", "uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "shared" / "core" / "src"))
+
+from nemotron_shared.runtime.code import ModuleReader, modules_of  # noqa: E402 (only the standard library is needed)
+
+STAGES = ("pretrain", "sft", "rl", "eval")
+READER = ModuleReader()
+ROOMS = {"shared": "core", "data": "data", "engines": "engines", "app": "app"}
+FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: Path("stages", name) for name in STAGES}
+PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
+    f"stages.{name}": FOLDERS[name] for name in STAGES
+}
+ENGINES = ("automodel", "evaluator", "megatron", "nemo_rl")
+"""As `ci/engine.sh` calls them."""
+ENGINE_PACKAGES = {
+    "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
+    "evaluator": ("stages.eval",),
+    "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
+    "nemo_rl": ("nemotron_engines.nemo_rl",),
+}
+TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 
 
-def members_of(paths: list[str]) -> list[str]:
-    """Members whose tests a change of `paths` calls for, in a fixed order."""
+def package_of(path: Path) -> str | None:
+    """The package that a source or data file lies in, None for one that is no part of the code."""
+    for package, folder in PACKAGES.items():
+        if path.is_relative_to(folder) and "tests" not in path.relative_to(folder).parts:
+            inner = path.relative_to(folder).parent
+            while inner.parts and not (ROOT / folder / inner / "__init__.py").is_file():
+                inner = inner.parent  # a folder of data belongs to the package that it lies in
+            return ".".join([package, *inner.parts])
+    return None
+
+
+def modules_in(prefixes: tuple[str, ...]) -> list[str]:
+    """Every module of the packages that begin so."""
+    found = []
+    for package, folder in PACKAGES.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            inner = path.relative_to(ROOT / folder).with_suffix("").parts
+            name = ".".join([package, *(inner[:-1] if inner[-1] == "__init__" else inner)])
+            hidden = {"tests", "build"} & set(inner)
+            if not hidden and any(name == one or name.startswith(f"{one}.") for one in prefixes):
+                found.append(name)
+    return found
+
+
+@cache
+def loads(prefixes: tuple[str, ...]) -> set[str]:
+    """Every module that some packages consist of or import, at any remove."""
+    roots = {package: ROOT / folder for package, folder in PACKAGES.items()}
+    entries = modules_in(prefixes)
+    return set(modules_of(entries, roots, READER)) | set(entries)
+
+
+def touched(paths: list[str], *, engines: bool) -> list[str]:
+    """Members, or engines, whose tests a change of `paths` calls for, in a fixed order."""
+    names = list(ENGINES if engines else FOLDERS)
     if any(path.startswith(TOUCHES_ALL) for path in paths):
-        return MEMBERS
-    return [member for member in MEMBERS if any(path.startswith(f"stages/{member}/") for path in paths)]
+        return names
+    found = []
+    for name in names:
+        own = ENGINE_PACKAGES[name] if engines else (f"nemotron_{name}" if name in ROOMS else f"stages.{name}",)
+        reached = loads(own)
+        for path in map(Path, paths):
+            package = package_of(path)
+            module = f"{package}.{path.stem}" if path.suffix == ".py" and path.stem != "__init__" else package
+            beside = not engines and path.is_relative_to(FOLDERS[name])
+            # a module that is gone, and data that lies beside modules, count for whoever uses their package
+            if (
+                beside
+                or module in reached
+                or ((not (ROOT / path).is_file() or path.suffix != ".py")
+                and package in reached)
+            ):
+                found.append(name)
+                break
+    return found
 
 
 def changed_paths(base: str) -> list[str]:
@@ -28,6 +101,9 @@ def changed_paths(base: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python ci/changed.py BASE | --all")
-    print(json.dumps(MEMBERS if sys.argv[1] == "--all" else members_of(changed_paths(sys.argv[1]))))
+    words = [word for word in sys.argv[1:] if word != "--engines"]
+    engines = "--engines" in sys.argv
+    if len(words) != 1:
+        sys.exit("usage: python ci/changed.py BASE | --all [--engines]")
+    everything = list(ENGINES if engines else FOLDERS)
+    print(json.dumps(everything if words[0] == "--all" else touched(changed_paths(words[0]), engines=engines)))

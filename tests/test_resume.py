@@ -100,7 +100,9 @@ def test_an_unfinished_evaluation_asks_only_the_missing_models(run, tmp_path: Pa
     command = [*script("eval"), *short("eval")]
     run(*script("pretrain"), *short("pretrain"))
     home = tmp_path / "home"
-    assert kill_when(command, home, lambda: any(home.glob("runs/super3-eval-results-*/scored/random.json")), tmp_path)
+    assert kill_when(
+        command, home, lambda: any(home.glob("runs/super3-eval-results-*/checkpoints/scored/random.json")), tmp_path
+    )
     again = run(*command)
     assert "asking random weights" not in again.stderr
     assert "asking base" in again.stderr

@@ -91,7 +91,7 @@ def _score_model(
 
 
 def _samples_file(task: Task, name: str) -> Path:
-    return task.run.directory / "scored" / f"{name}.json"
+    return task.run.checkpoints / "scored" / f"{name}.json"
 
 
 def summarise(

@@ -10,38 +10,36 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_shared.config.schema import Section
+from nemotron_shared.config.schema import EngineSection, How, Section
 
 ENV_PREFIXES = ("host:", "lit:", "runtime:")
 
 
-class NemoEvaluatorEngine(Section):
+class NemoEvaluatorEngine(EngineSection):
     """`nemo-evaluator run_eval` in an environment of its own, asking a server on this machine or elsewhere."""
 
     name: Literal["nemo_evaluator"]
-    evaluator: str | None
+    evaluator: How[str | None]
     """The program nemo-evaluator, as a path. null: the one of this environment."""
     endpoint: str | None
     """Base URL of a server that already runs, such as http://host:8000. null: one is started for the run."""
     served_model_name: str = Field(pattern=r"^[\w./:-]+$")
     """What the server calls the model."""
-    api_key_name: str | None = Field(pattern=r"^[A-Z_][A-Z0-9_]*$")
+    api_key_name: How[str | None] = Field(pattern=r"^[A-Z_][A-Z0-9_]*$")
     """Environment variable that holds the endpoint's key."""
-    parallelism: int = Field(ge=1)
+    parallelism: How[int] = Field(ge=1)
     """Requests under way at the same time."""
-    request_timeout: int = Field(ge=1)
+    request_timeout: How[int] = Field(ge=1)
     """Seconds for one request."""
-    max_retries: int = Field(ge=1)
+    max_retries: How[int] = Field(ge=1)
     """Attempts at one request."""
-    telemetry: bool
+    telemetry: How[bool]
     """Let NeMo Evaluator report its use to NVIDIA."""
-    device: Literal["auto", "cpu"]
+    device: How[Literal["auto", "cpu"]]
     """Of the server started here: `auto` takes a GPU where there is one."""
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"]
-    allow_reference_kernels: bool
+    attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
+    allow_reference_kernels: How[bool]
     """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
-
-    how_not_what = ("evaluator", "api_key_name", "parallelism", "request_timeout", "max_retries", "telemetry")
 
     @field_validator("endpoint")
     @classmethod
@@ -197,15 +195,15 @@ class WandbExport(Section):
     project: str | None
 
 
-class NemoEvaluatorLauncherEngine(Section):
+class NemoEvaluatorLauncherEngine(EngineSection):
     """nemo-evaluator-launcher: NVIDIA's tasks in containers, on a cluster or with Docker."""
 
     name: Literal["nemo_evaluator_launcher"]
-    launcher: str | None
+    launcher: How[str | None]
     """The program nemo-evaluator-launcher, as a path. null: the one of this environment."""
     container: str | None
     """Image that serves the model, with its tag."""
-    execution: Execution
+    execution: How[Execution]
     deployment: Deployment
     params: Params
     adapter: Adapter
@@ -213,13 +211,11 @@ class NemoEvaluatorLauncherEngine(Section):
     """What is run; `-t NAME` picks some of them."""
     env_vars: dict[str, str]
     """Environment of all containers; values begin with host:, lit: or runtime:."""
-    wandb: WandbExport
-    poll_interval: int = Field(ge=1)
+    wandb: How[WandbExport]
+    poll_interval: How[int] = Field(ge=1)
     """Seconds between two looks at the jobs."""
-    telemetry: bool
+    telemetry: How[bool]
     """Let the launcher report its use to NVIDIA."""
-
-    how_not_what = ("launcher", "execution", "wandb", "poll_interval", "telemetry")
 
     @field_validator("env_vars")
     @classmethod

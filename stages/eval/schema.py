@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import RandomModelSection, RunSection, Section, SourceSection
+from nemotron_shared.config.schema import EngineSection, How, RandomModelSection, RunSection, Section, SourceSection
 from stages.eval.evaluator_section import NemoEvaluatorEngine, NemoEvaluatorLauncherEngine
 
 
@@ -38,14 +38,14 @@ class EvalData(SourceSection):
     """Keep at most this many questions of the test split."""
 
 
-class LMEvalEngine(Section):
+class LMEvalEngine(EngineSection):
     """lm-eval in this process, over transformers' model classes."""
 
     name: Literal["lm_eval"]
-    device: Literal["auto", "cpu"]
+    device: How[Literal["auto", "cpu"]]
     """`auto` takes a GPU where there is one."""
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"]
-    allow_reference_kernels: bool
+    attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
+    allow_reference_kernels: How[bool]
     """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
 
 
@@ -56,7 +56,7 @@ class EvaluationSection(Section):
     """Tasks to run. null: all that the data has."""
     limit: int | None = Field(ge=1)
     """Use only the first rows of each task."""
-    batch_size: int = Field(ge=1)
+    batch_size: How[int] = Field(ge=1)
     max_new_tokens: int = Field(ge=1)
     """Longest answer."""
     answer_pattern: str | None

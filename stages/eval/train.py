@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from nemotron_data.sources.rows import own_files
-from nemotron_engines.modeling.architecture import own_file
+from nemotron_engines.modeling.architecture import load_architecture, own_file
 from nemotron_shared.runtime.engine import load_engine
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import data_prep, launcher_config
@@ -44,6 +44,8 @@ STEP = Step(
     sources=lambda config: own_files(own_file(config.model.architecture)),
     check=launcher_config.check,
     render=launcher_config.preview,
+    contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
+    engines=ENGINES,
     work=run,
 )
 

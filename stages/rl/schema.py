@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_shared.config.schema import (
     CheckpointSection,
+    How,
     LocalEngine,
     LoggerSection,
     OptimizerSection,
@@ -88,11 +89,11 @@ class RLTrain(Section):
 
     train_iters: int = Field(ge=1)
     """Optimizer steps."""
-    micro_batch_size: int | None = Field(ge=1)
+    micro_batch_size: How[int | None] = Field(ge=1)
     """Completions per forward pass and process; the rest is gradient accumulation. null: all in one pass."""
-    eval_interval: int = Field(ge=1)
+    eval_interval: How[int] = Field(ge=1)
     """Steps between validations."""
-    eval_rows: int = Field(ge=1)
+    eval_rows: How[int] = Field(ge=1)
     """Prompts per validation."""
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from nemotron_data.sources.rows import own_files
-from nemotron_engines.modeling.architecture import own_file
+from nemotron_engines.modeling.architecture import load_architecture, own_file
 from nemotron_shared.runtime.engine import judge, load_engine, preview
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl import data_prep
@@ -38,6 +38,8 @@ STEP = Step(
     consumes=("data", "model"),
     prepare=data_prep.STEP,
     sources=lambda config: own_files(own_file(config.model.architecture)),
+    contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
+    engines=ENGINES,
     work=train,
     check=partial(judge, ENGINES),
     render=partial(preview, ENGINES),

@@ -84,7 +84,7 @@ def parse(words: list[str]) -> Request | None:
     parser = _parser()
     options = parser.parse_intermixed_args(words)
     if options.version:
-        from nemotron_shared.runtime.identity import package_version
+        from nemotron_shared.runtime.provenance import package_version
 
         print(f"nemotron {package_version('nemotron-shared')}")
         return None

@@ -1,6 +1,6 @@
 """`manifest.json`: what an artifact holds, who made it, from what. It is written last: where it is, all is.
 
-    {"schema_version": 1, "name": "super3-sft-model", "version": 2, "type": "ModelArtifact",
+    {"schema_version": 2, "name": "super3-sft-model", "version": 2, "type": "ModelArtifact",
      "created_at": "2026-01-31T12:00:00+00:00",
      "fingerprint": "9c1f...",                      what went in: inputs, config and code
      "digest": "77ab...",                           what came out: SHA-256 over `files`
@@ -10,7 +10,8 @@
                   "command": "nemotron super3 sft -c tiny", "environment": {"python": "3.11.7"}},
      "parents": [{"reference": "super3-sft-data:v1", "digest": "1b2c...", "role": "data"}],
      "sources": [{"uri": "hf://org/set", "digest": "...", "detail": {"rows": 1000}}],
-     "metadata": {"step": 40}, "metrics": {"final_loss": 2.31}}
+     "metadata": {"step": 40}, "metrics": {"final_loss": 2.31},
+     "segments": [{"began": "...", "from_step": null, "how": {...}, "modules": "...", "machine": {...}}]}
 
 Both directions are strict: an unknown, missing or mistyped key is an error that names the file.
 """
@@ -27,7 +28,7 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ArtifactType = Literal[
     "PretrainBlendsArtifact",
     "SFTDataArtifact",
@@ -98,6 +99,7 @@ class Manifest:
     sources: tuple[Source, ...]
     metadata: dict[str, Any]
     metrics: dict[str, Any]
+    segments: list[Any] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:

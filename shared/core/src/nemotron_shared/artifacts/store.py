@@ -124,6 +124,7 @@ class Store:
         metrics: Mapping[str, Any] | None = None,
         links: bool = False,
         digests: Mapping[str, str] | None = None,
+        segments: Sequence[Mapping[str, Any]] = (),
     ) -> Artifact:
         """Move a finished folder into the store as the next version of `name`. Safe to interrupt and repeat.
 
@@ -146,6 +147,7 @@ class Store:
             sources=tuple(sources),
             metadata=dict(metadata or {}),
             metrics=dict(metrics or {}),
+            segments=[dict(segment) for segment in segments],
         )
         readable = Manifest.from_json(manifest.to_json(), directory / MANIFEST)
         return self._claim(directory, readable)

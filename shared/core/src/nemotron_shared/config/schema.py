@@ -3,9 +3,14 @@
 A field has no default: `config/default.yaml` is the one place where defaults are written down.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+HOW = "how"
+Value = TypeVar("Value")
+How = Annotated[Value, HOW]
+"""A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
 
 
 class Section(BaseModel):
@@ -13,34 +18,36 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    how_not_what: ClassVar[tuple[str, ...]] = ()
-    """Keys that change how the work is done and not what comes out; they are no part of a result's identity."""
+    @classmethod
+    def how_keys(cls) -> frozenset[str]:
+        """The settings of this section that are marked as `How`."""
+        return frozenset(name for name, field in cls.model_fields.items() if HOW in field.metadata)
 
 
 class RunSection(Section):
     """What this run reads, where it writes, and how it starts."""
 
-    how_not_what = ("home", "force", "threads", "nproc_per_node", "data", "model")
-
     family: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Model family; the first part of artifact names (`super3-sft-model`)."""
-    home: str | None
+    home: How[str | None]
     """Folder of the artifact store. null: $NEMOTRON_HOME, else `.nemotron`."""
-    data: str | None
+    data: How[str | None]
     """Data artifact to read, such as `super3-sft-data:latest`."""
-    model: str | None
+    model: How[str | None]
     """Model artifact to start from, or the path of a Hugging Face folder."""
-    missing_data: Literal["error", "prepare"]
+    missing_data: How[Literal["error", "prepare"]]
     """When `data` does not exist: stop, or run data preparation first."""
-    missing_model: Literal["error", "random"]
+    missing_model: How[Literal["error", "random"]]
     """When `model` does not exist: stop, or start from random weights."""
     seed: int = Field(ge=0)
     """Seed of weights, data order and sampling."""
-    force: bool
+    force: How[bool]
     """Redo the work even where a finished result exists."""
-    threads: int | None = Field(ge=1)
+    on_change: How[Literal["continue", "restart", "refuse"]]
+    """When an unfinished run is found and settings of how, or code, have changed since: go on, begin anew, or stop."""
+    threads: How[int | None] = Field(ge=1)
     """CPU threads per process. null: as many as torch likes."""
-    nproc_per_node: int = Field(ge=1)
+    nproc_per_node: How[int] = Field(ge=1)
     """Processes that the `nemotron` command starts; torchrun sets its own."""
 
 
@@ -53,22 +60,29 @@ class TokenizerSection(Section):
     """Begin each document with the beginning-of-text id."""
     add_eos: bool
     """End each document with the end-of-text id."""
-    backend: Literal["auto", "gigatoken", "fastokens", "tokenizers"]
+    backend: How[Literal["auto", "gigatoken", "fastokens", "tokenizers"]]
     """What encodes. `auto`: the fastest that gives exactly the ids of `tokenizers` on a sample of the data."""
 
-    how_not_what = ("backend",)
+
+class EngineSection(Section):
+    """What all engines have in common."""
+
+    extendable: ClassVar[bool] = False
+    """Whether a longer training can go on from the last state of a shorter one."""
 
 
-class LocalEngine(Section):
+class LocalEngine(EngineSection):
     """What every engine over transformers' model classes can be told."""
 
-    device: Literal["auto", "cpu"]
+    extendable: ClassVar[bool] = True
+
+    device: How[Literal["auto", "cpu"]]
     """`auto` takes a GPU where there is one."""
     dtype: Literal["float32", "bfloat16"]
     """bfloat16: mixed precision over float32 weights."""
-    attn_implementation: Literal["sdpa", "eager", "flash_attention_2"]
-    gradient_checkpointing: bool
-    allow_reference_kernels: bool
+    attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
+    gradient_checkpointing: How[bool]
+    allow_reference_kernels: How[bool]
     """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
 
 
@@ -101,11 +115,11 @@ class TrainSection(Section):
     """Optimizer steps."""
     global_batch_size: int = Field(ge=1)
     """Rows per optimizer step, over all processes."""
-    micro_batch_size: int | None = Field(ge=1)
+    micro_batch_size: How[int | None] = Field(ge=1)
     """Rows per forward pass and process; the rest is gradient accumulation. null: all in one pass."""
-    eval_interval: int = Field(ge=1)
+    eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
-    eval_rows: int = Field(ge=1)
+    eval_rows: How[int] = Field(ge=1)
     """Rows per validation."""
 
     @model_validator(mode="after")
@@ -145,21 +159,23 @@ class SchedulerSection(Section):
 class CheckpointSection(Section):
     """What survives a kill."""
 
-    save_interval: int = Field(ge=1)
+    save_interval: How[int] = Field(ge=1)
     """Steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT."""
-    most_recent_k: int = Field(ge=1)
+    most_recent_k: How[int] = Field(ge=1)
     """Checkpoints to keep."""
+    keep_last_state: How[bool]
+    """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
 
 
 class LoggerSection(Section):
     """Where figures go besides the console and metrics.jsonl."""
 
-    log_interval: int = Field(ge=1)
+    log_interval: How[int] = Field(ge=1)
     """Steps between console lines."""
-    tensorboard: bool
-    wandb_project: str | None
+    tensorboard: How[bool]
+    wandb_project: How[str | None]
     """Weights & Biases project; null: W&B is not used."""
-    wandb_entity: str | None
+    wandb_entity: How[str | None]
 
 
 class SplitSection(Section):
@@ -201,11 +217,9 @@ class SourceSection(Section):
 class PreparedSection(SourceSection):
     """Rows that are prepared in shards, by several workers."""
 
-    how_not_what = ("workers", "executor")
-
-    workers: int | None = Field(ge=1)
+    workers: How[int | None] = Field(ge=1)
     """Processes that share the work; the result does not depend on it. null: one for each CPU."""
-    executor: Literal["local", "ray"]
+    executor: How[Literal["local", "ray"]]
     """`local`: processes of this machine. `ray`: tasks on a Ray cluster, joined or started here."""
     shard_mb: int = Field(ge=1)
     """Megabytes of input that one worker takes at a time."""

@@ -1,88 +1,119 @@
-"""Who made a result, from what, and with which code: the basis of reuse and of lineage."""
+"""What a piece of work is, how it is done, and with which code: three things that change for different reasons.
 
-import importlib.metadata
-import importlib.util
-import platform
-import subprocess
-import sys
+    identity.what       names the result: settings, inputs, raw sources. Another value is another result.
+    identity.how        may differ between two attempts at the same result: micro batch, checkpoint interval, processes.
+    identity.modules    the code that the step really loads, a digest for each module.
+
+A run's folder is named by `what` alone, so that an unfinished run goes on after a change of the other two. A finished
+result is used again only where `what` and code are the same.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from nemotron_shared.artifacts import Producer
-from nemotron_shared.digest import file_digest, json_digest, tree_files
+from nemotron_shared.config.schema import Section
+from nemotron_shared.digest import json_digest
+from nemotron_shared.runtime.code import PRESENTATION, ModuleReader, modules_of
 
-ROOMS = ("nemotron_shared", "nemotron_data", "nemotron_engines")
-RECORDED_PACKAGES = (
-    "torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow", "megatron-core", "megatron-bridge",
-    "nemo-automodel", "nemo-evaluator", "vllm", "mamba-ssm", "causal-conv1d",
-)  # fmt: skip
+PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
+LENGTH = "train.train_iters"
+"""How far to train. It is a part of `what`, but a finished training can be extended by more of it."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Flat values by dotted key, and digests by module."""
+
+    what: dict[str, Any]
+    how: dict[str, Any]
+    modules: dict[str, str]
+
+    @property
+    def result(self) -> str:
+        """Names the result, whatever code makes it."""
+        return json_digest(self.what)
+
+    @property
+    def code(self) -> str:
+        """One digest of all modules."""
+        return json_digest(self.modules)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the result and the code that made it."""
+        return json_digest({"what": self.result, "code": self.code})
+
+    @property
+    def series(self) -> str:
+        """Names the results that differ only in how long was trained."""
+        return json_digest({key: value for key, value in self.what.items() if key != LENGTH})
+
+
+def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of one section, told apart by its schema."""
+    what: dict[str, Any] = {}
+    how: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = getattr(section, name)
+        if name in section.how_keys():
+            how[name] = value
+        elif isinstance(inner, Section) and isinstance(value, dict):
+            what[name], how[name] = what_and_how(value, inner)
+        else:
+            what[name] = value
+    return what, how
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values; an empty mapping has none."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def modules_loaded(entries: Sequence[str], without: str | None, directory: Path, cache_file: Path) -> dict[str, str]:
+    """Digests of the modules that a step loads.
+
+    Args:
+        entries: the step's own module, and that of the chosen engine.
+        without: a module that is not followed: the step that prepares the data, whose result counts by its content.
+        directory: folder of the stage.
+    """
+    stage = ".".join(entries[0].split(".")[:2])
+    roots = {stage: directory} | own_packages()
+    for entry in entries[1:]:
+        package = entry.split(".")[0]
+        if package not in roots and not entry.startswith(f"{stage}."):
+            roots |= _folder_of(package)  # an engine from outside this repository
+    reader = ModuleReader(cache_file)
+    found = modules_of(entries, roots, reader, PRESENTATION | ({without} if without else set()))
+    reader.save()
+    return found
 
 
 @cache
-def code_digest(stage_directory: Path) -> str:
-    """Digest of the source files of a stage and of the shared package, without tests and presentation."""
-    found = (importlib.util.find_spec(room) for room in ROOMS)
-    rooms = [Path(spec.origin).parent for spec in found if spec and spec.origin]
-    files = {
-        f"{root.name}/{path.relative_to(root).as_posix()}": file_digest(path)
-        for root in (*rooms, stage_directory)
-        for path in tree_files(root)
-        if _makes_results(path.relative_to(root))
-    }
-    return json_digest(files)
+def own_packages() -> dict[str, Path]:
+    """The folders of the shared packages that are installed."""
+    return {name: path for package in PACKAGES for name, path in _folder_of(package).items()}
 
 
-def _makes_results(path: Path) -> bool:
-    if {"tests", "build"} & set(path.parts):
-        return False
-    return path.suffix == ".py" or path.parent.name == "architectures"
+def _folder_of(package: str) -> dict[str, Path]:
+    spec = find_spec(package)
+    return {package: Path(spec.origin).parent} if spec and spec.origin else {}
 
 
-def producer(stage: str, verb: str, stage_directory: Path, config_digest: str) -> Producer:
-    """The `producer` entry of a manifest."""
-    return Producer(
-        stage=stage,
-        verb=verb,
-        stage_version=package_version(f"nemotron-{stage}") or "not installed",
-        shared_version=package_version("nemotron-shared") or "not installed",
-        config_digest=config_digest,
-        code_digest=code_digest(stage_directory),
-        git=git_commit(stage_directory),
-        command=" ".join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
-        environment=environment(),
-    )
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`train.micro_batch_size 8 -> 4` for each key whose value is another one."""
+    keys = sorted(before.keys() | now.keys())
+    return [f"{key} {_shown(before, key)} -> {_shown(now, key)}" for key in keys if before.get(key) != now.get(key)]
 
 
-def environment() -> dict[str, str]:
-    """Versions of what computed the result."""
-    versions = {name: package_version(name) for name in RECORDED_PACKAGES}
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        **{name: version for name, version in versions.items() if version},
-    }
-
-
-def package_version(name: str) -> str | None:
-    """Version of an installed distribution, None where it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-@cache
-def ask_git(directory: Path) -> subprocess.Popen[str] | None:
-    """Begin to ask for the commit; None where there is no git. Called before the work, it costs no time after it."""
-    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    except FileNotFoundError:
-        return None
-
-
-@cache
-def git_commit(directory: Path) -> str | None:
-    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one."""
-    git = ask_git(directory)
-    return (git.communicate()[0].strip() or None) if git else None
+def _shown(values: Mapping[str, Any], key: str) -> str:
+    text = str(values.get(key, "(none)"))
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -11,6 +11,7 @@ from typing import Any
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
+FILE = "metrics.jsonl"
 RESULT_METRICS = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
 """Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve, resolve_section
-from nemotron_shared.config.schema import RunSection, Section
+from nemotron_shared.config.schema import RunSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.identity import code_digest
+from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -28,17 +29,18 @@ class Plan:
     config: Any
     values: dict[str, Any]
     origins: Mapping[str, str]
-    config_digest: str
+    identity: Identity
     inputs: Mapping[str, Artifact | None]
     sources: list[Source]
-    fingerprint: str
     run_directory: Path
     store: Store
     finished: Artifact | None
+    extends: Extension | None
 
     def parents(self) -> list[Parent]:
-        """The inputs that are artifacts of the store."""
-        return [found.as_parent(role) for role, found in self.inputs.items() if found and not found.is_external]
+        """The inputs that are artifacts of the store, and the shorter training that this one extends."""
+        found = [found.as_parent(role) for role, found in self.inputs.items() if found and not found.is_external]
+        return [*found, self.extends.as_parent()] if self.extends else found
 
     def all_sources(self) -> list[Source]:
         """Raw inputs, and model folders from outside the store."""
@@ -77,32 +79,29 @@ def identify(
     inputs: Mapping[str, Artifact | None],
     store: Store,
 ) -> Plan:
-    """Name the work by everything its result depends on, and look whether it has been done."""
+    """Name the work by everything its result depends on, and look whether it has been done or begun."""
     name = step.produces.format(family=config.run.family)
     sources = step.sources(config)
-    relevant = {name: decisive(getattr(config, name), values[name]) for name in ("run", *step.sections)}
-    config_digest = json_digest(_without_paths(relevant, inputs))
-    parts = {
-        "step": step.module,
-        "config": config_digest,
-        "inputs": {role: artifact and artifact.manifest.digest for role, artifact in inputs.items()},
-        "sources": [source.digest for source in sources],
-        "code": code_digest(step.directory),
-    }
-    fingerprint = json_digest(parts)
-    directory = store.home / "runs" / f"{name}-{fingerprint[:12]}"
-    finished = None if config.run.force else store.find_by_fingerprint(name, fingerprint)
-    return Plan(
-        name, config, values, origins, config_digest, dict(inputs), sources, fingerprint, directory, store, finished
-    )
-
-
-def decisive(section: Any, values: Any) -> Any:
-    """The values of a section that decide what comes out."""
-    if not isinstance(section, Section) or not isinstance(values, dict):
-        return values
-    names = (name for name in values if name not in section.how_not_what)
-    return {name: decisive(getattr(section, name), values[name]) for name in names}
+    what: dict[str, Any] = {"step": step.module}
+    how: dict[str, Any] = {}
+    for section in ("run", *step.sections):
+        whats, hows = what_and_how({section: values[section]}, config)
+        what |= dict(flat(_without_paths(whats, inputs)))
+        how |= dict(flat(hows))
+    what |= {f"input {role}": artifact and artifact.manifest.digest for role, artifact in inputs.items()}
+    what |= {f"source {source.uri}": source.digest for source in sources}
+    what |= {f"content of {key}": json_digest(value) for key, value in step.contents(config).items()}
+    entries = [step.module, *filter(None, [step.engine_module(config)])]
+    prepared = step.prepare.module if step.prepare else None
+    modules = modules_loaded(entries, prepared, step.directory, store.home / "cache" / "code.json")
+    identity = Identity(what, how, modules)
+    directory = store.home / "runs" / f"{name}-{identity.result[:12]}"
+    finished = None if config.run.force else store.find_by_fingerprint(name, identity.fingerprint)
+    begun = (directory / "segments.json").is_file()
+    extends = None
+    if finished is None and not begun and not config.run.force and step.can_extend(config):
+        extends = find_extension(store, name, identity)
+    return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
 
 
 def find_inputs(step: "Step", run: RunSection, store: Store, arguments: Arguments) -> dict[str, Artifact | None]:

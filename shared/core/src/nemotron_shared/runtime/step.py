@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
-from nemotron_shared.atomic import write_text
-from nemotron_shared.config.references import as_yaml
 from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
+from nemotron_shared.runtime.attempts import begin, finish, warn_of_segments
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.identity import ask_git, producer
 from nemotron_shared.runtime.plan import Plan, make_plan
+from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_run
+from nemotron_shared.runtime.segments import segments_of_result
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ class Step:
         optional: roles that are used when they exist.
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
+        contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
+        engines: module by name of the engines that the stage offers.
         check: raises UserError for a config that cannot run; called by `--dry-run` too.
         render: what another program would be told, from the config and the path of the model; shown by `--dry-run`.
     """
@@ -96,6 +98,8 @@ class Step:
     optional: tuple[str, ...] = ()
     prepare: "Step | None" = None
     sources: Callable[[Any], list[Source]] = lambda config: []
+    contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
+    engines: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[Any], None] = lambda config: None
     render: Callable[[Any, str | None], str | None] = lambda config, model: None
 
@@ -103,6 +107,14 @@ class Step:
     def module(self) -> str:
         """Import path of the script."""
         return f"stages.{self.stage}.{self.verb}"
+
+    def engine_module(self, config: Any) -> str | None:
+        """The module of the engine that the config chooses; None for a step without engines."""
+        return self.engines[config.engine.name] if self.engines else None
+
+    def can_extend(self, config: Any) -> bool:
+        """Whether a longer training may go on from the state of a shorter one."""
+        return bool(self.engines) and config.engine.extendable and config.run.on_change != "restart"
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run from a command line; returns the exit code."""
@@ -138,8 +150,9 @@ class Step:
             finished = plan.finished
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True
-        fresh = plan.config.run.force
-        with open_run(plan.run_directory, plan.name, saves_on_stop=self.verb == "train", fresh=fresh) as run:
+        with open_run(
+            plan.run_directory, plan.name, plan.identity.fingerprint, saves_on_stop=self.verb == "train"
+        ) as run:
             distributed.on_rank_zero(lambda: self._begin(plan, run))
             outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
             distributed.barrier()
@@ -147,24 +160,29 @@ class Step:
 
     def _begin(self, plan: Plan, run: Run) -> None:
         ask_git(self.directory)
-        write_text(run.directory / "config.yaml", as_yaml(plan.values))
+        begin(plan, run)
 
     def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
             shutil.copyfile(run.metrics.path, outcome.directory / "metrics.jsonl")
+        segments = segments_of_result(run.directory)
+        identity = plan.identity
         artifact = plan.store.publish(
             outcome.directory,
             name=plan.name,
             type=self.artifact_type,
-            fingerprint=plan.fingerprint,
-            producer=producer(self.stage, self.verb, self.directory, plan.config_digest),
+            fingerprint=identity.fingerprint,
+            producer=producer(self.stage, self.verb, self.directory, identity.result, identity.code),
             parents=plan.parents(),
             sources=plan.all_sources(),
             metadata=dict(outcome.metadata),
             metrics=dict(outcome.metrics),
             digests=outcome.digests,
+            segments=[segment.as_manifest() for segment in segments],
         )
-        shutil.rmtree(run.checkpoints, ignore_errors=True)
+        warn_of_segments(plan.name, len(segments))
+        can_extend = bool(self.engines) and plan.config.engine.extendable
+        finish(plan, artifact, run, keep=can_extend and plan.config.checkpoint.keep_last_state)
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact
 

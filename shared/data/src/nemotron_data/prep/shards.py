@@ -53,7 +53,7 @@ class Setting:
         """As `data_prep` says (`PreparedSection`), in the folder of a run."""
         return cls(
             directory=run.checkpoints / "shards",
-            identity=run.directory.name,
+            identity=run.fingerprint,
             on_bad_row=settings.on_bad_row,
             workers=settings.workers or available_cpus(),
             executor=settings.executor,

@@ -50,7 +50,7 @@ def train_with_automodel(
     set_threads(config.run.threads)
     places = distributed.on_rank_zero(lambda: _places(task, kind, train, valid))
     if places.restore_from:
-        run.say(f"continuing from step {checkpoints.steps_done(Path(places.restore_from))}")
+        run.goes_on_from(checkpoints.steps_done(Path(places.restore_from)))
     recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
     recipe_config = apply_overrides(recipe_config, config.engine, task.origins)
     # Automodel prints its whole config and logs each step

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from nemotron_shared.config.schema import Section
+from nemotron_shared.config.schema import EngineSection, How, Section
 
 
 class AutomodelPeft(Section):
@@ -64,26 +64,26 @@ class AutomodelBackend(Section):
     rope_fusion: bool
 
 
-class AutomodelEngine(Section):
+class AutomodelEngine(EngineSection):
     """NeMo Automodel's recipe for next-token prediction, over its own NemotronH class."""
 
     name: Literal["automodel"]
-    container: str | None
+    container: How[str | None]
     """Image that a recipe is made for. null: the environment that runs it."""
     data: Literal["packed", "chat"]
     """`packed`: the rows of our data artifact. `chat`: Automodel's ChatDataset over the files of `chats`."""
     chats: AutomodelChats
     dtype: Literal["float32", "bfloat16"]
     """Type of the computation; the weights are kept in float32 either way."""
-    strategy: Literal["fsdp2", "ddp"]
+    strategy: How[Literal["fsdp2", "ddp"]]
     """`fsdp2` shards weights, gradients and optimizer over the processes, `ddp` keeps them whole on each."""
-    tp_size: int = Field(ge=1)
+    tp_size: How[int] = Field(ge=1)
     """Processes that share each matrix."""
-    cp_size: int = Field(ge=1)
+    cp_size: How[int] = Field(ge=1)
     """Processes that share each row."""
-    ep_size: int = Field(ge=1)
+    ep_size: How[int] = Field(ge=1)
     """Processes that share the experts."""
-    activation_checkpointing: bool
+    activation_checkpointing: How[bool]
     """Compute activations twice to keep fewer of them in memory."""
     backend: AutomodelBackend
     peft: AutomodelPeft | None

@@ -40,7 +40,7 @@ class RunCallback(Callback):
         """Cut the log back to where training continues."""
         step = self.last_step = context.state.train_state.step
         if step:
-            self.run.say(f"continuing from step {step}")
+            self.run.goes_on_from(step)
         self._progress.start(step, context.state.cfg.train.train_iters, step * self.tokens_per_step)
 
     def on_train_step_start(self, context: CallbackContext) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from nemotron_shared.config.schema import Section
+from nemotron_shared.config.schema import EngineSection, How, Section
 
 
 class MegatronPeft(Section):
@@ -27,29 +27,27 @@ class MegatronPeft(Section):
     """Megatron's names of the linear layers that get an adapter."""
 
 
-class MegatronBridgeEngine(Section):
+class MegatronBridgeEngine(EngineSection):
     """Megatron-Bridge: recipes for clusters of GPUs, and a tiny model on a CPU."""
-
-    how_not_what = ("world_size",)
 
     name: Literal["megatron_bridge"]
     recipe: str | None = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
     """Function below `megatron.bridge.recipes`, as `nemotronh.nemotron_3_super.nemotron_3_super_pretrain_config`.
     null: a model made from `model.architecture`, with Bridge's settings for any pretraining."""
-    container: str | None
+    container: How[str | None]
     """Image that the recipe is made for. null: the environment that runs it."""
-    device: Literal["auto", "cpu"]
+    device: How[Literal["auto", "cpu"]]
     """`auto` takes GPUs where there are any; without one, TE-only settings are switched off, and that is said."""
-    world_size: int | None = Field(ge=1)
+    world_size: How[int | None] = Field(ge=1)
     """Processes that the layout below is made for, and is checked for where no GPU is. null: those that run."""
-    tensor_model_parallel_size: int = Field(ge=1)
-    pipeline_model_parallel_size: int = Field(ge=1)
-    context_parallel_size: int = Field(ge=1)
-    expert_model_parallel_size: int = Field(ge=1)
-    expert_tensor_parallel_size: int = Field(ge=1)
-    sequence_parallel: bool
-    moe_token_dispatcher_type: Literal["allgather", "alltoall", "flex"]
-    moe_flex_dispatcher_backend: Literal["deepep", "hybridep", "ncclep"] | None
+    tensor_model_parallel_size: How[int] = Field(ge=1)
+    pipeline_model_parallel_size: How[int] = Field(ge=1)
+    context_parallel_size: How[int] = Field(ge=1)
+    expert_model_parallel_size: How[int] = Field(ge=1)
+    expert_tensor_parallel_size: How[int] = Field(ge=1)
+    sequence_parallel: How[bool]
+    moe_token_dispatcher_type: How[Literal["allgather", "alltoall", "flex"]]
+    moe_flex_dispatcher_backend: How[Literal["deepep", "hybridep", "ncclep"] | None]
     """Library behind the `flex` dispatcher."""
     mixed_precision: str | None
     """A precision of Bridge: `bf16_mixed`, or with FP8 `bf16_with_fp8_current_scaling_mixed`. null: float32."""

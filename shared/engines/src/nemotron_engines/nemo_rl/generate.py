@@ -1,7 +1,8 @@
 """Write the table of keys and types of one NeMo-RL version, from a checkout of it.
 
     cd NEMO_RL_CHECKOUT
-    PYTHONPATH=$PWD:/path/to/shared/core/src:/path/to/shared/data/src:/path/to/shared/engines/src python -m nemotron_engines.nemo_rl.generate --checkout . --version v0.7.0
+    export PYTHONPATH=$PWD:REPOSITORY/shared/core/src:REPOSITORY/shared/data/src:REPOSITORY/shared/engines/src
+    python -m nemotron_engines.nemo_rl.generate --checkout . --version v0.7.0
 
 The interpreter is one in which `nemo_rl` can be imported. The table holds what `MasterConfig` of GRPO and of SFT
 declares, and the values of the configs that our recipes build on, so that a recipe can be checked where NeMo-RL is

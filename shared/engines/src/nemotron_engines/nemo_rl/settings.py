@@ -6,42 +6,41 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nemotron_engines.nemo_rl.table import base_of, faults, load_table
-from nemotron_shared.config.schema import Section
+from nemotron_shared.config.schema import EngineSection, How
 
 
-class NeMoRLEngine(Section):
+class NeMoRLEngine(EngineSection):
     """NeMo-RL, started as one driver on Ray, from its container or from a checkout."""
 
     name: Literal["nemo_rl"]
     version: Literal["v0.7.0", "nano-v3"]
     """Which NeMo-RL: its keys are checked against the table of this version, and the checkout must be of it."""
-    container: str | None
+    container: How[str | None]
     """Image that holds this version. For the launcher and the messages; null: this environment."""
-    checkout: str | None
+    checkout: How[str | None]
     """Folder of NeMo-RL's source. null: where `nemo_rl` is imported from, else `/opt/nemo-rl`."""
-    runner: Literal["uv", "python"]
+    runner: How[Literal["uv", "python"]]
     """`uv`: `uv run` in the checkout, with its lock. `python`: the interpreter of this process."""
     base: str
     """The config of NeMo-RL that ours is laid over, as a path in the checkout."""
     overrides: dict[str, Any]
     """Keys of NeMo-RL's config that our own sections do not have, as a tree."""
-    num_nodes: int = Field(ge=1)
+    num_nodes: How[int] = Field(ge=1)
     """Nodes that train and generate; nodes of judge models come on top."""
-    gpus_per_node: int = Field(ge=1)
+    gpus_per_node: How[int] = Field(ge=1)
     max_total_sequence_length: int = Field(ge=8)
     """Tokens of a prompt and its completion together."""
     load_path: str | None
     """A `step_N` folder of an earlier run to continue from; this run's own newest checkpoint goes before it."""
     experimental: list[str]
     """Why a recipe is not known to work; such a recipe needs allow_experimental."""
-    allow_experimental: bool
+    allow_experimental: How[bool]
     trust_remote_code: bool
     """Let NeMo-RL run the Python files that lie in the model folder, and a parallel plan from outside the checkout."""
-    stop_before_training: bool
+    stop_before_training: How[bool]
     """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
 
     previewed: ClassVar[bool] = True
-    how_not_what = ("container", "checkout", "runner", "allow_experimental", "stop_before_training")
 
     @model_validator(mode="after")
     def known_to_nemo_rl(self) -> "NeMoRLEngine":

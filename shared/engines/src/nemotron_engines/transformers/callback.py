@@ -45,7 +45,8 @@ class RunCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Cut the log back to where training continues."""
+        """Cut the log back to where training goes on, and take the intervals of this attempt, not the checkpoint's."""
+        state.compute_steps(args, state.max_steps)
         self._progress.start(state.global_step, state.max_steps, self._tokens(state))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -1,6 +1,7 @@
 """Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
 
 import importlib.util
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -149,9 +150,10 @@ def train_to_end(trainer: Trainer, run: Run) -> None:
         Stopped: a signal asked to stop; a checkpoint has been written.
     """
     trainer.remove_callback(PrinterCallback)
+    logging.getLogger("transformers.trainer_utils").addFilter(_is_no_talk_of_intervals)
     checkpoint = distributed.on_rank_zero(lambda: _resume_point(run))
     if checkpoint is not None:
-        run.say(f"continuing from step {checkpoints.step_of(checkpoint)}")
+        run.goes_on_from(checkpoints.step_of(checkpoint))
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ours = next(one for one in trainer.callback_handler.callbacks if isinstance(one, RunCallback))
     if ours.stopped:
@@ -159,6 +161,11 @@ def train_to_end(trainer: Trainer, run: Run) -> None:
             f"[{run.name}] stopped after step {trainer.state.global_step} of {trainer.state.max_steps}",
             "run the same command again to continue",
         )
+
+
+def _is_no_talk_of_intervals(record: logging.LogRecord) -> bool:
+    """Intervals may change between attempts, and this one's count; the library warns of it in three lines."""
+    return "trainer_state.json" not in record.getMessage()
 
 
 def _resume_point(run: Run) -> Path | None:

@@ -1,0 +1,145 @@
+"""How an attempt at a result begins: anew, from an unfinished attempt, or from the state of a shorter training.
+
+[super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
+[super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
+[super3-sft-model] extending super3-sft-model:v1 from step 300 to 600
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemotron_shared.artifacts import Artifact, Parent, Store
+from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
+from nemotron_shared.config.references import as_yaml
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.identity import LENGTH, Identity, differences
+from nemotron_shared.runtime.metrics import FILE as METRICS
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.segments import SEGMENTS, changes, new_segment, read_segments, write_segments
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.plan import Plan
+
+WHAT = "what.json"
+STATES, STATE = "states", "state.json"
+MOST_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Extension:
+    """The last state of a finished training that asked for fewer steps."""
+
+    artifact: Artifact
+    folder: Path
+    step: int
+
+    def as_parent(self) -> Parent:
+        """How the longer training records the shorter one."""
+        return self.artifact.as_parent("extends")
+
+
+def begin(plan: "Plan", run: Run) -> None:
+    """Decide what this attempt starts from, say so in one line, and note it in the run's folder.
+
+    Raises:
+        UserError: there is an unfinished run that differs, and `run.on_change` is `refuse`.
+    """
+    segment = new_segment(plan.identity)
+    before = read_segments(run.directory)
+    if plan.config.run.force or not before:
+        run.forget()  # a finished run leaves its logs here, and another program may have left its folders
+        before = []
+    if before:
+        found = changes(before[-1], segment)
+        if found and plan.config.run.on_change == "refuse":
+            raise UserError(
+                f"{run.directory}: an unfinished run, and since then: {_listed(found)}",
+                "run.on_change=continue goes on with it, run.on_change=restart begins anew",
+            )
+        if found and plan.config.run.on_change == "restart":
+            run.say(f"beginning anew (run.on_change=restart); since the unfinished run: {_listed(found)}")
+            run.forget()
+            before = []
+        elif found:
+            run.say(f"going on with an unfinished run; since then: {_listed(found)}")
+    elif plan.extends is not None:
+        steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
+        run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
+        before = _take_over(plan.extends, run)
+    elif (other := _unfinished_beside(run.directory, plan.name)) is not None:
+        found = differences(read_json(other / WHAT), plan.identity.what)
+        run.say(f"a new run, not the unfinished {other.name}: {_listed(found)}")
+    write_text(run.directory / "config.yaml", as_yaml(plan.values))
+    write_json(run.directory / WHAT, plan.identity.what)
+    write_segments(run.directory, [*before, segment])
+
+
+def _listed(found: list[str]) -> str:
+    more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
+    return "; ".join(found[:MOST_SHOWN]) + more
+
+
+def _unfinished_beside(directory: Path, name: str) -> Path | None:
+    """The newest other run for the same artifact name that was cut off and kept something."""
+    folders = [path for path in directory.parent.glob(f"{name}-*") if path != directory and (path / WHAT).is_file()]
+    begun = [path for path in folders if any((path / "checkpoints").glob("*"))]
+    return max(begun, key=lambda path: (path / WHAT).stat().st_mtime, default=None)
+
+
+def _take_over(extends: Extension, run: Run) -> list[Any]:
+    """Put the state and the metrics of the shorter training where a run that goes on has its own."""
+    shutil.rmtree(run.checkpoints, ignore_errors=True)
+    waiting = run.directory / ".tmp-checkpoints"
+    shutil.rmtree(waiting, ignore_errors=True)
+    shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
+    waiting.rename(run.checkpoints)
+    if (extends.artifact.path / METRICS).is_file():
+        shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)
+    return read_segments(extends.folder)
+
+
+def find_extension(store: Store, name: str, identity: Identity) -> Extension | None:
+    """The longest finished training that differs in nothing but having fewer steps, and whose state was kept."""
+    length = identity.what.get(LENGTH)
+    found = []
+    for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
+        try:
+            state = json.loads(file.read_text(encoding="utf-8"))
+            version, step, series = int(file.parent.name[1:]), state["step"], state["series"]
+        except (OSError, ValueError, KeyError):
+            continue  # not whole: a state is an offer, and without it the training begins at its start
+        if series == identity.series and length is not None and step < length and version in store.versions(name):
+            found.append((step, version, file.parent))
+    if not found:
+        return None
+    step, version, folder = max(found)
+    return Extension(store.load(name, version), folder, step)
+
+
+def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
+    """Leave nothing that a later attempt could go on from by mistake; keep the last state apart where it is wanted."""
+    if keep and run.checkpoints.is_dir():
+        keep_state(plan.store, artifact, plan.identity, run)
+    shutil.rmtree(run.checkpoints, ignore_errors=True)
+    for name in (SEGMENTS, WHAT):
+        (run.directory / name).unlink(missing_ok=True)
+
+
+def keep_state(store: Store, artifact: Artifact, identity: Identity, run: Run) -> None:
+    """Move the checkpoints of a training that is done to where a longer one will look for them."""
+    folder = store.home / STATES / artifact.manifest.name / f"v{artifact.manifest.version}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a version that was deleted, and whose number is free again
+    folder.mkdir(parents=True)
+    run.checkpoints.rename(folder / "checkpoints")
+    shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
+    write_json(folder / STATE, {"series": identity.series, "step": identity.what[LENGTH]})
+
+
+def warn_of_segments(name: str, count: int) -> None:
+    """One line where a result was made in several attempts."""
+    if count > 1:
+        say(f"[{name}] made in {count} segments: its bytes may differ from those of an uninterrupted run")

@@ -1,0 +1,65 @@
+"""Who made a result: commit, command, versions of the stage and of the libraries that computed it."""
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+from nemotron_shared.artifacts import Producer
+
+RECORDED_PACKAGES = (
+    "torch", "transformers", "trl", "lm-eval", "tokenizers", "numpy", "pyarrow", "megatron-core", "megatron-bridge",
+    "nemo-automodel", "nemo-evaluator", "vllm", "mamba-ssm", "causal-conv1d",
+)  # fmt: skip
+
+
+def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str) -> Producer:
+    """The `producer` entry of a manifest."""
+    return Producer(
+        stage=stage,
+        verb=verb,
+        stage_version=package_version(f"nemotron-{stage}") or "not installed",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest=config_digest,
+        code_digest=code_digest,
+        git=git_commit(stage_directory),
+        command=" ".join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
+        environment=environment(),
+    )
+
+
+def environment() -> dict[str, str]:
+    """Versions of what computed the result."""
+    versions = {name: package_version(name) for name in RECORDED_PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def package_version(name: str) -> str | None:
+    """Version of an installed distribution, None where it is not installed."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def ask_git(directory: Path) -> subprocess.Popen[str] | None:
+    """Begin to ask for the commit; None where there is no git. Called before the work, it costs no time after it."""
+    command = ["git", "-C", str(directory), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    except FileNotFoundError:
+        return None
+
+
+@cache
+def git_commit(directory: Path) -> str | None:
+    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one."""
+    git = ask_git(directory)
+    return (git.communicate()[0].strip() or None) if git else None

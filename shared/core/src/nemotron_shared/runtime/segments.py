@@ -1,0 +1,78 @@
+"""The attempts that one result was made in. Only a result of one segment promises to have the same bytes again.
+
+runs/super3-sft-model-1f0c.../segments.json
+[{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
+  "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "torch": "2.11.0"}}]
+"""
+
+import platform
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts.artifact import utc
+from nemotron_shared.atomic import read_json, write_json
+from nemotron_shared.digest import json_digest
+from nemotron_shared.runtime.distributed import world_size
+from nemotron_shared.runtime.identity import Identity, differences
+from nemotron_shared.runtime.provenance import environment
+
+SEGMENTS = "segments.json"
+MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One attempt. `from_step` is where it went on, None as long as nothing of an earlier attempt was used."""
+
+    began: str
+    from_step: int | None
+    how: dict[str, Any]
+    modules: dict[str, str]
+    machine: dict[str, Any]
+
+    def as_manifest(self) -> dict[str, Any]:
+        """The form in a manifest: modules as one digest."""
+        return asdict(self) | {"modules": json_digest(self.modules)}
+
+
+def new_segment(identity: Identity) -> Segment:
+    """An attempt that begins now, here."""
+    machine = {"host": platform.node(), "processes": world_size(), **environment()}
+    return Segment(utc(time.time()), None, identity.how, identity.modules, machine)
+
+
+def read_segments(directory: Path) -> list[Segment]:
+    """The attempts that a run's folder knows of, the oldest first."""
+    file = directory / SEGMENTS
+    return [Segment(**entry) for entry in read_json(file)] if file.is_file() else []
+
+
+def write_segments(directory: Path, segments: list[Segment]) -> None:
+    """Replace what the folder knows."""
+    write_json(directory / SEGMENTS, [asdict(segment) for segment in segments])
+
+
+def continued(segments: list[Segment], step: int) -> list[Segment]:
+    """The segments when the last of them goes on from `step`; from the start (0), the ones before it do not count."""
+    before = segments[:-1] if step else []
+    return [*before, replace(segments[-1], from_step=step)]
+
+
+def changes(before: Segment, now: Segment) -> list[str]:
+    """What differs between two attempts, one phrase each: settings of how, modules, libraries, machine."""
+    modules = [name for name in sorted(before.modules.keys() | now.modules.keys())
+               if before.modules.get(name) != now.modules.get(name)]  # fmt: skip
+    found = differences(before.how, now.how)
+    if modules:
+        more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
+        found.append(f"code of {', '.join(modules[:MOST_NAMED])}{more}")
+    return found + differences(before.machine, now.machine)
+
+
+def segments_of_result(directory: Path) -> list[Segment]:
+    """The attempts that a result was made in: the last that began at its start, and those that went on from there."""
+    found = read_segments(directory)
+    starts = [index for index, segment in enumerate(found) if not segment.from_step]
+    return found[starts[-1] :] if starts else found

@@ -1,0 +1,66 @@
+"""What names a result, and what may differ between two attempts at it."""
+
+from pydantic import Field
+
+from nemotron_shared.config.schema import How, Section
+from nemotron_shared.runtime.identity import Identity, differences, flat, what_and_how
+from nemotron_shared.runtime.segments import Segment, changes, continued
+
+
+class Inner(Section):
+    depth: int
+    workers: How[int | None] = Field(ge=1)
+
+
+class Whole(Section):
+    inner: Inner
+    rows: list[int]
+    threads: How[int]
+
+
+VALUES = {"inner": {"depth": 3, "workers": 2}, "rows": [1, 2], "threads": 1}
+
+
+def test_settings_are_told_apart_by_their_marks() -> None:
+    what, how = what_and_how(VALUES, Whole.model_validate(VALUES))
+    assert dict(flat(what)) == {"inner.depth": 3, "rows": [1, 2]}
+    assert dict(flat(how)) == {"inner.workers": 2, "threads": 1}
+
+
+def test_how_and_code_leave_the_result_its_name() -> None:
+    one = Identity({"optimizer.lr": 1.0}, {"threads": 1}, {"a": "1"})
+    other = Identity({"optimizer.lr": 1.0}, {"threads": 2}, {"a": "2"})
+    assert one.result == other.result
+    assert one.fingerprint != other.fingerprint
+    assert one.fingerprint == Identity(one.what, {"threads": 9}, one.modules).fingerprint
+
+
+def test_a_longer_training_is_of_the_same_series() -> None:
+    short = Identity({"train.train_iters": 3, "optimizer.lr": 1.0}, {}, {})
+    long = Identity({"train.train_iters": 6, "optimizer.lr": 1.0}, {}, {})
+    other = Identity({"train.train_iters": 6, "optimizer.lr": 2.0}, {}, {})
+    assert short.series == long.series != other.series
+    assert short.result != long.result
+
+
+def test_differences_name_the_key_and_both_values() -> None:
+    assert differences({"a": 1, "b": 2}, {"b": 3, "c": "x" * 50}) == [
+        "a 1 -> (none)", "b 2 -> 3", f"c (none) -> {'x' * 37}...",
+    ]  # fmt: skip
+
+
+def segment(**values: object) -> Segment:
+    usual = {"began": "", "from_step": None, "how": {"threads": 1}, "modules": {"a": "1"}, "machine": {"processes": 1}}
+    return Segment(**(usual | values))
+
+
+def test_changes_between_two_attempts() -> None:
+    now = segment(how={"threads": 2}, modules={"a": "2"}, machine={"processes": 4})
+    assert changes(segment(), now) == ["threads 1 -> 2", "code of a", "processes 1 -> 4"]
+    assert changes(segment(), segment(began="later")) == []
+
+
+def test_segments_before_a_start_from_nothing_do_not_count() -> None:
+    first, second = segment(began="1"), segment(began="2")
+    assert [one.began for one in continued([first, second], 40)] == ["1", "2"]
+    assert [one.began for one in continued([first, second], 0)] == ["2"]

@@ -1,0 +1,104 @@
+"""An unfinished run goes on after changes of how it is done; a finished training can be extended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support import ROOT, nemotron, script, short
+
+MODEL = "super3-sft-model"
+STEPS = 8
+OPTIONS = [*short("sft"), f"train.train_iters={STEPS}", "train.eval_interval=100", "checkpoint.save_interval=100"]
+
+
+def losses(home: Path, version: int = 1) -> dict[int, float]:
+    lines = (home / "artifacts" / MODEL / f"v{version}" / "metrics.jsonl").read_text().splitlines()
+    return {entry["step"]: entry["loss"] for entry in map(json.loads, lines) if "loss" in entry}
+
+
+def manifest(home: Path, version: int = 1) -> dict:
+    return json.loads((home / "artifacts" / MODEL / f"v{version}" / "manifest.json").read_text())
+
+
+def stop_after(step: int, command: list[str], home: Path, cwd: Path, env: dict[str, str] | None = None) -> None:
+    """Run a command and ask it to stop once it has logged `step`."""
+    environment = os.environ | {"NEMOTRON_HOME": str(home)} | (env or {})
+    with (cwd / "stopped.log").open("w") as log:
+        process = subprocess.Popen(command, cwd=cwd, env=environment, stderr=log, stdout=log)
+    while not any(len(path.read_text().splitlines()) >= step for path in home.glob(f"runs/{MODEL}-*/metrics.jsonl")):
+        assert process.poll() is None, (cwd / "stopped.log").read_text()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+
+
+@pytest.mark.slow
+def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
+    run(*script("sft"), *OPTIONS)
+    whole = losses(tmp_path / "home")
+    home = tmp_path / "stopped"
+    there = {"NEMOTRON_HOME": str(home)}
+    stop_after(2, [*script("sft"), *OPTIONS], home, tmp_path)
+
+    refused = run(*script("sft"), *OPTIONS, "train.micro_batch_size=4", "run.on_change=refuse", ok=False, env=there)
+    assert refused.returncode == 2
+    assert "train.micro_batch_size None -> 4" in refused.stderr
+
+    other = [*OPTIONS, "optimizer.lr=1e-4", "train.train_iters=1"]
+    assert "a new run, not the unfinished" in (new := run(*script("sft"), *other, env=there).stderr)
+    assert "optimizer.lr 0.002 -> 0.0001" in new
+
+    changed = [*OPTIONS, "train.micro_batch_size=4", "checkpoint.save_interval=3"]
+    again = run(*script("sft"), *changed, env=there).stderr
+    assert "going on with an unfinished run; since then" in again
+    assert "train.micro_batch_size None -> 4" in again
+    assert "checkpoint.save_interval 100 -> 3" in again
+    assert "continuing from step" in again
+    made = manifest(home, 2)
+    assert [bool(segment["from_step"]) for segment in made["segments"]] == [False, True]
+    assert made["fingerprint"] == manifest(tmp_path / "home")["fingerprint"]
+    assert losses(home, 2) == pytest.approx(whole, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> None:
+    constant = ["scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=2"]
+    run(*nemotron("super3", "sft"), *OPTIONS, *constant)
+    longer = [*OPTIONS, *constant, f"train.train_iters={STEPS + 4}"]
+    said = run(*nemotron("super3", "sft"), *longer).stderr
+    assert f"extending {MODEL}:v1 from step {STEPS} to {STEPS + 4}" in said
+    home = tmp_path / "home"
+    assert {"reference": f"{MODEL}:v1", "role": "extends"}.items() <= manifest(home, 2)["parents"][-1].items()
+    run(*nemotron("super3", "sft"), *longer, "--force")
+    assert losses(home, 3) == losses(home, 2)
+    assert len(manifest(home, 3)["segments"]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("then", [1, 4])
+def test_another_number_of_processes_reads_the_same_rows(run, tmp_path: Path, then: int) -> None:
+    def command(processes: int, batches: Path) -> list[str]:
+        program = str(ROOT / "tests" / "programs" / "record_batches.py")
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        return [sys.executable, *torchrun, program, str(batches), *OPTIONS]
+
+    def rows(*files: Path) -> Counter[tuple[int, str]]:
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return Counter((line["step"], row) for line in lines for row in line["rows"])
+
+    run(*script("sft", "data_prep"), *OPTIONS)
+    run(*command(1, tmp_path / "whole.jsonl"))
+    home = tmp_path / "elastic"
+    there = {"NEMOTRON_HOME": str(home)}
+    run(*script("sft", "data_prep"), *OPTIONS, env=there)
+    stop_after(3, command(2, tmp_path / "two.jsonl"), home, tmp_path)
+    said = run(*command(then, tmp_path / "then.jsonl"), env=there).stderr
+    assert f"processes 2 -> {then}" in said
+    assert rows(tmp_path / "two.jsonl", tmp_path / "then.jsonl") == rows(tmp_path / "whole.jsonl")
+    assert losses(home) == pytest.approx(losses(tmp_path / "home"), abs=1e-4)
