@@ -148,7 +148,9 @@ class CheckpointSection(Section):
     save_interval: int = Field(ge=1)
     """Steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT."""
     most_recent_k: int = Field(ge=1)
-    """Checkpoints to keep."""
+    """Newest checkpoints to keep."""
+    keep_best: bool
+    """Keep the checkpoint with the best validation as well, however old (engines transformers, trl and automodel)."""
 
 
 class LoggerSection(Section):
