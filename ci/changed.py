@@ -86,8 +86,7 @@ def touched(paths: list[str], *, engines: bool) -> list[str]:
             if (
                 beside
                 or module in reached
-                or ((not (ROOT / path).is_file() or path.suffix != ".py")
-                and package in reached)
+                or ((not (ROOT / path).is_file() or path.suffix != ".py") and package in reached)
             ):
                 found.append(name)
                 break

@@ -12,7 +12,6 @@ from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
 from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_shared.config.schema import OptimizerSection, SchedulerSection
-from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.metrics import MetricsLog
 
 
@@ -42,32 +41,6 @@ def test_wsd_is_stable_until_its_decay() -> None:
     rate = factor("WSD", decay=4)
     assert [rate(step) for step in range(2, 9)] == [1.0] * 7
     assert rate(9) < 1
-
-
-def make_checkpoint(folder: Path, step: int, *, complete: bool) -> Path:
-    path = folder / f"checkpoint-{step}"
-    path.mkdir(parents=True)
-    (path / "weights").write_text(str(step))
-    if complete:
-        checkpoints.mark_complete(path)
-    return path
-
-
-def test_only_a_complete_checkpoint_counts(tmp_path: Path) -> None:
-    assert checkpoints.latest(tmp_path) is None
-    make_checkpoint(tmp_path, 9, complete=True)
-    newest = make_checkpoint(tmp_path, 10, complete=True)
-    make_checkpoint(tmp_path, 11, complete=False)
-    assert checkpoints.latest(tmp_path) == newest
-
-
-def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path) -> None:
-    for step in (2, 4, 10):
-        make_checkpoint(tmp_path, step, complete=True)
-    make_checkpoint(tmp_path, 12, complete=False)
-    (tmp_path / "other").mkdir()
-    checkpoints.prune(tmp_path, keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-4", "other"]
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from nemotron_engines.rows.blended import BlendedRows
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.transformers.trainer import (
     ScheduledTrainer,
+    best_validation,
     callbacks,
     save_result,
     train_to_end,
@@ -37,7 +38,8 @@ def train(task: Task) -> Outcome:
     train_to_end(trainer, run)
     output = save_result(model, data.path / "tokenizer", run)
     figures = last_values(run.metrics, RESULT_METRICS)
-    return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
+    metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
+    return Outcome(output, metadata | best_validation(config, data.path / "tokenizer", run), figures)
 
 
 def _rows(task: Task, split: str, num_rows: int) -> BlendedRows | None:

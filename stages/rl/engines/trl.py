@@ -10,7 +10,14 @@ from trl import GRPOConfig, GRPOTrainer
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
 from nemotron_engines.modeling.threads import set_threads
-from nemotron_engines.transformers.trainer import StageTrainer, callbacks, save_result, train_to_end, trainer_settings
+from nemotron_engines.transformers.trainer import (
+    StageTrainer,
+    best_validation,
+    callbacks,
+    save_result,
+    train_to_end,
+    trainer_settings,
+)
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import last_values
@@ -44,7 +51,8 @@ def train(task: Task) -> Outcome:
     train_to_end(trainer, run)
     output = save_result(model, tokenizer_folder, run)
     figures = last_values(run.metrics, {"reward": "final_reward", "valid_reward": "valid_reward"})
-    return Outcome(output, {"step": config.train.train_iters, "parameters": model.num_parameters()}, figures)
+    metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
+    return Outcome(output, metadata | best_validation(config, tokenizer_folder, run), figures)
 
 
 def starting_point(task: Task) -> tuple[Any, Path]:

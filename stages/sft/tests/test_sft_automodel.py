@@ -30,7 +30,9 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.checkpoints import mark_complete
 from nemotron_shared.runtime.engine import files_of
+from nemotron_shared.runtime.validation import Validation
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
@@ -157,18 +159,51 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     require_environment()
 
 
-def test_only_complete_checkpoints_count(tmp_path: Path) -> None:
-    for step in (9, 19, 100):
-        (tmp_path / f"epoch_0_step_{step}").mkdir()
-    for step in (9, 19):
-        (tmp_path / f"epoch_0_step_{step}" / "COMPLETE").touch()
+def automodel_checkpoint(folder: Path, step: int, loss: float | None = None) -> Path:
+    """A folder as Automodel leaves it, with our mark."""
+    path = folder / f"epoch_0_step_{step}"
+    for part in ("model", "optim"):
+        (path / part).mkdir(parents=True)
+        (path / part / ".metadata").write_text(f"{part} {step}")
+    validation = None if loss is None else Validation(step + 1, "valid_loss", loss)
+    mark_complete(path, checkpoints.LAYOUT, world_size=1, validation=validation)
+    return path
+
+
+def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
+    for step in (9, 19, 29):
+        automodel_checkpoint(tmp_path, step)
+    (tmp_path / "epoch_0_step_29" / "optim" / ".metadata").write_text("optim 28")
+    (tmp_path / "epoch_0_step_100").mkdir()
     (tmp_path / "LATEST").symlink_to("epoch_0_step_100")
-    checkpoints.forget_incomplete(tmp_path)
-    assert not (tmp_path / "epoch_0_step_100").exists()
-    assert not (tmp_path / "LATEST").is_symlink()
-    newest = checkpoints.latest(tmp_path)
+    said: list[str] = []
+    newest = checkpoints.resume_point(tmp_path, said.append)
     assert newest is not None
     assert checkpoints.steps_done(newest) == 20
+    assert said == [
+        "epoch_0_step_29 is damaged (the bytes of optim/.metadata have changed): set aside as damaged-epoch_0_step_29"
+    ]
+    assert not (tmp_path / "epoch_0_step_100").exists()
+    assert not (tmp_path / "LATEST").is_symlink()
+
+
+def test_older_checkpoints_go_but_the_best_one_stays(tmp_path: Path) -> None:
+    for step, loss in ((9, 2.0), (19, 1.0), (29, 1.5), (39, 1.25)):
+        automodel_checkpoint(tmp_path, step, loss)
+    (tmp_path / "LOWEST_VAL").symlink_to("epoch_0_step_9")
+    checkpoints.prune(tmp_path, keep=1, keep_best=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch_0_step_19", "epoch_0_step_39"]
+    best = checkpoints.best(tmp_path)
+    assert best is not None
+    assert best[1].value == 1.0
+
+
+def test_a_checkpoint_without_its_optimizer_is_refused_when_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "epoch_0_step_9"
+    (path / "model").mkdir(parents=True)
+    (path / "model" / "weights").write_text("1")
+    with pytest.raises(UserError, match=r"epoch_0_step_9 is of no use \(optim missing\)"):
+        mark_complete(path, checkpoints.LAYOUT, world_size=1)
 
 
 def adapter_folder(folder: Path, module: str = "model.layers.0.mixer.in_proj", **settings: object) -> Path:

@@ -162,7 +162,9 @@ class CheckpointSection(Section):
     save_interval: How[int] = Field(ge=1)
     """Steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT."""
     most_recent_k: How[int] = Field(ge=1)
-    """Checkpoints to keep."""
+    """Newest checkpoints to keep."""
+    keep_best: How[bool]
+    """Keep the checkpoint with the best validation as well, however old (engines transformers, trl and automodel)."""
     keep_last_state: How[bool]
     """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
 

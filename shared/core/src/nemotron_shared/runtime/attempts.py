@@ -15,6 +15,7 @@ from nemotron_shared.artifacts import Artifact, Parent, Store
 from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
 from nemotron_shared.config.references import as_yaml
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.identity import LENGTH, Identity, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
@@ -134,6 +135,7 @@ def keep_state(store: Store, artifact: Artifact, identity: Identity, run: Run) -
     folder = store.home / STATES / artifact.manifest.name / f"v{artifact.manifest.version}"
     shutil.rmtree(folder, ignore_errors=True)  # of a version that was deleted, and whose number is free again
     folder.mkdir(parents=True)
+    checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
     run.checkpoints.rename(folder / "checkpoints")
     shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
     write_json(folder / STATE, {"series": identity.series, "step": identity.what[LENGTH]})

@@ -1,18 +1,37 @@
-"""Checkpoints that are either complete or ignored.
+"""Checkpoints that can be believed: whole, verified, or set aside by name.
 
-The Trainer writes a checkpoint as many files. A marker, written last, says that all of them are there; a
-kill before that leaves a folder that the next run deletes.
+A checkpoint is a folder of many files. Its mark, the file `COMPLETE`, is written last and holds what the folder
+must be: the SHA-256 and the size of each file, the step, the number of processes, the last validation.
+
+    checkpoint-30/                   whole: its files are those of its mark
+    checkpoint-40/                   no mark: a kill came while it was written; the next run deletes it
+    damaged-checkpoint-20/           not what its mark says; kept for whoever wants to look, never read again
+
+What a folder is called and which files it must hold differ between engines; each describes its own by a `Layout`.
 """
 
+import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nemotron_shared.atomic import sync_directory, write_text
+from nemotron_shared.digest import file_digest, json_digest, tree_files
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.disk import full_disk_error
+from nemotron_shared.runtime.validation import Validation, best_of
 
 COMPLETE = "COMPLETE"
 NAME = re.compile(r"checkpoint-(\d+)")
+DAMAGED = "damaged-"
+
+Table = Mapping[str, tuple[str, int]]
+"""SHA-256 and size in bytes of each file, by its path inside the checkpoint."""
 
 
 def step_of(path: Path) -> int:
@@ -21,34 +40,215 @@ def step_of(path: Path) -> int:
     return int(match[1]) if match else -1
 
 
-def latest(directory: Path) -> Path | None:
-    """The newest complete checkpoint."""
-    complete = [path for path in _all(directory) if (path / COMPLETE).is_file()]
-    return complete[-1] if complete else None
+@dataclass(frozen=True)
+class Mark:
+    """What a whole checkpoint is: its step, the processes that wrote it, its files, and the last validation."""
+
+    step: int
+    world_size: int
+    files: Table
+    validation: Validation | None = None
+
+    def text(self) -> str:
+        """The mark as it is written: equal marks give equal bytes, and `digest` covers all the rest."""
+        files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size) in self.files.items()}
+        validation = asdict(self.validation) if self.validation else None
+        body = {"step": self.step, "world_size": self.world_size, "files": files, "validation": validation}
+        return json.dumps(body | {"digest": json_digest(body)}, indent=2, sort_keys=True) + "\n"
 
 
-def mark_complete(checkpoint: Path) -> None:
-    """Declare all files of a checkpoint written, after they have reached the disk."""
-    for path in checkpoint.rglob("*"):
-        if path.is_file():
+@dataclass(frozen=True)
+class Layout:
+    """How an engine lays out its checkpoints.
+
+    Attributes:
+        step_of: optimizer steps that a folder of this name holds, negative for a folder that is no checkpoint.
+        missing: what a folder lacks of the state that a resumed run needs, None where all of it is there; it is told
+            the mark, and the files of the mark are there.
+    """
+
+    step_of: Callable[[Path], int] = step_of
+    missing: Callable[[Path, Mark], str | None] = lambda checkpoint, mark: None
+
+
+def read_mark(checkpoint: Path) -> Mark:
+    """The mark of a checkpoint.
+
+    Raises:
+        ValueError: there is none to be believed; the text says why.
+    """
+    content = (checkpoint / COMPLETE).read_bytes()
+    if not content:
+        raise ValueError(f"{COMPLETE} is empty: an older version wrote it, without digests")
+    try:
+        body = json.loads(content)
+        files = {name: (entry["sha256"], entry["bytes"]) for name, entry in body["files"].items()}
+        validation = Validation(**body["validation"]) if body["validation"] else None
+        mark = Mark(body["step"], body["world_size"], files, validation)
+        # A changed byte leaves JSON that is broken, or a digest that does not fit, or text that we would not write.
+        unchanged = mark.text().encode() == content
+    except (ValueError, KeyError, TypeError, AttributeError):
+        unchanged = False
+    if not unchanged:
+        raise ValueError(f"{COMPLETE} has changed since it was written")
+    return mark
+
+
+def damage_of(checkpoint: Path, layout: Layout, *, digests: bool = True) -> str | None:
+    """What is wrong with a marked checkpoint; None where it is what its mark says.
+
+    Args:
+        digests: read every byte of it; without, files are compared by size only.
+    """
+    try:
+        mark = read_mark(checkpoint)
+        if mark.step != layout.step_of(checkpoint):
+            return f"{COMPLETE} is of step {mark.step}"
+        for name, (_, size) in mark.files.items():
+            file = checkpoint / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file.stat().st_size != size:
+                return f"{name} has {file.stat().st_size:,} bytes instead of {size:,}"
+        if digests:
+            found = _digests(checkpoint, list(mark.files))
+            changed = [name for name, (sha256, _) in mark.files.items() if found[name] != sha256]
+            if changed:
+                return f"the bytes of {', '.join(changed)} have changed"
+        return layout.missing(checkpoint, mark)
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename or checkpoint} cannot be read: {error.strerror}"
+
+
+def mark_complete(checkpoint: Path, layout: Layout, *, world_size: int, validation: Validation | None = None) -> None:
+    """Declare a checkpoint written, after all of it has reached the disk, and look at it once more.
+
+    Raises:
+        UserError: the disk is full, and the folder is removed; or state is missing, and it is set aside.
+    """
+    with removed_when_disk_is_full(checkpoint):
+        files = [path for path in tree_files(checkpoint) if path != checkpoint / COMPLETE]
+        for path in files:
             _sync_file(path)
-    sync_directory(checkpoint)
-    write_text(checkpoint / COMPLETE, "")
+        for folder in {path.parent for path in files}:
+            sync_directory(folder)
+        names = [path.relative_to(checkpoint).as_posix() for path in files]
+        sizes = [path.stat().st_size for path in files]
+        digests = _digests(checkpoint, names)
+        table = {name: (digests[name], size) for name, size in zip(names, sizes, strict=True)}
+        mark = Mark(layout.step_of(checkpoint), world_size, table, validation)
+        write_text(checkpoint / COMPLETE, mark.text())
+    # The digests were taken from what the disk gave back a moment ago; reading it all again would tell nothing new.
+    damage = damage_of(checkpoint, layout, digests=False)
+    if damage:
+        aside = _set_aside(checkpoint)
+        raise UserError(
+            f"{checkpoint.name} is of no use ({damage}); it is set aside as {aside.name}, older ones are kept",
+            "run the same command again to continue from the one before",
+        )
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Delete incomplete checkpoints and all but the newest `keep` complete ones."""
-    complete = [path for path in _all(directory) if (path / COMPLETE).is_file()]
-    kept = set(complete[-keep:])
-    for path in _all(directory):
+@contextmanager
+def removed_when_disk_is_full(checkpoint: Path) -> Generator[None]:
+    """A checkpoint for which there was no room leaves nothing behind, and one clear error."""
+    try:
+        yield
+    except Exception as error:
+        full = full_disk_error(error, checkpoint)
+        if full is None:
+            raise
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        raise full from error
+
+
+def resume_point(directory: Path, layout: Layout, say: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint, verified by digest; None where a run has to begin.
+
+    A checkpoint without a mark is deleted. A damaged one is set aside, and the one before it is looked at. Nothing
+    else is removed: until training has written the next checkpoint, the older ones are all there is.
+
+    Raises:
+        UserError: there were checkpoints, and all of them are damaged.
+    """
+    for path in _all(directory, layout):
+        if not (path / COMPLETE).is_file():
+            shutil.rmtree(path)
+    for path in reversed(_all(directory, layout)):
+        damage = damage_of(path, layout)
+        if damage is None:
+            return path
+        say(f"{path.name} is damaged ({damage}): set aside as {_set_aside(path).name}")
+    aside = sorted(path.name for path in directory.glob(f"{DAMAGED}*"))
+    if aside:
+        raise UserError(
+            f"{directory}: no whole checkpoint is left ({', '.join(aside)})",
+            "run the same command with --force to begin anew",
+        )
+    return None
+
+
+def latest(directory: Path, layout: Layout) -> Path | None:
+    """The newest checkpoint that has a mark; the mark is not looked at."""
+    marked = _marked(directory, layout)
+    return marked[-1] if marked else None
+
+
+def best(directory: Path, layout: Layout) -> tuple[Path, Validation] | None:
+    """The checkpoint with the best validation so far, and that validation.
+
+    Several hold the same one where validations are rarer than checkpoints; the first of them is nearest to it.
+    """
+    validated: dict[Validation, Path] = {}
+    for path in _marked(directory, layout):
+        try:
+            mark = read_mark(path)
+        except (ValueError, OSError):
+            continue  # it is set aside when a run wants to continue from it
+        if mark.validation:
+            validated.setdefault(mark.validation, path)
+    found = best_of(validated)
+    return (validated[found], found) if found else None
+
+
+def prune(directory: Path, layout: Layout, *, keep: int, keep_best: bool) -> None:
+    """Delete unfinished checkpoints, and whole ones but the newest `keep` and, where it is wanted, the best."""
+    kept = set(_marked(directory, layout)[-keep:])
+    found = best(directory, layout) if keep_best else None
+    if found:
+        kept.add(found[0])
+    for path in _all(directory, layout):
         if path not in kept:
             shutil.rmtree(path)
 
 
-def _all(directory: Path) -> list[Path]:
+def _set_aside(checkpoint: Path) -> Path:
+    """Rename a damaged checkpoint; one that was damaged before under the same name stays too."""
+    aside, number = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}"), 1
+    while aside.exists():
+        number += 1
+        aside = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
+    checkpoint.rename(aside)
+    sync_directory(checkpoint.parent)
+    return aside
+
+
+def _digests(checkpoint: Path, names: list[str]) -> dict[str, str]:
+    """SHA-256 of files; hashing leaves Python's lock, so the shards of a large model take several cores."""
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(lambda name: file_digest(checkpoint / name), names), strict=True))
+
+
+def _all(directory: Path, layout: Layout) -> list[Path]:
     if not directory.is_dir():
         return []
-    return sorted((path for path in directory.iterdir() if step_of(path) >= 0), key=step_of)
+    found = [path for path in directory.iterdir() if layout.step_of(path) >= 0]
+    return sorted((path for path in found if path.is_dir() and not path.is_symlink()), key=layout.step_of)
+
+
+def _marked(directory: Path, layout: Layout) -> list[Path]:
+    return [path for path in _all(directory, layout) if (path / COMPLETE).is_file()]
 
 
 def _sync_file(path: Path) -> None:

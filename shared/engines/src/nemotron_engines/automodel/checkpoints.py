@@ -1,39 +1,60 @@
-"""Automodel's checkpoint folders, `epoch_0_step_99`, that are either complete or ignored.
+"""Automodel's checkpoint folders, `epoch_0_step_99`: whole by their mark, verified before a run continues from one.
 
-Automodel counts steps from 0 and names a folder before it is written. A marker of ours, written last, says that
-everything is there; what a kill left behind without one is deleted before the next run.
+Automodel counts steps from 0 and names a folder before it is written. Its own retention stays off: it would delete
+older checkpoints before the new one has its mark.
 """
 
 import re
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from nemotron_shared.runtime.checkpoints import COMPLETE
+from nemotron_shared.runtime import checkpoints
+from nemotron_shared.runtime.checkpoints import Layout, Mark
+from nemotron_shared.runtime.validation import Validation
 
 NAME = re.compile(r"epoch_(\d+)_step_(\d+)")
 
 
 def steps_done(path: Path) -> int:
-    """Optimizer steps that a checkpoint holds; 0 for any other folder."""
+    """Optimizer steps that a checkpoint holds; -1 for any other folder."""
     match = NAME.fullmatch(path.name)
-    return int(match[2]) + 1 if match else 0
+    return int(match[2]) + 1 if match else -1
+
+
+def missing_state(checkpoint: Path, mark: Mark) -> str | None:
+    """Weights and optimizer each lie in a folder of their own, whose files depend on how the work is spread."""
+    absent = [part for part in ("model", "optim") if not any(name.startswith(f"{part}/") for name in mark.files)]
+    return f"{', '.join(absent)} missing" if absent else None
+
+
+LAYOUT = Layout(steps_done, missing_state)
 
 
 def latest(directory: Path) -> Path | None:
-    """The newest complete checkpoint."""
-    complete = [path for path in _all(directory) if (path / COMPLETE).is_file()]
-    return max(complete, key=steps_done, default=None)
+    """The newest checkpoint that has a mark."""
+    return checkpoints.latest(directory, LAYOUT)
 
 
-def forget_incomplete(directory: Path) -> None:
-    """Delete checkpoints without a marker, and links, which may point at them."""
-    for path in _all(directory):
-        if not (path / COMPLETE).is_file():
-            shutil.rmtree(path)
+def resume_point(directory: Path, say: Callable[[str], None]) -> Path | None:
+    """The newest whole checkpoint; damaged ones are set aside, unfinished ones deleted, and links to either."""
+    point = checkpoints.resume_point(directory, LAYOUT, say)
+    forget_dangling_links(directory)
+    return point
+
+
+def best(directory: Path) -> tuple[Path, Validation] | None:
+    """The checkpoint with the lowest validation loss, and that validation."""
+    return checkpoints.best(directory, LAYOUT)
+
+
+def prune(directory: Path, *, keep: int, keep_best: bool) -> None:
+    """Delete all but the newest checkpoints and the best one, and Automodel's links to what is gone."""
+    checkpoints.prune(directory, LAYOUT, keep=keep, keep_best=keep_best)
+    forget_dangling_links(directory)
+
+
+def forget_dangling_links(directory: Path) -> None:
+    """`LATEST` and `LOWEST_VAL` may point at what is gone."""
     for path in directory.glob("*"):
         if path.is_symlink() and not path.exists():
             path.unlink()
-
-
-def _all(directory: Path) -> list[Path]:
-    return [path for path in directory.glob("epoch_*_step_*") if path.is_dir() and not path.is_symlink()]

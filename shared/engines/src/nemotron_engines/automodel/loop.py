@@ -1,5 +1,6 @@
 """One training run with Automodel, from a stage's task to its outcome."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from nemotron_engines.automodel.overrides import apply_overrides
 from nemotron_engines.automodel.translate import Kind, Places, translate
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
-from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
 from nemotron_shared.runtime.run import Run, Stopped
 from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.validation import Validation, report_best
 
 
 def prepare() -> str | None:
@@ -54,7 +56,8 @@ def train_with_automodel(
     recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
     recipe_config = apply_overrides(recipe_config, config.engine, task.origins)
     # Automodel prints its whole config and logs each step
-    with library_output(run.directory / f"automodel-{distributed.rank()}.log"):
+    log = run.directory / f"automodel-{distributed.rank()}.log"
+    with library_output(log), disk.full_disk_explained(run.directory):
         recipe = _trained(recipe_config, config, run, tokens_at)
     trained, total = guards.count_parameters(recipe.net)
     idle = guards.idle_on_all(guards.idle_adapters(recipe.net), distributed.world_size())
@@ -62,6 +65,7 @@ def train_with_automodel(
         run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
     output = distributed.on_rank_zero(lambda: _export(task, places))
     metadata = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
+    metadata |= distributed.on_rank_zero(lambda: report_best(run, lambda best: _keep_best(task, places, best)))
     return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run.metrics, RESULT_METRICS))
 
 
@@ -86,8 +90,7 @@ def _places(task: Task, kind: Kind, train: Path, valid: Path | None) -> Places:
     run, tokenizer = task.run, task.input("data").path / "tokenizer"
     model = stage_base_model(task.config, base_of(task), tokenizer, run.checkpoints / "base")
     kept = run.checkpoints / "automodel"
-    checkpoints.forget_incomplete(kept)
-    latest = checkpoints.latest(kept)
+    latest = checkpoints.resume_point(kept, run.say)
     pad = load_tokenizer(tokenizer).pad_token_id or 0
     return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None)
 
@@ -96,6 +99,18 @@ def base_of(task: Task) -> Path | None:
     """Folder of the model to start from, None for random weights."""
     artifact = task.inputs["model"]
     return artifact.path if artifact else None
+
+
+def _keep_best(task: Task, places: Places, best: Validation) -> str:
+    """The checkpoint as Automodel wrote it: before the last step, it writes no model that others could read."""
+    held = checkpoints.best(places.checkpoints) if task.config.checkpoint.keep_best else None
+    if held is None or held[1] != best:
+        return ""
+    folder = task.run.directory / "best"
+    shutil.rmtree(folder, ignore_errors=True)
+    steps = checkpoints.steps_done(held[0])
+    held[0].rename(folder)
+    return f"; Automodel's checkpoint of step {steps} stays in {folder}"
 
 
 def _export(task: Task, places: Places) -> Path:

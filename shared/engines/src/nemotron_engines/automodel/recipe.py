@@ -5,7 +5,7 @@ Import it after cpu_shim.install().
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found
     TrainFinetuneRecipeForNextTokenPrediction,
 )
 
-from nemotron_engines.automodel import guards
+from nemotron_engines.automodel import checkpoints, guards
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.checkpoints import mark_complete
+from nemotron_shared.runtime import disk, distributed
+from nemotron_shared.runtime.checkpoints import mark_complete, removed_when_disk_is_full
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
 
 class StopFlag:
@@ -52,6 +53,7 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         self.tokens_at = tokens_at
         self.tokens = 0
         self.rate = 0.0
+        self.validation: Validation | None = None
 
     def setup(self) -> None:
         """Build everything, then look at what was built."""
@@ -64,7 +66,14 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         step = self.step_scheduler.step
         logged = [entry["tokens"] for entry in self.stage_run.metrics.read() if entry["step"] <= step]
         self.tokens = logged[-1] if logged else 0
+        earlier = [validation for validation in validations(self.stage_run.metrics) if validation.step <= step]
+        self.validation = earlier[-1] if earlier else None
         self.progress.start(step, self.stage_config.train.train_iters, self.tokens)
+
+    @property
+    def kept(self) -> Path:
+        """Folder of the checkpoints."""
+        return Path(self.checkpointer.config.checkpoint_dir)
 
     @property
     def net(self) -> Any:
@@ -80,9 +89,8 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         super().log_train_metrics(log_data)
         step, figures = log_data.step + 1, log_data.metrics
         self.tokens = self.tokens_at(step) if self.tokens_at else self.tokens + figures["num_tokens_per_step"]
-        if not math.isfinite(figures["loss"]):
-            raise UserError(f"step {step}: the loss is {figures['loss']}", "lower optimizer.lr, or look at the data")
-        kept = {"loss": figures["loss"], "grad_norm": float(figures["grad_norm"]), "lr": self.rate}
+        kept = {"loss": float(figures["loss"]), "grad_norm": float(figures["grad_norm"]), "lr": self.rate}
+        self._stop_unless_finite(step, kept)
         self.progress.log(step, kept, self.tokens)
         self.rate = figures["lr"]  # Automodel tells the rate of the next step
 
@@ -90,12 +98,36 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         """Keep the validation loss."""
         super().log_val_metrics(val_name, log_data, metric_logger)
         if log_data is not None:
-            valid_loss = float(log_data.metrics["val_loss"])
-            self.progress.log(log_data.step + 1, {"valid_loss": valid_loss}, self.tokens)
+            step, figures = log_data.step + 1, {"valid_loss": float(log_data.metrics["val_loss"])}
+            self._stop_unless_finite(step, figures)
+            self.validation = validation_of(step, figures)
+            self.progress.log(step, figures, self.tokens)
+
+    def _stop_unless_finite(self, step: int, figures: Mapping[str, float]) -> None:
+        """Both logs of a step come before its checkpoint, so none is written of weights that are lost."""
+        wrong = [f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value)]
+        if wrong:
+            last = checkpoints.latest(self.kept)
+            kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before it"
+            raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or look at the data")
 
     def save_checkpoint(self, epoch: int, step: int, *args: Any, **kwargs: Any) -> None:
-        """Mark the folder complete once every process has written its part."""
-        super().save_checkpoint(epoch, step, *args, **kwargs)
+        """Mark the folder complete once every process has written its part; only then are older ones deleted."""
+        checkpoint = self.kept / f"epoch_{epoch}_step_{step}"
+        # In float32: the weights, of adapters those alone, and AdamW's two moments of what is trained.
+        trained, total = guards.count_parameters(self.net)
+        needed = int(1.1 * 4 * ((trained if self.stage_config.engine.peft else total) + 2 * trained))
+        distributed.on_rank_zero(lambda: disk.require_room(self.kept, needed, checkpoint.name))
+        with removed_when_disk_is_full(checkpoint):
+            super().save_checkpoint(epoch, step, *args, **kwargs)
+            if self.checkpointer.config.is_async:  # a mark is for what is written, not for what will be
+                self.checkpointer.async_wait()
+                self.checkpointer.lifecycle.complete_pending()
         distributed.barrier()
-        if distributed.rank() == 0:
-            mark_complete(Path(self.checkpointer.config.checkpoint_dir) / f"epoch_{epoch}_step_{step}")
+        keep, processes = self.stage_config.checkpoint, distributed.world_size()
+
+        def mark_and_prune() -> None:
+            mark_complete(checkpoint, checkpoints.LAYOUT, world_size=processes, validation=self.validation)
+            checkpoints.prune(self.kept, keep=keep.most_recent_k, keep_best=keep.keep_best)
+
+        distributed.on_rank_zero(mark_and_prune)

@@ -61,7 +61,7 @@ def translate(config: Any, places: Places, processes: int, *, on_gpu: bool) -> d
             "checkpoint_dir": str(places.checkpoints),
             "model_save_format": "safetensors",
             "save_consolidated": "final",
-            "max_recent_checkpoints": config.checkpoint.most_recent_k,
+            "max_recent_checkpoints": None,  # older ones go once the new one is verified; see recipe.py
             "restore_from": places.restore_from,
         },
         **data(config, places),

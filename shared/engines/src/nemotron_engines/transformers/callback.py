@@ -1,15 +1,20 @@
 """What a training loop tells: figures to metrics.jsonl and the console, checkpoints marked, stops obeyed."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
+from nemotron_engines.transformers.checkpoints import LAYOUT
+from nemotron_shared.config.schema import CheckpointSection
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
 # Figures of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
 KEPT = {
@@ -32,22 +37,27 @@ class RunCallback(TrainerCallback):
     """Connects a Trainer to the run's folder.
 
     Args:
+        keep: which checkpoints are kept.
         tokens_at: how many tokens have been trained on after a given step, None where that is not known.
     """
 
-    def __init__(self, run: Run, log_interval: int, keep: int, tokens_at: Callable[[int], int] | None) -> None:
+    def __init__(
+        self, run: Run, log_interval: int, keep: CheckpointSection, tokens_at: Callable[[int], int] | None
+    ) -> None:
         self.run = run
         self.keep = keep
         self.tokens_at = tokens_at
         self.stopped = False
+        self._validation: Validation | None = None
         self._progress = Progress(run, log_interval)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Cut the log back to where training goes on, and take the intervals of this attempt, not the checkpoint's."""
+        """Cut the log back to where training goes on; intervals are those of this attempt, not of the checkpoint."""
         state.compute_steps(args, state.max_steps)
         self._progress.start(state.global_step, state.max_steps, self._tokens(state))
+        self._validation = next(reversed(validations(self.run.metrics)), None)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Stop on every rank together once any rank was asked to."""
@@ -64,18 +74,44 @@ class RunCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keep each step's figures."""
+        """Keep each step's figures.
+
+        Raises:
+            UserError: the loss or the gradient is not finite. The log of a step comes before its checkpoint, so none
+                is written of weights that are lost.
+        """
+        self._stop_unless_finite(state.global_step, logs or {})
         figures = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
         figures |= {k: float(v) for k, v in (logs or {}).items() if k.startswith("rewards/") and k.endswith("/mean")}
         if figures:
+            self._validation = validation_of(state.global_step, figures) or self._validation
             self._progress.log(state.global_step, figures, self._tokens(state))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Mark the checkpoint complete once every rank has written its part."""
+        """Mark the checkpoint complete once every rank has written its part; only then are older ones deleted."""
         distributed.barrier()
-        if distributed.rank() == 0:
-            checkpoints.mark_complete(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}")
-            checkpoints.prune(Path(str(args.output_dir)), self.keep)
+        directory = Path(str(args.output_dir))
+
+        def mark_and_prune() -> None:
+            checkpoint = directory / f"checkpoint-{state.global_step}"
+            processes = distributed.world_size()
+            checkpoints.mark_complete(checkpoint, LAYOUT, world_size=processes, validation=self._validation)
+            kept, keep_best = self.keep.most_recent_k, self.keep.keep_best
+            checkpoints.prune(directory, LAYOUT, keep=kept, keep_best=keep_best)
+
+        distributed.on_rank_zero(mark_and_prune)
+
+    def _stop_unless_finite(self, step: int, logs: Mapping[str, Any]) -> None:
+        # In RL a validation samples one completion of each prompt; its loss compares a group of one and means nothing.
+        watched = ("loss", "grad_norm") if "eval_reward" in logs else ("loss", "grad_norm", "eval_loss")
+        wrong = [f"{KEPT[key]} is {float(logs[key])}" for key in watched if not math.isfinite(logs.get(key) or 0.0)]
+        if not wrong:
+            return
+        if distributed.rank() != 0:
+            raise SystemExit(2)  # every rank sees the same figures, and one says it
+        last = checkpoints.latest(self.run.checkpoints, LAYOUT)
+        kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before it"
+        raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or look at the data")
 
     def _tokens(self, state: TrainerState) -> int | None:
         return self.tokens_at(state.global_step) if self.tokens_at else None

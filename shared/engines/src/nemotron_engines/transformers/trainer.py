@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -13,18 +14,39 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
 
+from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardFigures
+from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime import checkpoints, distributed
+from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.validation import Validation, report_best
 
 
 class StageTrainer:
     """What our Trainers change in the library's, whichever of them it is: the schedule, and how weights are resumed."""
 
     stage_config: Any
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save as the library does, where there is room for it; a full disk is one error and loses nothing."""
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"  # ty: ignore[missing-attribute]
+        needed = checkpoint_bytes(self.model, self.optimizer)  # ty: ignore[missing-attribute]
+        save_or_explain(folder, needed, lambda: super(StageTrainer, self)._save_checkpoint(model, trial))  # ty: ignore[missing-attribute]
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave rows without a trained token out of a validation's mean, as the library does if it may filter.
+
+        In training it may not: there it would replace a loss that is not finite by the mean of the ones before.
+        """
+        self.args.logging_nan_inf_filter = True  # ty: ignore[missing-attribute]
+        try:
+            return super().evaluation_loop(*args, **kwargs)  # ty: ignore[missing-attribute]
+        finally:
+            self.args.logging_nan_inf_filter = False  # ty: ignore[missing-attribute]
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The schedule of the config instead of the Trainer's."""
@@ -100,6 +122,7 @@ def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]
         "save_strategy": "steps",
         "save_steps": config.checkpoint.save_interval,
         "logging_steps": 1,
+        "logging_nan_inf_filter": False,
         "report_to": _reporters(config.logger.wandb_project),
         "seed": config.run.seed,
         "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
@@ -132,7 +155,7 @@ def _reporters(wandb_project: str | None) -> list[str]:
 
 def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
     """Our callback, TensorBoard where it is wanted, and W&B's environment where it is configured."""
-    chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint.most_recent_k, tokens_at)]
+    chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint, tokens_at)]
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -144,17 +167,19 @@ def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> 
 
 
 def train_to_end(trainer: Trainer, run: Run) -> None:
-    """Continue from the newest complete checkpoint, or from the start, and train to the last step.
+    """Continue from the newest whole checkpoint, or from the start, and train to the last step.
 
     Raises:
         Stopped: a signal asked to stop; a checkpoint has been written.
+        UserError: no checkpoint of several is whole, the disk is full, or the loss is not finite.
     """
     trainer.remove_callback(PrinterCallback)
     logging.getLogger("transformers.trainer_utils").addFilter(_is_no_talk_of_intervals)
-    checkpoint = distributed.on_rank_zero(lambda: _resume_point(run))
+    checkpoint = distributed.on_rank_zero(lambda: checkpoints.resume_point(run.checkpoints, LAYOUT, run.say))
     if checkpoint is not None:
         run.goes_on_from(checkpoints.step_of(checkpoint))
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with disk.full_disk_explained(run.directory):
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     ours = next(one for one in trainer.callback_handler.callbacks if isinstance(one, RunCallback))
     if ours.stopped:
         raise Stopped(
@@ -168,18 +193,35 @@ def _is_no_talk_of_intervals(record: logging.LogRecord) -> bool:
     return "trainer_state.json" not in record.getMessage()
 
 
-def _resume_point(run: Run) -> Path | None:
-    point = checkpoints.latest(run.checkpoints)
-    checkpoints.prune(run.checkpoints, keep=1)
-    return point
-
-
 def save_result(model: Any, tokenizer: Path, run: Run) -> Path:
     """The run's output with the trained model in it. Rank 0 writes; the others wait, and touch nothing."""
 
     def save() -> Path:
-        output = run.fresh_output()
-        save_model(model, tokenizer, output)
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        disk.require_room(run.directory, int(1.1 * weights), "the trained model")
+        with disk.full_disk_explained(run.output):
+            output = run.fresh_output()
+            save_model(model, tokenizer, output)
         return output
 
     return distributed.on_rank_zero(save)
+
+
+def best_validation(config: Any, tokenizer: Path, run: Run) -> dict[str, float]:
+    """`best_step` and its figure for the manifest; where a later step is published, the best model stays in the run."""
+
+    def keep(best: Validation) -> str:
+        held = checkpoints.best(run.checkpoints, LAYOUT) if config.checkpoint.keep_best else None
+        if held is None or held[1] != best:
+            return ""  # that validation came before the first checkpoint that is still there
+        checkpoint, _ = held
+        folder = run.directory / "best"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        # A model folder that any stage reads. Links: the checkpoint is deleted soon, and a copy would need room.
+        for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
+            link_or_copy(path, folder / path.name)
+        copy_tokenizer(tokenizer, folder)
+        return f"; the model of step {checkpoints.step_of(checkpoint)} stays in {folder}"
+
+    return distributed.on_rank_zero(lambda: report_best(run, keep))

@@ -1,0 +1,69 @@
+"""The Trainer's checkpoints: what one must hold, how large one is, and how one is saved so that it can be believed."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from nemotron_shared.atomic import read_json
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import disk, distributed
+from nemotron_shared.runtime.checkpoints import Layout, Mark, step_of
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+STATE = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
+
+
+def missing_state(checkpoint: Path, mark: Mark) -> str | None:
+    """What a resumed run would silently begin afresh: the Trainer itself goes on without an optimizer's state."""
+    needed = [*_weights(mark, checkpoint), *STATE, *_random_states(mark.world_size)]
+    absent = [name for name in needed if name not in mark.files]
+    if absent:
+        return f"{', '.join(absent)} missing"
+    step = read_json(checkpoint / "trainer_state.json").get("global_step")
+    return None if step == mark.step else f"trainer_state.json is of step {step}"
+
+
+LAYOUT = Layout(step_of, missing_state)
+
+
+def _weights(mark: Mark, checkpoint: Path) -> set[str]:
+    """One file of weights, or an index and every shard that it names."""
+    if INDEX not in mark.files:
+        return {WEIGHTS}
+    return set(read_json(checkpoint / INDEX)["weight_map"].values())
+
+
+def _random_states(processes: int) -> list[str]:
+    """The Trainer's names: one process alone has no number."""
+    return ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+
+
+def checkpoint_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of a checkpoint: weights and the optimizer's tensors, and a tenth for all the small files."""
+    tensors = [*model.parameters(), *model.buffers()]
+    tensors += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    return int(1.1 * sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+
+
+def save_or_explain(checkpoint: Path, needed: int, save: Callable[[], None]) -> None:
+    """Let every process write its part of a checkpoint; a full disk is one error, and leaves no folder behind.
+
+    Raises:
+        UserError: there is no room, seen before or while writing. The checkpoints before this one are as they were.
+    """
+    distributed.on_rank_zero(lambda: disk.require_room(checkpoint.parent, needed, checkpoint.name))
+    full: UserError | None = None
+    try:
+        save()
+    except Exception as error:
+        full = disk.full_disk_error(error, checkpoint)
+        if full is None:
+            raise
+    # All wait here for all: none may mark what another one could not write, or write into what is being removed.
+    if distributed.any_rank(full is not None):
+        if distributed.rank() == 0:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        raise full or SystemExit(2)
