@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import platform
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -48,7 +49,7 @@ def producer(stage: str, verb: str, stage_directory: Path, config_digest: str) -
         config_digest=config_digest,
         code_digest=code_digest(stage_directory),
         git=git_commit(stage_directory),
-        command=" ".join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
         environment=environment(),
     )
 

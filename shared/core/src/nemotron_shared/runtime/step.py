@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
-from nemotron_shared.atomic import write_text
+from nemotron_shared.artifacts.verified import forced_command, require_intact
+from nemotron_shared.atomic import write_json, write_text
 from nemotron_shared.config.references import as_yaml
 from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import exit_code_of
@@ -28,7 +29,7 @@ from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.identity import ask_git, producer
 from nemotron_shared.runtime.plan import Plan, make_plan
-from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_run
+from nemotron_shared.runtime.run import INPUTS, STOPPED_EXIT_CODE, Run, Stopped, open_run
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,11 @@ class Step:
         """The artifact, and whether it was finished before."""
         plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
         if plan.finished is not None:
-            say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             finished = plan.finished
+            command = forced_command(self.stage, self.verb, ["-c", arguments.config, *arguments.overrides])
+            how = f"make it again: {command}"
+            distributed.on_rank_zero(lambda: require_intact(finished, plan.store.home, how, ask_manifest=False))
+            say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True
         fresh = plan.config.run.force
@@ -148,6 +152,8 @@ class Step:
     def _begin(self, plan: Plan, run: Run) -> None:
         ask_git(self.directory)
         write_text(run.directory / "config.yaml", as_yaml(plan.values))
+        # What `nemotron artifacts gc` must leave alone until this run has published.
+        write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
     def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
