@@ -59,12 +59,21 @@ class Store:
     def root(self) -> Path:
         return self.home / "artifacts"
 
+    def folder(self, reference: Reference) -> Path:
+        """Where a version lies, if it exists."""
+        return self.root / reference.name / f"v{reference.version}"
+
     def names(self) -> list[str]:
         """Names with at least one complete version."""
+        return list(self.shelves())
+
+    def shelves(self) -> dict[str, list[int]]:
+        """Every name with its complete versions."""
         if not self.root.is_dir():
-            return []
+            return {}
         found = sorted(path.name for path in self.root.iterdir() if names.WORD.fullmatch(path.name))
-        return [name for name in found if self.versions(name)]
+        shelves = {name: self.versions(name) for name in found}
+        return {name: versions for name, versions in shelves.items() if versions}
 
     def versions(self, name: str) -> list[int]:
         """Complete versions, oldest first; a folder without a manifest is none."""
@@ -92,7 +101,7 @@ class Store:
 
     def all(self) -> list[Artifact]:
         """Every complete version, by name and then age."""
-        return [self.load(name, version) for name in self.names() for version in self.versions(name)]
+        return [self.load(name, version) for name, versions in self.shelves().items() for version in versions]
 
     def index(self, name: str) -> FingerprintIndex:
         """What is remembered about the versions of a name, to find one without reading every manifest."""
@@ -120,7 +129,8 @@ class Store:
         if damage:
             reference = found.reference
             raise UserError(
-                f"{reference} is damaged: {damage[0]} (in {found.path})", f"remove it: nemotron artifacts rm {reference}"
+                f"{reference} is damaged: {damage[0]} (in {found.path})",
+                f"remove it: nemotron artifacts rm {reference}",
             )
         self.index(found.manifest.name).record(found.manifest.version, found.manifest.fingerprint)
 
@@ -214,8 +224,8 @@ class Store:
         reused = atomic.read_json(path) if path.is_file() else {}
         if not isinstance(reused, dict):
             raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', f"delete it: rm {path}")
-        again = reused.get("version") if reused.get("newest") == versions[-1] else None
-        return again if again in versions else versions[-1]
+        newest, again = versions[-1], reused.get("version")
+        return again if isinstance(again, int) and again in versions and reused.get("newest") == newest else newest
 
     def verify(self, artifact: Artifact, *, fast: bool = False) -> list[str]:
         """What is wrong with the files: missing, extra, or changed by hash (by size only if `fast`)."""
@@ -223,15 +233,15 @@ class Store:
 
     def _numbers(self, name: str) -> list[int]:
         try:
-            found = os.listdir(self.root / name)
+            found = os.listdir(self.root / name)  # noqa: PTH208 - names alone, for ten thousand versions
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, found) if match)
 
     def _next_version(self, name: str) -> int:
         # Above the aliases and the removed versions too: a name must not fall to another artifact.
-        used = [*self._numbers(name), *self.aliases(name).values(), *self.index(name).fingerprints]
-        return max(used, default=0) + 1
+        removed = (number for number, known in self.index(name).fingerprints.items() if known is None)
+        return max([*self._numbers(name), *self.aliases(name).values(), *removed], default=0) + 1
 
     def version_of(self, reference: Reference) -> int:
         """The number that a reference means, without reading the manifest."""
@@ -331,11 +341,11 @@ def _copy(directory: Path, target: Path) -> None:
 def sweep(staging: Path) -> None:
     """Remove what killed copies left behind, once nothing in it has changed for a day."""
     for folder in staging.iterdir():
-        if _last_change(folder) < time.time() - STALE_SECONDS:
+        if last_change(folder) < time.time() - STALE_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _last_change(folder: Path) -> float:
+def last_change(folder: Path) -> float:
     try:
         return max(path.lstat().st_mtime for path in [folder, *folder.rglob("*")])
     except FileNotFoundError:

@@ -7,7 +7,6 @@ mtime and ctime. A change that keeps all four is not seen here; `nemotron artifa
 """
 
 import hashlib
-import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -43,7 +42,7 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
     """
     if artifact.is_external:
         return  # hashed just now to find out what it is; there is nothing it was promised to be
-    known = KnownDigests.of_artifact(artifact, home)
+    known = KnownDigests.of_version(artifact.manifest.name, artifact.manifest.version, home)
     damage = problems(artifact, digest=known.digest)
     known.save()
     if not damage:
@@ -84,10 +83,9 @@ class KnownDigests:
         self._announced = False
 
     @classmethod
-    def of_artifact(cls, artifact: Artifact, home: Path) -> "KnownDigests":
+    def of_version(cls, name: str, version: int, home: Path) -> "KnownDigests":
         """Those of a version of the store at `home`."""
-        name = f"{artifact.manifest.name}-v{artifact.manifest.version}"
-        return cls(_folder(home) / f"{name}.json", artifact.reference)
+        return cls(_folder(home) / f"{name}-v{version}.json", f"{name}:v{version}")
 
     @classmethod
     def of_folder(cls, folder: Path, home: Path) -> "KnownDigests":
@@ -134,7 +132,7 @@ def _read(path: Path) -> dict[str, list]:
 
 
 def _state(path: Path) -> list[int]:
-    found = os.stat(path)
+    found = path.stat()
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 

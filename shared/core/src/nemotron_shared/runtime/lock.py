@@ -225,7 +225,7 @@ def _machine() -> str:
     """This boot of this machine and this container: where a process number has a meaning."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return socket.gethostname()  # not Linux
 

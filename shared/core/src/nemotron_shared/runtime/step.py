@@ -170,6 +170,7 @@ class Step:
             metrics=dict(outcome.metrics),
             digests=outcome.digests,
         )
+        (run.directory / INPUTS).unlink(missing_ok=True)
         shutil.rmtree(run.checkpoints, ignore_errors=True)
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact
