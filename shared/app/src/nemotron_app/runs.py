@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app.plain import print_json, print_table, size_text
-from nemotron_shared.artifacts.housekeeping import tree_size
+from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, is_path, parse_reference
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
 from nemotron_shared.errors import NotFound, UserError
-from nemotron_shared.runtime.lock import holder_of, is_held, locked
-from nemotron_shared.runtime.run import INPUTS, LOCK_NAME
+from nemotron_shared.lock import holder_of, is_held, locked
+from nemotron_shared.runtime.run import LOCK_NAME
 
 TAIL_BYTES = 65_536
 STOP_SECONDS = 600.0

@@ -21,7 +21,9 @@ from nemotron_shared.artifacts.names import Reference, parse_exact
 from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
 from nemotron_shared.artifacts.verified import KnownDigests
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import INPUTS
+
+INPUTS = "inputs.json"
+"""In the folder of a run that has not published: the artifacts it reads, which a cleanup must leave alone."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ It only repeats what the manifests say, so it may be deleted, may lack what anot
 time, and is not believed: whoever finds a version by it compares the manifest.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,6 @@ from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.errors import UserError
 
 INDEX = "index.json"
-NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class FingerprintIndex:
@@ -55,11 +53,10 @@ class FingerprintIndex:
             return {}
         if not isinstance(content, dict):
             return {}
-        return {
-            int(number): known
-            for number, known in content.items()
-            if NUMBER.fullmatch(number) and (known is None or isinstance(known, str))
-        }
+        try:
+            return {int(number): known for number, known in content.items()}
+        except ValueError:
+            return {}
 
     def _write(self) -> None:
         # A store that is only readable, or full, does without: the next search reads the manifests again.

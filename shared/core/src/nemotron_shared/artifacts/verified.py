@@ -8,6 +8,7 @@ mtime and ctime. A change that keeps all four is not seen here; `nemotron artifa
 
 import hashlib
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,7 +20,6 @@ from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
 
 # A file written again within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
 # faster, and those that know whole seconds only are told by their zeros.
@@ -101,7 +101,8 @@ class KnownDigests:
             return entry[-1]
         if state[1] >= ANNOUNCED_BYTES and not self._announced:
             self._announced = True
-            say(f"[{self.label}] hashing {state[1] / 1e9:.0f} GB and more: once, until something changes")
+            size = f"{state[1] / 1e9:.0f} GB and more"
+            print(f"[{self.label}] hashing {size}: once, until something changes", file=sys.stderr, flush=True)
         digest = file_digest(path)
         # What was written a moment ago may be written again within the same tick, so it is not known yet.
         if _state(path) == state and _settled(state, began):

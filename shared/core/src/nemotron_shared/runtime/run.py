@@ -12,13 +12,12 @@ from pathlib import Path
 from types import FrameType
 
 from nemotron_shared.errors import UserError
+from nemotron_shared.lock import locked, record_of
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.distributed import barrier, rank
-from nemotron_shared.runtime.lock import locked, record_of
 from nemotron_shared.runtime.metrics import MetricsLog
 
 LOCK_NAME = "lock"
-INPUTS = "inputs.json"
 STOPPED_EXIT_CODE = 130
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.atomic import write_json, write_text
 from nemotron_shared.config.references import as_yaml
@@ -29,7 +30,7 @@ from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.identity import ask_git, producer
 from nemotron_shared.runtime.plan import Plan, make_plan
-from nemotron_shared.runtime.run import INPUTS, STOPPED_EXIT_CODE, Run, Stopped, open_run
+from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_run
 
 
 @dataclass(frozen=True)

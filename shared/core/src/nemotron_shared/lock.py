@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -28,7 +29,6 @@ from typing import IO
 
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
 
 # On these flock holds, because no other machine can mount them at the same time. All others may be shared.
 LOCAL_FILE_SYSTEMS = {
@@ -129,7 +129,9 @@ def _refuse_if_held(path: Path, shared: bool) -> None:
 
 def _beats(path: Path, holder: Holder) -> bool:
     """Watch the record of another machine until it changes. Clocks of machines differ, so times are not compared."""
-    say(f"{path.parent}: {holder} was here last: waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs")
+    _announce(
+        f"{path.parent}: {holder} was here last: waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
+    )
     deadline = time.monotonic() + SILENT_SECONDS
     while time.monotonic() < deadline:
         time.sleep(HEARTBEAT_SECONDS / 20)
@@ -217,7 +219,11 @@ def _claim(path: Path, mine: Holder) -> None:
 @cache
 def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
     point, kind = mount
-    say(f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here")
+    _announce(f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here")
+
+
+def _announce(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # only rank 0 takes locks
 
 
 @cache
