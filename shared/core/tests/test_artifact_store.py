@@ -164,7 +164,7 @@ def test_publishing_from_another_file_system_copies_first(store: Store, tmp_path
 
 
 def test_left_over_copies_go_after_a_day_and_not_before(store: Store) -> None:
-    from nemotron_shared.artifacts.store import _sweep
+    from nemotron_shared.artifacts.store import sweep
 
     staging = store.root / ".staging"
     young, old, busy = (folder_with(staging, {"sub/a": "1"}) for _ in range(3))
@@ -173,7 +173,7 @@ def test_left_over_copies_go_after_a_day_and_not_before(store: Store) -> None:
         for path in [*folder.rglob("*"), folder]:
             os.utime(path, (day_before_yesterday, day_before_yesterday))
     os.utime(busy / "sub/a")
-    _sweep(staging)
+    sweep(staging)
     assert young.is_dir() and busy.is_dir() and not old.exists()
     assert store.names() == []
 

@@ -24,8 +24,9 @@ def train(task: Task) -> Outcome:
     config, run = task.config, task.run
     set_threads(config.run.threads)
     data, model = task.input("data"), starting_model(task)
-    rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size)
-    valid = _rows(task, "valid", config.train.eval_rows)
+    vocab_size = model.config.vocab_size
+    rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size, vocab_size)
+    valid = _rows(task, "valid", config.train.eval_rows, vocab_size)
     trainer = ScheduledTrainer(
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
@@ -42,14 +43,14 @@ def train(task: Task) -> Outcome:
     return Outcome(output, metadata | best_validation(config, data.path / "tokenizer", run), figures)
 
 
-def _rows(task: Task, split: str, num_rows: int) -> BlendedRows | None:
+def _rows(task: Task, split: str, num_rows: int, vocab_size: int) -> BlendedRows | None:
     """Rows of one split in the proportions of the blend; None, said aloud, where the split is empty."""
     entries = read_blend(task.input("data").path / "blend.json").get(split)
     if not entries:
         task.run.say(f"the {split} split is empty")
         return None
     seq_length, seed = task.config.train.seq_length, task.config.run.seed
-    parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed) for _, prefix in entries]
+    parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed, vocab_size) for _, prefix in entries]
     rows = BlendedRows(parts, [weight for weight, _ in entries], num_rows)
     if len(entries) > 1:
         shares = zip(entries, rows.realised_shares(), strict=True)

@@ -1,5 +1,6 @@
 """Two runs of the same command at the same time: one works, the other says so and leaves."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,9 +14,9 @@ COMMAND = ["-c", "tiny", "data_prep.world_documents=20_000", "data_prep.workers=
 
 
 def wait_for_owner(home: Path, process: subprocess.Popen) -> None:
-    """Until the run's lock names its process."""
+    """Until the record of the run's lock names its process."""
     for _ in range(600):
-        if any(lock.read_text() == str(process.pid) for lock in home.glob("runs/*/lock")):
+        if any(json.loads(lock.read_text())["pid"] == process.pid for lock in home.glob("runs/*/lock.json")):
             return
         assert process.poll() is None, "ended before it was seen"
         time.sleep(0.01)

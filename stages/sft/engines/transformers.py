@@ -26,8 +26,9 @@ def train(task: Task) -> Outcome:
     data = task.input("data")
     tokenizer, model = load_tokenizer(data.path / "tokenizer"), starting_model(task)
     num_rows = config.train.train_iters * config.train.global_batch_size
-    rows = PackedRows(read_packed(data.path / "train.parquet"), num_rows, config.run.seed)
-    valid = validation_rows(task)
+    file, vocab_size = data.path / "train.parquet", model.config.vocab_size
+    rows = PackedRows(read_packed(file), num_rows, config.run.seed, vocab_size, file)
+    valid = validation_rows(task, vocab_size)
     trainer = ScheduledTrainer(
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
@@ -44,10 +45,10 @@ def train(task: Task) -> Outcome:
     return Outcome(output, metadata | best_validation(config, data.path / "tokenizer", run), figures)
 
 
-def validation_rows(task: Task) -> PackedRows | None:
+def validation_rows(task: Task, vocab_size: int | None = None) -> PackedRows | None:
     """Rows of the validation split; None, said aloud, where it is empty."""
     file = task.input("data").path / "valid.parquet"
     if not file.is_file():
         task.run.say("the valid split is empty: no validation")
         return None
-    return PackedRows(read_packed(file), task.config.train.eval_rows, task.config.run.seed)
+    return PackedRows(read_packed(file), task.config.train.eval_rows, task.config.run.seed, vocab_size, file)

@@ -6,27 +6,25 @@
     nemotron artifacts verify                      hash every file again; exit code 1 if one differs
     nemotron artifacts alias sft:v3 best           from now on sft:best means version 3
     nemotron artifacts path sft:best               its folder, for use in other programs
+    nemotron artifacts rm sft:v2                   remove a version that nothing else was made from
+    nemotron artifacts gc --keep 2 --yes           remove older versions that nothing needs, and leftovers
 
 Every command takes --json, --home DIR and --family NAME.
 """
 
 import argparse
-import json
-import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from nemotron_app.artifact_details import print_artifact, when
+from nemotron_app.plain import print_json, print_table, size_text
 from nemotron_shared.artifacts.artifact import Artifact
-from nemotron_shared.artifacts.lineage import Edge, Input, edges, inputs, mermaid, tree_text
-from nemotron_shared.artifacts.manifest import Manifest
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference
+from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
+from nemotron_shared.artifacts.lineage import Edge, edges, mermaid, tree_text
+from nemotron_shared.artifacts.manifest import OlderLayout
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
-from nemotron_shared.errors import UserError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-WIDTH_IN_A_PIPE = 200
-FILES_SHOWN = 20
+from nemotron_shared.errors import UserError, printable
 
 
 def main(argv: list[str]) -> int:
@@ -59,39 +57,68 @@ def _parser() -> argparse.ArgumentParser:
     verify = add("verify", _verify, "hash the files again; exit code 1 if one differs")
     alias = add("alias", _alias, "give a version a name of your choice")
     path = add("path", _path, "the folder of an artifact")
-    for command in (show, lineage, alias, path):
+    rm = add("rm", _rm, "remove a version that nothing else was made from")
+    gc = add("gc", _gc, "list what nothing needs: older versions and leftovers; with --yes remove it")
+    for command in (show, lineage, alias, path, rm):
         command.add_argument("reference", metavar="NAME[:V]")
     verify.add_argument("reference", metavar="NAME[:V]", nargs="?", help="default: everything in the store")
     verify.add_argument("--fast", action="store_true", help="compare sizes only")
     lineage.add_argument("--mermaid", action="store_true", help="a flowchart for Markdown")
     alias.add_argument("alias", metavar="ALIAS")
+    gc.add_argument("--keep", type=_positive, default=1, metavar="N", help="newest versions to keep (default: 1)")
+    gc.add_argument("--yes", action="store_true", help="remove what is listed")
     return parser
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def _list(store: Store, args: argparse.Namespace) -> int:
-    artifacts = store.all()
+    listed = []
+    for name, versions in store.shelves().items():
+        other_names = _OtherNames(store, name, versions)
+        for version in versions:
+            path, also = str(store.root / name / f"v{version}"), other_names.of(version)
+            try:
+                listed.append(_summary(store.load(name, version), also))
+            except UserError as error:  # one that cannot be read must not hide the others
+                problem = "older layout" if isinstance(error, OlderLayout) else f"damaged: {error.message}"
+                listed.append({"reference": f"{name}:v{version}", "aliases": also, "path": path, "problem": problem})
     if args.json:
-        _print_json([_summary(store, artifact) for artifact in artifacts])
-    elif not artifacts:
+        print_json(listed)
+    elif not listed:
         print(f"no artifacts in {store.root}; the stages put theirs there")
     else:
-        _print_table(store, artifacts)
+        print_table(
+            ("artifact", "also", "type", "created", "files", "size"), [_row(entry) for entry in listed], ("size",)
+        )
     return 0
+
+
+def _row(entry: dict[str, Any]) -> list[str]:
+    names = [entry["reference"], ", ".join(entry["aliases"])]
+    if entry["problem"]:
+        return [*names, entry["problem"], "", "", ""]
+    return [*names, entry["type"], when(entry["created_at"]), str(entry["files"]), size_text(entry["bytes"])]
 
 
 def _show(store: Store, args: argparse.Namespace) -> int:
     artifact = _find(store, args)
     if args.json:
-        _print_json(_summary(store, artifact) | {"manifest": artifact.manifest.to_json()})
+        print_json(_summary(artifact, _other_names(store, artifact)) | {"manifest": artifact.manifest.to_json()})
     else:
-        _print_details(store, artifact)
+        print_artifact(store, artifact, _other_names(store, artifact))
     return 0
 
 
 def _lineage(store: Store, args: argparse.Namespace) -> int:
     artifact = _find(store, args)
     if args.json:
-        _print_json([_step(edge) for edge in edges(store, artifact)])
+        print_json([_step(edge) for edge in edges(store, artifact)])
     else:
         print((mermaid if args.mermaid else tree_text)(store, artifact))
     return 0
@@ -99,16 +126,21 @@ def _lineage(store: Store, args: argparse.Namespace) -> int:
 
 def _verify(store: Store, args: argparse.Namespace) -> int:
     if args.reference:
-        artifact = _find(store, args)
-        results = {artifact.reference: store.verify(artifact, fast=args.fast)}
+        reference = parse_reference(args.reference, args.family) if not is_path(args.reference) else None
+        if reference:
+            exact = Reference(reference.name, store.version_of(reference))
+            results = {str(exact): _problems(store, exact, args.fast)}
+        else:
+            artifact = _find(store, args)
+            results = {artifact.reference: store.verify(artifact, fast=args.fast)}
     else:
-        everything = [Reference(name, version) for name in store.names() for version in store.versions(name)]
+        everything = [Reference(name, version) for name, versions in store.shelves().items() for version in versions]
         results = {str(reference): _problems(store, reference, args.fast) for reference in everything}
     if args.json:
-        _print_json([{"reference": reference, "problems": found} for reference, found in results.items()])
+        print_json([{"reference": reference, "problems": found} for reference, found in results.items()])
     else:
         for reference, found in results.items():
-            print("\n  ".join([f"{reference}: {'damaged' if found else 'ok'}", *found]))
+            print("\n  ".join([f"{reference}: {'damaged' if found else 'ok'}", *map(printable, found)]))
     return 1 if any(results.values()) else 0
 
 
@@ -117,7 +149,7 @@ def _alias(store: Store, args: argparse.Namespace) -> int:
     store.set_alias(artifact.manifest.name, artifact.manifest.version, args.alias)
     pair = {"alias": f"{artifact.manifest.name}:{args.alias}", "reference": artifact.reference}
     if args.json:
-        _print_json(pair)
+        print_json(pair)
     else:
         print(f"{pair['alias']} is now {pair['reference']}")
     return 0
@@ -126,9 +158,38 @@ def _alias(store: Store, args: argparse.Namespace) -> int:
 def _path(store: Store, args: argparse.Namespace) -> int:
     path = str(_find(store, args).path)
     if args.json:
-        _print_json({"path": path})
+        print_json({"path": path})
     else:
         print(path)
+    return 0
+
+
+def _rm(store: Store, args: argparse.Namespace) -> int:
+    wanted = parse_reference(args.reference, args.family)
+    reference = Reference(wanted.name, store.version_of(wanted))
+    dropped = remove(store, reference)
+    if args.json:
+        print_json({"removed": str(reference), "aliases": dropped})
+    else:
+        print(f"removed {reference}" + (f", and its aliases: {', '.join(dropped)}" if dropped else ""))
+    return 0
+
+
+def _gc(store: Store, args: argparse.Namespace) -> int:
+    found = plan_cleanup(store, args.keep)
+    size = found.size(store)
+    if args.yes:
+        clean(store, found)
+    if args.json:
+        versions, leftovers = [str(version) for version in found.versions], [str(path) for path in found.leftovers]
+        print_json({"versions": versions, "leftovers": leftovers, "bytes": size, "removed": args.yes})
+        return 0
+    for thing in [*found.versions, *found.leftovers]:
+        print(printable(f"{'removed' if args.yes else 'would remove'} {thing}"))
+    if not found.versions and not found.leftovers:
+        print("nothing to remove")
+    else:
+        print(f"{size_text(size)} {'freed' if args.yes else 'in all; to remove it: nemotron artifacts gc --yes'}")
     return 0
 
 
@@ -143,16 +204,17 @@ def _problems(store: Store, reference: Reference, fast: bool) -> list[str]:
         return [error.message]
 
 
-def _summary(store: Store, artifact: Artifact) -> dict[str, Any]:
+def _summary(artifact: Artifact, also: list[str]) -> dict[str, Any]:
     manifest = artifact.manifest
     return {
         "reference": artifact.reference,
-        "aliases": _other_names(store, artifact),
+        "aliases": also,
         "type": manifest.type,
         "created_at": manifest.created_at,
         "bytes": artifact.size,
         "files": len(manifest.files),
         "path": str(artifact.path),
+        "problem": None,
     }
 
 
@@ -167,96 +229,20 @@ def _step(edge: Edge) -> dict[str, Any]:
     }
 
 
+class _OtherNames:
+    """`latest` and the aliases, by version of one name."""
+
+    def __init__(self, store: Store, name: str, versions: Sequence[int]) -> None:
+        self.aliases = store.aliases(name)
+        self.latest = store.latest_of(name, versions)
+
+    def of(self, version: int) -> list[str]:
+        aliases = [alias for alias, number in self.aliases.items() if number == version]
+        return [LATEST, *aliases] if version == self.latest else aliases
+
+
 def _other_names(store: Store, artifact: Artifact) -> list[str]:
-    """`latest` and the aliases of this version."""
     if artifact.is_external:
         return []
-    name, version = artifact.manifest.name, artifact.manifest.version
-    aliases = [alias for alias, number in store.aliases(name).items() if number == version]
-    return [LATEST, *aliases] if version == store.versions(name)[-1] else aliases
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else WIDTH_IN_A_PIPE
-    # Manifests hold free text: without markup and emoji, "[red]" and ":v:" stay what they are.
-    return Console(width=width, markup=False, emoji=False, highlight=False)
-
-
-def _print_table(store: Store, artifacts: list[Artifact]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("artifact", "also", "type", "created", "files"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("size", justify="right", no_wrap=True)
-    for artifact in artifacts:
-        manifest = artifact.manifest
-        also = ", ".join(_other_names(store, artifact))
-        count = str(len(manifest.files))
-        table.add_row(artifact.reference, also, manifest.type, _when(manifest), count, _size(artifact.size))
-    _console().print(table)
-
-
-def _print_details(store: Store, artifact: Artifact) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for heading, text in _details(store, artifact):
-        if text:
-            table.add_row(heading, text)
-    _console().print(table)
-
-
-def _details(store: Store, artifact: Artifact) -> list[tuple[str, str]]:
-    manifest, producer = artifact.manifest, artifact.manifest.producer
-    return [
-        ("artifact", artifact.reference),
-        ("also", ", ".join(_other_names(store, artifact))),
-        ("type", manifest.type),
-        ("created", _when(manifest)),
-        ("made by", f"{producer.stage} {producer.verb} {producer.stage_version}".strip()),
-        ("command", producer.command),
-        ("code", producer.git or producer.code_digest[:12]),
-        ("made from", "\n".join(_input_line(found) for found in inputs(store, artifact))),
-        ("metrics", _pairs(manifest.metrics)),
-        ("metadata", _pairs(manifest.metadata)),
-        ("fingerprint", manifest.fingerprint),
-        ("digest", manifest.digest),
-        ("path", str(artifact.path)),
-        ("size", _size(artifact.size)),
-        ("files", "\n".join(_file_lines(artifact))),
-    ]
-
-
-def _input_line(found: Input) -> str:
-    return f"{found.role}: {found.label}" + (f"  [{found.problem}]" if found.problem else "")
-
-
-def _pairs(values: dict[str, Any]) -> str:
-    return "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-
-
-def _file_lines(artifact: Artifact) -> list[str]:
-    files = artifact.manifest.files
-    lines = [f"{name}  {_size(entry.bytes)}" for name, entry in list(files.items())[:FILES_SHOWN]]
-    return lines if len(files) <= FILES_SHOWN else [*lines, f"and {len(files) - FILES_SHOWN} more"]
-
-
-def _when(manifest: Manifest) -> str:
-    return manifest.created_at[:16].replace("T", " ") + " UTC"
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+    name = artifact.manifest.name
+    return _OtherNames(store, name, store.versions(name)).of(artifact.manifest.version)

@@ -44,6 +44,10 @@ def dispatch(words: list[str]) -> int:
         from nemotron_app.artifacts import main as artifacts
 
         return artifacts(words[1:])
+    if words[:1] == ["runs"]:
+        from nemotron_app.runs import main as runs
+
+        return runs(words[1:])
     if words[:1] == ["report"]:
         from nemotron_app.report.command import main as report
 

@@ -55,8 +55,9 @@ commands
   MODEL eval [-t TASK ...]       evaluate; -t picks tasks and may be repeated
   data inspect PATH [--html FILE]
                                  look at prepared data: text, loss mask, lengths, duplicates
-  artifacts [list|show|lineage|verify|alias|path]
-                                 what has been made, from what
+  artifacts [list|show|lineage|verify|alias|path|rm|gc]
+                                 what has been made, from what; make room
+  runs [list|stop|rm]            what is running or was stopped; stop it, remove it
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far
 

@@ -23,6 +23,10 @@ class UserError(Exception):
         return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
 
 
+class NotFound(UserError):
+    """What was named does not exist, as opposed to: it exists and is damaged."""
+
+
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str | None = None) -> str | None:
     """A remedy that names the nearest of `known`, or `otherwise` where none is near."""
     near = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.6)
@@ -39,7 +43,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"error: {printable(str(error), keep=NEWLINE_AND_TAB)}", file=sys.stderr, flush=True)
         return 2
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
@@ -49,6 +53,18 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return READER_LEFT
+
+
+NEWLINE_AND_TAB = "\n\t"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Spell out control characters, with which text from a file could rewrite or forge what a terminal shows."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 READER_LEFT = 141

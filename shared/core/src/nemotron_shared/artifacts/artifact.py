@@ -3,15 +3,27 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, FileEntry, Manifest, Parent, Producer, Source
+from nemotron_shared.artifacts.manifest import (
+    MANIFEST,
+    ArtifactType,
+    FileEntry,
+    Manifest,
+    Parent,
+    Producer,
+    Source,
+    read_manifest,
+)
 from nemotron_shared.atomic import TEMPORARY_PREFIX, sync_directory
 from nemotron_shared.digest import file_digest, json_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import NotFound, UserError
 
+# Hashing waits for the disk as much as for the processor, and hashlib lets other threads run meanwhile.
+HASHING_THREADS = 8
 EXTERNAL_PRODUCER = Producer(
     stage="external",
     verb="",
@@ -33,15 +45,20 @@ class Artifact:
     path: Path
 
     @classmethod
-    def external(cls, path: Path, type: ArtifactType = "ModelArtifact") -> "Artifact":
+    def external(
+        cls,
+        path: Path,
+        type: ArtifactType = "ModelArtifact",
+        digest: Callable[[Path], str] = file_digest,
+    ) -> "Artifact":
         """Take a folder from elsewhere, say a downloaded checkpoint, as it is. Its dot files do not count.
 
-        Its manifest exists in memory only; every file is hashed, so this takes a while for a large model.
+        Its manifest exists in memory only. `digest` hashes a file, or knows that it has not changed since it did.
         """
         path = path.expanduser().resolve()
         if not path.is_dir():
-            raise UserError(f"{path}: no such folder", "give a folder, or an artifact such as super3-sft-model:v2")
-        files = file_table(path, hidden=False)
+            raise NotFound(f"{path}: no such folder", "give a folder, or an artifact such as super3-sft-model:v2")
+        files = file_table(path, hidden=False, digest=digest)
         if not files:
             raise UserError(f"{path}: holds no files", "give the folder that holds the model's or data's files")
         manifest = Manifest(
@@ -85,7 +102,7 @@ class Artifact:
 
 
 def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:
-    """Make a finished folder safe to publish: no left-overs, everything on disk, every file hashed.
+    """Make a finished folder safe to publish: no left-overs, readable, everything on disk, every file hashed.
 
     `known` gives digests that were taken when the files were written, by their name in the folder.
     """
@@ -94,31 +111,42 @@ def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None
     for leftover in directory.rglob(f"{TEMPORARY_PREFIX}*"):
         if leftover.is_file():
             leftover.unlink()
+    umask = os.umask(0)  # it can only be read by setting it
+    os.umask(umask)
 
     def admit(path: Path) -> None:
         if path.is_symlink():
             _check_link(path, directory, links)
         else:
+            _set_mode(path, 0o644 & ~umask)
             _sync_file(path)
 
     table = file_table(directory, before=admit, known=known)
     if not table:
         raise UserError(f"{directory}: holds no files to publish")
     for folder, _, _ in os.walk(directory):
+        _set_mode(Path(folder), 0o755 & ~umask)
         sync_directory(Path(folder))
     return table
 
 
-def problems(artifact: Artifact, *, fast: bool = False) -> list[str]:
-    """How the folder differs from the manifest, one line per file. `fast` compares sizes and not content."""
+def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path], str] = file_digest) -> list[str]:
+    """How the folder differs from the manifest, one line per file.
+
+    `fast` compares sizes and not content. `digest` hashes a file, or knows that it has not changed since it did.
+    """
     expected = artifact.manifest.files
     found = contents(artifact.path, hidden=not artifact.is_external)
     lines = [f"{name}: missing" for name in expected if name not in found]
     lines += [f"{name}: not in the manifest" for name in found if name not in expected]
-    compared = ((name, _difference(found[name], expected[name], fast)) for name in expected if name in found)
-    lines += [f"{name}: {difference}" for name, difference in compared if difference]
+    common = [name for name in expected if name in found]
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        compared = pool.map(lambda name: _difference(found[name], expected[name], fast, digest), common)
+        lines += [f"{name}: {difference}" for name, difference in zip(common, compared, strict=True) if difference]
     if table_digest(expected) != artifact.manifest.digest:
         lines.append(f"{MANIFEST}: its digest does not match its own list of files")
+    elif not artifact.is_external and read_manifest(artifact.path / MANIFEST) != artifact.manifest.to_bytes():
+        lines.append(f"{MANIFEST}: content changed")
     return lines
 
 
@@ -133,20 +161,23 @@ def file_table(
     before: Callable[[Path], None] | None = None,
     hidden: bool = True,
     known: Mapping[str, str] | None = None,
+    digest: Callable[[Path], str] = file_digest,
 ) -> dict[str, FileEntry]:
     """Hash what `contents` finds, unless its digest is known.
 
-    `before` is called with each path, and may refuse it, before it is read.
+    `before` is called with each path, and may refuse it, before any is read.
     """
-    table = {}
-    for name, path in contents(root, hidden=hidden).items():
+    found = contents(root, hidden=hidden)
+    for path in found.values():
         if not path.is_file():
             raise UserError(f"{path}: not a file, or a link to none", "remove it, or link to files one by one")
         if before:
             before(path)
-        digest = (known or {}).get(name) or file_digest(path)
-        table[name] = FileEntry(digest, path.stat().st_size)
-    return table
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        digests = list(pool.map(lambda name: (known or {}).get(name) or digest(found[name]), found))
+    return {
+        name: FileEntry(taken, path.stat().st_size) for (name, path), taken in zip(found.items(), digests, strict=True)
+    }
 
 
 def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
@@ -171,14 +202,26 @@ def utc(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def _difference(path: Path, entry: FileEntry, fast: bool) -> str | None:
+def _difference(path: Path, entry: FileEntry, fast: bool, digest: Callable[[Path], str]) -> str | None:
     if not path.is_file():
         return "not a file any more"
     if (size := path.stat().st_size) != entry.bytes:
         return f"{size} bytes, was {entry.bytes}"
-    if not fast and file_digest(path) != entry.sha256:
-        return "content changed"
+    try:
+        if not fast and digest(path) != entry.sha256:
+            return "content changed"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
     return None
+
+
+def _set_mode(path: Path, mode: int) -> None:
+    """Let colleagues read what is published: safetensors writes its files for the owner alone."""
+    try:
+        if path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)
+    except PermissionError:
+        pass  # a second name of another user's file, whose mode is theirs to choose
 
 
 def _sync_file(path: Path) -> None:

@@ -18,7 +18,7 @@ from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import Parent
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.store import Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def _branches(store: Store, artifact: Artifact, indent: str, seen: set[str]) -> 
         note = " (as above)" if repeated else ""
         problem = f"  [{found.problem}]" if found.problem else ""
         title = _title(found.artifact) if found.artifact else f"{found.label}  {found.digest[:12]}"
-        yield f"{indent}{'└── ' if last else '├── '}{found.role}: {title}{note}{problem}"
+        line = printable(f"{found.role}: {title}{note}{problem}")  # it goes to a terminal, and is what a file says
+        yield f"{indent}{'└── ' if last else '├── '}{line}"
         if found.artifact and not repeated:
             seen.add(found.label)
             yield from _branches(store, found.artifact, indent + ("    " if last else "│   "), seen)

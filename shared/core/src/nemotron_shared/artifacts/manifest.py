@@ -11,24 +11,36 @@
      "parents": [{"reference": "super3-sft-data:v1", "digest": "1b2c...", "role": "data"}],
      "sources": [{"uri": "hf://org/set", "digest": "...", "detail": {"rows": 1000}}],
      "metadata": {"step": 40}, "metrics": {"final_loss": 2.31},
-     "segments": [{"began": "...", "from_step": null, "how": {...}, "modules": "...", "machine": {...}}]}
+     "segments": [{"began": "...", "from_step": null, "how": {...}, "modules": "...", "machine": {...}}],
+     "self_digest": "0d4e..."}                      SHA-256 over all of the above
 
-Both directions are strict: an unknown, missing or mistyped key is an error that names the file.
+Both directions are strict: an unknown, missing or mistyped key is an error that names the file. A manifest has
+one spelling (`Manifest.to_bytes`), so that a single changed byte shows, wherever it is.
 """
 
 import dataclasses
+import json
 import math
+import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from nemotron_shared.artifacts.names import parse_exact
-from nemotron_shared.atomic import read_json
+from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ErrorDetails
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 2
+SELF_DIGEST = "self_digest"
+HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Read by pydantic: no unknown keys, and no conversions such as "1" to 1.
+STRICT = {"strict": True, "extra": "forbid"}
 ArtifactType = Literal[
     "PretrainBlendsArtifact",
     "SFTDataArtifact",
@@ -39,13 +51,17 @@ ArtifactType = Literal[
 ]
 TYPES: tuple[str, ...] = get_args(ArtifactType)
 DAMAGED = "the file was edited or damaged; restore it, or delete its folder and make the artifact again"
-Record = TypeVar("Record")
+
+
+class OlderLayout(UserError):
+    """The manifest was written by a version of this program that recorded less."""
 
 
 @dataclass(frozen=True)
 class FileEntry:
     """One file's content: SHA-256 in hex, and its size."""
 
+    __pydantic_config__: ClassVar = STRICT
     sha256: str
     bytes: int
 
@@ -54,6 +70,7 @@ class FileEntry:
 class Producer:
     """Which program made the artifact, in which state, on what."""
 
+    __pydantic_config__: ClassVar = STRICT
     stage: str
     verb: str
     stage_version: str
@@ -69,6 +86,7 @@ class Producer:
 class Parent:
     """An artifact of the store that was read: `name:vN`, its digest then, and what it was used as."""
 
+    __pydantic_config__: ClassVar = STRICT
     reference: str
     digest: str
     role: str
@@ -78,6 +96,7 @@ class Parent:
 class Source:
     """An input from outside the store."""
 
+    __pydantic_config__: ClassVar = STRICT
     uri: str
     digest: str
     detail: dict[str, Any] = field(default_factory=dict)
@@ -87,6 +106,7 @@ class Source:
 class Manifest:
     """The typed form of `manifest.json`; see the module's example."""
 
+    __pydantic_config__: ClassVar = STRICT
     name: str
     version: int
     type: ArtifactType
@@ -101,78 +121,133 @@ class Manifest:
     metrics: dict[str, Any]
     segments: list[Any] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION
+    self_digest: str = field(default="", compare=False, repr=False)  # as it was read; writing takes it anew
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values. JSON has no NaN or infinity: they become null."""
-        return _finite(dataclasses.asdict(self))
+        """Plain JSON values, with the digest of them all. JSON has no NaN or infinity: they become null."""
+        values = _finite(dataclasses.asdict(self))
+        del values[SELF_DIGEST]
+        return values | {SELF_DIGEST: json_digest(values)}
+
+    def to_bytes(self) -> bytes:
+        """The one way to write this manifest down: what `manifest.json` holds, byte for byte."""
+        return (json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_json(cls, value: Any, path: Path) -> "Manifest":
         """Check and type a parsed manifest; `path` is where it came from, for messages."""
-        written_as = value.get("schema_version") if isinstance(value, dict) else None
-        if isinstance(written_as, int) and written_as != SCHEMA_VERSION:
-            raise UserError(
-                f"{path}: schema_version is {written_as}, this program reads {SCHEMA_VERSION}",
-                "use the nemotron-shared version that wrote it",
-            )
-        fields = _fields(Manifest, value, path, "")
-        files = fields["files"].items()
-        fields["files"] = {name: _record(FileEntry, entry, path, f"files.{name}.") for name, entry in files}
-        fields["producer"] = _record(Producer, fields["producer"], path, "producer.")
-        fields["parents"] = _records(Parent, fields["parents"], path, "parents")
-        fields["sources"] = _records(Source, fields["sources"], path, "sources")
-        manifest = cls(**fields)
-        _check_values(manifest, path)
-        return manifest
+        return cls.parse(json.dumps(value).encode(), path)
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
         """Load one `manifest.json`."""
-        return cls.from_json(read_json(path), path)
+        return cls.parse(read_manifest(path), path)
+
+    @classmethod
+    def parse(cls, content: bytes, path: Path) -> "Manifest":
+        """Check and type the bytes of a `manifest.json`.
+
+        Whether they are still what was written is another question: see `to_bytes`.
+        """
+        from pydantic import ValidationError
+
+        try:
+            # From JSON text, because only there a strict check takes an object for a dataclass, a list for a tuple.
+            manifest = _validator().validate_json(content)
+        except ValidationError as error:
+            _check_layout(content, path)
+            raise _explained(error, path) from error
+        _check_layout_version(manifest.schema_version, path)
+        if not manifest.self_digest:
+            raise UserError(f"{path}: key '{SELF_DIGEST}' is missing", DAMAGED)
+        _check_values(manifest, path)
+        return manifest
+
+
+def read_manifest(path: Path) -> bytes:
+    """The bytes of a `manifest.json`."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}", "ask its owner, or check the disk") from error
+
+
+def _check_layout(content: bytes, path: Path) -> None:
+    """Name the true reason where a manifest cannot be typed: it is no JSON object, or of another layout."""
+    try:
+        value = json.loads(content)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path}: not valid JSON: {error}", DAMAGED) from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: the file: not a JSON object", DAMAGED)
+    written_as = value.get("schema_version")
+    if isinstance(written_as, int):
+        _check_layout_version(written_as, path)
+
+
+def _check_layout_version(written_as: int, path: Path) -> None:
+    if written_as < SCHEMA_VERSION:
+        raise OlderLayout(
+            f"{path}: an older layout: schema_version is {written_as}, this program reads {SCHEMA_VERSION}",
+            f"make the artifact again, or use its files as they are: cp -r {path.parent} ./kept, then give ./kept",
+        )
+    if written_as > SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: schema_version is {written_as}, this program reads {SCHEMA_VERSION}",
+            "use the nemotron-shared version that wrote it",
+        )
+
+
+@cache
+def _validator() -> "TypeAdapter[Manifest]":
+    from pydantic import TypeAdapter  # here, because it takes 0.1 s to import and `nemotron --help` needs none of it
+
+    return TypeAdapter(Manifest)
+
+
+def _explained(error: "ValidationError", path: Path) -> UserError:
+    """The first problem in a sentence; unknown keys go first, because a misspelt key is also a missing one."""
+    problems = error.errors(include_url=False)
+    problem = next((found for found in problems if found["type"] == "unexpected_keyword_argument"), problems[0])
+    key = _key(problem)
+    match problem["type"]:
+        case "unexpected_keyword_argument":
+            holders = (Manifest, FileEntry, Producer, Parent, Source)
+            known = {field.name for holder in holders for field in dataclasses.fields(holder)}
+            near = did_you_mean(str(problem["loc"][-1]), known, otherwise=DAMAGED)
+            return UserError(f"{path}: unknown key '{key}'", near)
+        case "missing":
+            return UserError(f"{path}: key '{key}' is missing", DAMAGED)
+        case "literal_error":
+            wrong = str(problem["input"])
+            return UserError(
+                f"{path}: unknown {key} '{wrong}'", did_you_mean(wrong, TYPES, otherwise=f"one of {', '.join(TYPES)}")
+            )
+        case "dataclass_type":
+            return UserError(f"{path}: {key}: not a JSON object", DAMAGED)
+    return UserError(f"{path}: key '{key}' has the wrong type", DAMAGED)
+
+
+def _key(problem: "ErrorDetails") -> str:
+    """("parents", 0, "role") as `parents[0].role`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
 
 
 def _check_values(manifest: Manifest, path: Path) -> None:
-    if manifest.type not in TYPES:
-        remedy = did_you_mean(manifest.type, TYPES, otherwise=f"one of {', '.join(TYPES)}")
-        raise UserError(f"{path}: unknown type '{manifest.type}'", remedy)
+    digests = {"digest": manifest.digest}
+    digests |= {f"files.{name}.sha256": entry.sha256 for name, entry in manifest.files.items()}
+    digests |= {f"parents[{index}].digest": parent.digest for index, parent in enumerate(manifest.parents)}
+    for key, digest in digests.items():
+        if not HEX_DIGEST.fullmatch(digest):
+            raise UserError(f"{path}: key '{key}' is not a SHA-256 digest of 64 hexadecimal digits", DAMAGED)
     for name in manifest.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise UserError(f"{path}: files.{name}: leads out of the artifact", DAMAGED)
     for parent in manifest.parents:
         if parse_exact(parent.reference) is None:
             raise UserError(f"{path}: parents: '{parent.reference}' is not of the form name:v1", DAMAGED)
-
-
-def _records(kind: type[Record], values: Any, path: Path, where: str) -> tuple[Record, ...]:
-    return tuple(_record(kind, value, path, f"{where}[{index}].") for index, value in enumerate(values))
-
-
-def _record(kind: type[Record], value: Any, path: Path, where: str) -> Record:
-    return kind(**_fields(kind, value, path, where))
-
-
-def _fields(kind: type, value: Any, path: Path, where: str) -> dict[str, Any]:
-    """The keys of `kind`, each present and of its type, and no other."""
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: {where.rstrip('.') or 'the file'}: not a JSON object", DAMAGED)
-    hints = get_type_hints(kind)
-    for key in value:
-        if key not in hints:
-            raise UserError(f"{path}: unknown key '{where}{key}'", did_you_mean(key, hints, otherwise=DAMAGED))
-    for key, hint in hints.items():
-        if key not in value:
-            raise UserError(f"{path}: key '{where}{key}' is missing", DAMAGED)
-        if not isinstance(value[key], _json_type(hint)):
-            raise UserError(f"{path}: key '{where}{key}' has the wrong type", DAMAGED)
-    return dict(value)
-
-
-def _json_type(hint: Any) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return dict
-    if isinstance(hint, UnionType):
-        return hint
-    return {tuple: list | tuple, Literal: str}.get(get_origin(hint), get_origin(hint) or hint)
 
 
 def _finite(value: Any) -> Any:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.config.validate import validate
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.launcher import launch_command
@@ -95,10 +96,14 @@ def _preview_inputs(
         try:
             found = store.resolve(reference, family=run.family)
             inputs[role], shown[role] = found, found.reference
-        except UserError as error:
+            require_intact(found, store.home, how_to_make(step, role, run, arguments, again=True))
+        except NotFound as error:
             shown[role] = f"{reference} (missing{_instead(step, role, run)})"
             if not _instead(step, role, run):
                 problems.append(f"run.{role}: {error.message}\n  {how_to_make(step, role, run, arguments)}")
+        except UserError as error:
+            shown[role] = f"{reference} (damaged)"
+            problems.append(f"run.{role}: {error}")
     return inputs, shown
 
 

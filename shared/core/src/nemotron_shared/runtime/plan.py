@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
+from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
@@ -114,8 +115,10 @@ def _find_input(step: "Step", role: str, run: RunSection, store: Store, argument
     if reference is None:
         return None
     try:
-        return store.resolve(reference, family=run.family)
-    except UserError as error:
+        found = store.resolve(reference, family=run.family)
+        require_intact(found, store.home, how_to_make(step, role, run, arguments, again=True))
+        return found
+    except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
         if role in step.optional:
             return None
         if role == "data" and run.missing_data == "prepare" and step.prepare is not None:
@@ -125,14 +128,17 @@ def _find_input(step: "Step", role: str, run: RunSection, store: Store, argument
             say(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
             return None
         raise UserError(f"run.{role}: {error.message}", how_to_make(step, role, run, arguments)) from error
+    except UserError as error:
+        raise UserError(f"run.{role}: {error.message}", error.remedy) from error
 
 
-def how_to_make(step: "Step", role: str, run: RunSection, arguments: Arguments) -> str:
-    """The command whose result is missing."""
+def how_to_make(step: "Step", role: str, run: RunSection, arguments: Arguments, *, again: bool = False) -> str:
+    """The command whose result is missing or, `again`, damaged."""
+    options = f"-c {arguments.config}{' --force' if again else ''}"
     if role == "data":
-        return f"make it: nemotron {run.family} data prep {step.stage} -c {arguments.config}"
+        return f"make it: nemotron {run.family} data prep {step.stage} {options}"
     before = {"sft": "pretrain", "rl": "sft", "eval": "rl"}.get(step.stage, "pretrain")
-    return f"make it: nemotron {run.family} {before} -c {arguments.config} (or give run.model=PATH)"
+    return f"make it: nemotron {run.family} {before} {options} (or give run.model=PATH)"
 
 
 def artifact_field(inputs: Mapping[str, Artifact | None], role: str, field: str) -> Any:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import platform
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -25,7 +26,7 @@ def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, c
         config_digest=config_digest,
         code_digest=code_digest,
         git=git_commit(stage_directory),
-        command=" ".join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", f"stages.{stage}.{verb}", *sys.argv[1:]]),
         environment=environment(),
     )
 

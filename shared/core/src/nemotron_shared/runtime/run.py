@@ -4,8 +4,6 @@ The folder's name is made from what the work is: its inputs, and those settings 
 therefore finds the folder of a run that was cut off and goes on there, even where how it is done has changed.
 """
 
-import fcntl
-import os
 import shutil
 import signal
 from collections.abc import Generator
@@ -14,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from nemotron_shared.errors import UserError
+from nemotron_shared.lock import locked, record_of
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.distributed import barrier, rank
 from nemotron_shared.runtime.metrics import FILE as METRICS
@@ -65,10 +64,11 @@ class Run:
 
     def forget(self) -> None:
         """Remove everything but the lock."""
+        lock = self.directory / LOCK_NAME
         for path in self.directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path.name != LOCK_NAME:
+            elif path not in (lock, record_of(lock)):
                 path.unlink()
 
     def fresh_output(self) -> Path:
@@ -90,27 +90,10 @@ def open_run(directory: Path, name: str, fingerprint: str, *, saves_on_stop: boo
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = Run(directory, name, fingerprint)
-    with _locked(directory) if rank() == 0 else nullcontext():
+    with locked(directory / LOCK_NAME, wait=False) if rank() == 0 else nullcontext():
         barrier()
         with _stop_signals(run) if saves_on_stop else nullcontext():
             yield run
-
-
-@contextmanager
-def _locked(directory: Path) -> Generator[None]:
-    with (directory / LOCK_NAME).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
-            raise UserError(
-                f"{directory}: process {owner} is already running this step", "wait for it, or end it"
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.artifacts.housekeeping import INPUTS
+from nemotron_shared.artifacts.verified import forced_command, require_intact
+from nemotron_shared.atomic import write_json
 from nemotron_shared.config.schema import Section
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
@@ -146,8 +149,11 @@ class Step:
         """The artifact, and whether it was finished before."""
         plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
         if plan.finished is not None:
-            say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             finished = plan.finished
+            command = forced_command(self.stage, self.verb, ["-c", arguments.config, *arguments.overrides])
+            how = f"make it again: {command}"
+            distributed.on_rank_zero(lambda: require_intact(finished, plan.store.home, how, ask_manifest=False))
+            say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True
         with open_run(
@@ -161,6 +167,8 @@ class Step:
     def _begin(self, plan: Plan, run: Run) -> None:
         ask_git(self.directory)
         begin(plan, run)
+        # What `nemotron artifacts gc` must leave alone until this run has published.
+        write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
     def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
@@ -183,6 +191,7 @@ class Step:
         warn_of_segments(plan.name, len(segments))
         can_extend = bool(self.engines) and plan.config.engine.extendable
         finish(plan, artifact, run, keep=can_extend and plan.config.checkpoint.keep_last_state)
+        (run.directory / INPUTS).unlink(missing_ok=True)
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact
 

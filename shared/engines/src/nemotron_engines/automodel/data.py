@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from torch.utils.data import Dataset
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
@@ -64,8 +65,18 @@ def packed_file(path: Path) -> list[PackedRow]:
 
 def packed_rows(path: str, num_rows: int, seed: int, pad_token_id: int) -> NeatRows:
     """The first `num_rows` rows of the shuffled, endless stream over a packed Parquet file."""
-    rows = packed_file(Path(path))
-    return NeatRows(PackedRows(rows, num_rows, seed), max(len(row.input_ids) for row in rows), pad_token_id)
+    file = Path(path)
+    rows = packed_file(file)
+    shuffled = PackedRows(rows, num_rows, seed, vocabulary_beside(file), file)
+    return NeatRows(shuffled, max(len(row.input_ids) for row in rows), pad_token_id)
+
+
+def vocabulary_beside(file: Path) -> int | None:
+    """One more than the highest id of the tokenizer that lies beside prepared data; None where none lies there."""
+    tokenizer = file.parent / "tokenizer" / "tokenizer.json"
+    if not tokenizer.is_file():
+        return None
+    return max(Tokenizer.from_file(str(tokenizer)).get_vocab(with_added_tokens=True).values()) + 1
 
 
 class ShiftedRows(Dataset):
@@ -84,8 +95,8 @@ class ShiftedRows(Dataset):
 
 def document_rows(blend: str, part: str, seq_length: int, num_rows: int, seed: int) -> ShiftedRows:
     """`num_rows` rows of `seq_length` tokens from one split ("train", "valid") of a blend, in its proportions."""
-    entries = read_blend(Path(blend))[part]
-    parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed) for _, prefix in entries]
+    entries, size = read_blend(Path(blend))[part], vocabulary_beside(Path(blend))
+    parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed, size) for _, prefix in entries]
     return ShiftedRows(BlendedRows(parts, [weight for weight, _ in entries], num_rows))
 
 

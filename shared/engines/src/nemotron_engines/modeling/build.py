@@ -1,6 +1,7 @@
 """Make, load and save models; refuse one that cannot fit before any memory is taken."""
 
 import os
+import pickle
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, NemotronHConfig, PreTrainedModel, set_seed
 from transformers.utils.logging import disable_progress_bar
 
@@ -26,6 +29,7 @@ warnings.filterwarnings("ignore", message=".*is deprecated and will be removed",
 
 # Weights, gradients and two Adam moments, four bytes each.
 TRAINING_BYTES_PER_PARAMETER = 16
+ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
 # Deprecated names that NemotronHConfig still takes and turns into others.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
@@ -57,7 +61,7 @@ def save_random_model(section: ModelSection, tokenizer: Path, seed: int, into: P
 
 def random_like(path: Path, seed: int, engine: Any) -> PreTrainedModel:
     """The architecture of a model folder with weights drawn from `seed`."""
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
+    config = read_config(path)
     if isinstance(config, NemotronHConfig):
         config.time_step_min = NemotronHConfig().time_step_min  # the initialisation draws above it
     return _from_config(config, seed, engine)
@@ -105,15 +109,65 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
 
 
 def load_model(path: Path, engine: Any) -> PreTrainedModel:
-    """A model from a Hugging Face folder, in float32."""
+    """A model from a Hugging Face folder, in float32.
+
+    Raises:
+        UserError: the folder is damaged, or its tensors are not those of the architecture in its config.json.
+    """
     _install_kernels()
-    config = AutoConfig.from_pretrained(path, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, local_files_only=True, **_implementations(config, engine)
-    )
+    config = read_config(path)
+    try:
+        # Sizes that differ are let through, to be reported below with all other differences.
+        model, found = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=torch.float32,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            **_implementations(config, engine),
+        )
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
+    _refuse_other_tensors(path, found)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
+
+
+def read_config(path: Path) -> Any:
+    """The `config.json` of a model folder.
+
+    Raises:
+        UserError: it is missing, damaged, or of a kind that transformers does not know.
+    """
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
+        raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
+
+
+def _refuse_other_tensors(path: Path, found: dict[str, Any]) -> None:
+    """Whatever the folder lacks would be trained from random values, and what it has too much would be dropped."""
+    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
+    differences = {
+        "missing": sorted(found["missing_keys"]),
+        "unknown": sorted(found["unexpected_keys"]),
+        "of another shape": sorted(shapes),
+    }
+    counts = [f"{len(names)} tensors {what}: {_first_few(names)}" for what, names in differences.items() if names]
+    if counts:
+        raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
+
+
+def _first_few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def load_tokenizer(path: Path) -> Any:

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from nemotron_data.formats.bin_idx import IndexedDataset
+from nemotron_engines.rows.token_ids import require_known_ids
 from nemotron_shared.errors import UserError
 
 
@@ -20,11 +21,20 @@ class DocumentRows(Dataset):
     Each row is {"input_ids": (seq_length,) int64, "labels": the same}; the model shifts the labels itself.
     """
 
-    def __init__(self, datasets: Sequence[IndexedDataset], seq_length: int, num_rows: int, seed: int) -> None:
+    def __init__(
+        self,
+        datasets: Sequence[IndexedDataset],
+        seq_length: int,
+        num_rows: int,
+        seed: int,
+        vocab_size: int | None = None,
+    ) -> None:
+        """`vocab_size` is the model's: an id beyond it is an error that names the file, where it is given."""
         self.datasets = datasets
         self.seq_length = seq_length
         self.num_rows = num_rows
         self.seed = seed
+        self.vocab_size = vocab_size
         self.lengths = np.concatenate([dataset.lengths for dataset in datasets]).astype(np.int64)
         self.tokens_per_epoch = int(self.lengths.sum())
         if self.tokens_per_epoch == 0:
@@ -62,4 +72,8 @@ class DocumentRows(Dataset):
 
     def _document(self, index: int) -> np.ndarray:
         which = int(np.searchsorted(self._first, index, side="right")) - 1
-        return self.datasets[which][index - int(self._first[which])]
+        number = index - int(self._first[which])
+        ids = self.datasets[which][number]
+        if self.vocab_size is not None:
+            require_known_ids(ids, self.vocab_size, f"{self.datasets[which].prefix}.bin: document {number}")
+        return ids

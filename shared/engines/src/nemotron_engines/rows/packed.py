@@ -1,6 +1,7 @@
 """Packed rows for training: shuffled by a seed, padded to a batch, each document kept to itself."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ from torch.utils.data import Dataset
 
 from nemotron_data.formats.packed import PackedRow, labels_of
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_engines.rows.token_ids import require_known_ids
 
 IGNORED = -100
 
@@ -15,10 +17,20 @@ IGNORED = -100
 class PackedRows(Dataset):
     """Row i is always the same for a seed; every epoch has its own order."""
 
-    def __init__(self, rows: Sequence[PackedRow], num_rows: int, seed: int) -> None:
+    def __init__(
+        self,
+        rows: Sequence[PackedRow],
+        num_rows: int,
+        seed: int,
+        vocab_size: int | None = None,
+        file: Path | None = None,
+    ) -> None:
+        """`vocab_size` is the model's: an id beyond it is an error that names `file`, where it is given."""
         self.rows = rows
         self.num_rows = num_rows
         self.seed = seed
+        self.vocab_size = vocab_size
+        self.file = file
         self._lengths = np.array([len(row.input_ids) for row in rows])
         self._epochs: dict[int, np.ndarray] = {}
 
@@ -27,7 +39,11 @@ class PackedRows(Dataset):
 
     def __getitem__(self, index: int) -> PackedRow:
         epoch, place = divmod(index, len(self.rows))
-        return self.rows[self._order(epoch)[place]]
+        number = int(self._order(epoch)[place])
+        row = self.rows[number]
+        if self.vocab_size is not None:
+            require_known_ids(row.input_ids, self.vocab_size, f"{self.file or 'packed data'}: row {number}")
+        return row
 
     def tokens_before(self, index: int) -> int:
         """Tokens in the rows before `index`, without padding."""

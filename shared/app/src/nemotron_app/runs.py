@@ -1,0 +1,218 @@
+"""`nemotron runs`: the working folders of steps that run, or that were stopped before they had a result.
+
+    nemotron runs                        running and stopped ones; --all adds the finished
+    nemotron runs stop sft               ask the process to save and stop, and wait until it has
+    nemotron runs rm super3-sft-model-891fc106f3a7     remove a stopped one, its checkpoints with it
+
+Every command takes --json, --home DIR and --family NAME.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nemotron_app.plain import print_json, print_table, size_text
+from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, is_path, parse_reference
+from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.lock import holder_of, is_held, locked
+from nemotron_shared.runtime.run import LOCK_NAME
+
+TAIL_BYTES = 65_536
+STOP_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One run's folder at a glance. `host` and `pid` are of the process that holds it, None where none does."""
+
+    name: str
+    state: str
+    started: str | None
+    last: dict[str, Any]
+    pid: int | None
+    host: str | None
+    folder: str
+    bytes: int
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the commands above. `argv` is what follows `nemotron runs`; returns the exit code."""
+    defaults = argparse.Namespace(home=None, family=DEFAULT_FAMILY, json=False, all=False)
+    args = _parser().parse_args(argv, defaults)
+    return args.run(Store.open(args.home), args)
+
+
+def _parser() -> argparse.ArgumentParser:
+    # SUPPRESS: a flag left out after the command must not undo the same flag given before it.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("--home", metavar="DIR", help=f"the store (default: ${HOME_VARIABLE}, else ./.nemotron)")
+    common.add_argument("--family", metavar="NAME", help=f"what 'sft' is short for (default: {DEFAULT_FAMILY})")
+    common.add_argument("--json", action="store_true", help="print JSON")
+    common.add_argument("--all", action="store_true", help="list finished runs too")
+    parser = argparse.ArgumentParser(prog="nemotron runs", parents=[common], description="Look at runs and stop them.")
+    parser.set_defaults(run=_list)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, run, text in (
+        ("list", _list, "running and stopped runs (the default)"),
+        ("stop", _stop, "ask a run to save and stop, and wait until it has"),
+        ("rm", _rm, "remove the folder of a run that nobody works in"),
+    ):
+        command = commands.add_parser(name, parents=[common], help=text, description=text)
+        command.set_defaults(run=run)
+        if name != "list":
+            command.add_argument("wanted", metavar="NAME|FOLDER")
+        if name == "stop":
+            text = f"seconds to wait for it (default: {STOP_SECONDS:.0f})"
+            command.add_argument("--timeout", type=float, default=STOP_SECONDS, metavar="S", help=text)
+    return parser
+
+
+def _list(store: Store, args: argparse.Namespace) -> int:
+    runs = [run_state(folder) for folder in _folders(store)]
+    shown = [run for run in runs if args.all or run.state != "finished"]
+    if args.json:
+        print_json([asdict(run) for run in shown])
+        return 0
+    if shown:
+        headings = ("run", "state", "started", "last", "process", "size", "folder")
+        print_table(headings, [_row(run) for run in shown], right=("size",))
+    hidden = len(runs) - len(shown)
+    if hidden or not shown:
+        none = "" if shown else f"no running or stopped runs in {store.home / 'runs'}"
+        more = f"{hidden} finished: nemotron runs --all" if hidden else ""
+        print("; ".join(filter(None, (none, more))))
+    return 0
+
+
+def _stop(store: Store, args: argparse.Namespace) -> int:
+    folder = _find(store, args, state="running")
+    holder = holder_of(folder / LOCK_NAME)
+    if holder is None or not is_held(folder / LOCK_NAME, holder):
+        raise UserError(f"{folder.name} is not running", "see what is: nemotron runs")
+    if not holder.is_here:
+        raise UserError(
+            f"{folder.name} runs on {holder.host} as process {holder.pid}, out of reach from here",
+            f"stop it there: ssh {holder.host} kill -TERM {holder.pid}",
+        )
+    try:
+        os.kill(holder.pid, signal.SIGTERM)
+    except PermissionError as error:
+        raise UserError(f"process {holder.pid} belongs to another user", "ask them to stop it") from error
+    except ProcessLookupError:
+        pass  # it ended by itself just now
+    if not args.json:
+        print(f"asked process {holder.pid} to save and stop; waiting", flush=True)
+    began = time.monotonic()
+    while holder.lives and time.monotonic() - began < args.timeout:
+        time.sleep(0.1)
+    stopped, seconds = not holder.lives, round(time.monotonic() - began, 1)
+    if args.json:
+        print_json({"run": folder.name, "pid": holder.pid, "stopped": stopped, "seconds": seconds})
+    elif stopped:
+        print(f"{folder.name}: stopped after {seconds} s; the command that began it continues it")
+    else:
+        print(f"{folder.name}: process {holder.pid} still runs after {seconds} s; at once: kill -KILL {holder.pid}")
+    return 0 if stopped else 1
+
+
+def _rm(store: Store, args: argparse.Namespace) -> int:
+    folder = _find(store, args, state=None)
+    run = run_state(folder)
+    if run.state == "running":
+        raise UserError(
+            f"{run.name} is running: process {run.pid} on {run.host}", f"stop it first: nemotron runs stop {run.name}"
+        )
+    doomed = folder.with_name(f".removed-{folder.name}-{time.time_ns()}")
+    with locked(folder / LOCK_NAME, wait=False):
+        folder.rename(doomed)  # at once, so that the same command begins anew and not in half a folder
+    shutil.rmtree(doomed)
+    if args.json:
+        print_json({"removed": run.name, "bytes": run.bytes})
+    else:
+        print(f"removed {run.name} ({size_text(run.bytes)})")
+    return 0
+
+
+def run_state(folder: Path) -> RunState:
+    """What a run's folder tells."""
+    holder = holder_of(folder / LOCK_NAME)
+    held = holder is not None and is_held(folder / LOCK_NAME, holder)
+    config = folder / "config.yaml"
+    began = holder.started if holder and held else config.stat().st_mtime if config.is_file() else None
+    # The record of the inputs goes when the result is published; before the work began there is no config either.
+    state = "running" if held else "stopped" if (folder / INPUTS).is_file() or not config.is_file() else "finished"
+    return RunState(
+        name=folder.name,
+        state=state,
+        started=None if began is None else datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
+        last=_last_entry(folder / "metrics.jsonl"),
+        pid=holder.pid if holder and held else None,
+        host=holder.host if holder and held else None,
+        folder=str(folder),
+        bytes=tree_size(folder),
+    )
+
+
+def _last_entry(path: Path) -> dict[str, Any]:
+    """The last whole line of a metrics file, without reading what comes long before it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        try:
+            entry = json.loads(line) if line.endswith(b"\n") else None
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            return entry
+    return {}
+
+
+def _row(run: RunState) -> list[str]:
+    started = run.started[:16].replace("T", " ") + " UTC" if run.started else ""
+    figures = [(key, run.last[key]) for key in ("loss", "valid_loss", "reward") if key in run.last]
+    said = [f"step {run.last['step']}"] if "step" in run.last else []
+    said += [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in figures]
+    process = f"{run.pid} on {run.host}" if run.pid else ""
+    return [run.name, run.state, started, " ".join(said), process, size_text(run.bytes), run.folder]
+
+
+def _folders(store: Store) -> list[Path]:
+    runs = store.home / "runs"
+    if not runs.is_dir():
+        return []
+    return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _find(store: Store, args: argparse.Namespace, state: str | None) -> Path:
+    """The folder that is meant: by its path, its name, or the name of what it makes where only one run makes that."""
+    folders = _folders(store)
+    if is_path(args.wanted):
+        path = Path(args.wanted).expanduser().resolve()
+        found = [folder for folder in folders if folder.resolve() == path]
+    else:
+        found = [folder for folder in folders if folder.name == args.wanted]
+    if not found and not is_path(args.wanted):
+        name = parse_reference(args.wanted, args.family).name
+        found = [folder for folder in folders if folder.name.rpartition("-")[0] == name]
+        if state:
+            found = [folder for folder in found if run_state(folder).state == state]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"'{args.wanted}' could be: {', '.join(folder.name for folder in found)}", "write one of these")
+    raise NotFound(
+        f"no {state or ''} run '{args.wanted}' in {store.home / 'runs'}".replace("  ", " "), "see: nemotron runs --all"
+    )

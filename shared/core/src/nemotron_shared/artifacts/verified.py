@@ -1,0 +1,142 @@
+"""Checked on use: no step begins with an artifact that is not what was published.
+
+    require_intact(artifact, home, how_to_make)     hashes what has been touched since it was last found intact
+
+Digests are kept in `cache/verified/` of the store, one small file per version, under each file's inode, size,
+mtime and ctime. A change that keeps all four is not seen here; `nemotron artifacts verify` hashes everything.
+"""
+
+import hashlib
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from nemotron_shared import atomic
+from nemotron_shared.artifacts.artifact import Artifact, problems
+from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY
+from nemotron_shared.digest import file_digest, json_digest
+from nemotron_shared.errors import UserError
+
+# A file written again within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
+# faster, and those that know whole seconds only are told by their zeros.
+TICK_NS = 100_000_000
+COARSE_TICK_NS = 2_000_000_000
+ANNOUNCED_BYTES = 2 * 10**9
+"""From here on hashing takes seconds, and is announced."""
+
+
+def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_manifest: bool = True) -> None:
+    """Refuse an artifact that differs from its manifest.
+
+    Args:
+        home: of the store, whose cache makes a second check cost milliseconds.
+        how_to_make: the command that makes it again.
+        ask_manifest: take the command from the manifest instead, unless that is what is damaged.
+
+    Raises:
+        UserError: names the files, and the command that makes them again.
+    """
+    if artifact.is_external:
+        return  # hashed just now to find out what it is; there is nothing it was promised to be
+    known = KnownDigests.of_version(artifact.manifest.name, artifact.manifest.version, home)
+    damage = problems(artifact, digest=known.digest)
+    known.save()
+    if not damage:
+        return
+    ask_manifest = ask_manifest and not any(line.startswith(f"{MANIFEST}:") for line in damage)
+    shown = "; ".join(damage[:3]) + (f"; and {len(damage) - 3} more" if len(damage) > 3 else "")
+    raise UserError(
+        f"{artifact.reference} is damaged: {shown} (in {artifact.path})",
+        f"make it again: {command_that_made(artifact.manifest)}" if ask_manifest else how_to_make,
+    )
+
+
+def command_that_made(manifest: Manifest) -> str:
+    """The `nemotron` command line for what `producer.command`, python -m stages.sft.train ..., did; with --force."""
+    try:
+        words = shlex.split(manifest.producer.command)
+    except ValueError:  # a quotation mark without its pair
+        words = manifest.producer.command.split()
+    return forced_command(manifest.producer.stage, manifest.producer.verb, words[3:])
+
+
+def forced_command(stage: str, verb: str, arguments: Sequence[str]) -> str:
+    """The `nemotron` command line that runs a step from its beginning, given the arguments of its script."""
+    family = next((word.partition("=")[2] for word in arguments if word.startswith("run.family=")), DEFAULT_FAMILY)
+    flags = {"--json", "--force", "run.force=true", f"run.family={family}"}
+    step = ["data", "prep", stage] if verb == "data_prep" else [stage]
+    return shlex.join(["nemotron", family, *step, *(word for word in arguments if word not in flags), "--force"])
+
+
+class KnownDigests:
+    """Digests of files, each valid as long as nothing has touched its file."""
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path = path
+        self.label = label
+        self._entries = _read(path)
+        self._changed = False
+        self._announced = False
+
+    @classmethod
+    def of_version(cls, name: str, version: int, home: Path) -> "KnownDigests":
+        """Those of a version of the store at `home`."""
+        return cls(_folder(home) / f"{name}-v{version}.json", f"{name}:v{version}")
+
+    @classmethod
+    def of_folder(cls, folder: Path, home: Path) -> "KnownDigests":
+        """Those of a folder from outside."""
+        name = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return cls(_folder(home) / f"external-{name}.json", str(folder))
+
+    def digest(self, path: Path) -> str:
+        """SHA-256 of a file: the known one where nothing has touched it since, else taken now."""
+        began, state = time.time_ns(), _state(path)
+        entry = self._entries.get(str(path))
+        if entry and entry[:-1] == state:
+            return entry[-1]
+        if state[1] >= ANNOUNCED_BYTES and not self._announced:
+            self._announced = True
+            size = f"{state[1] / 1e9:.0f} GB and more"
+            print(f"[{self.label}] hashing {size}: once, until something changes", file=sys.stderr, flush=True)
+        digest = file_digest(path)
+        # What was written a moment ago may be written again within the same tick, so it is not known yet.
+        if _state(path) == state and _settled(state, began):
+            self._entries[str(path)] = [*state, digest]
+            self._changed = True
+        return digest
+
+    def save(self) -> None:
+        """Keep what was learned. Where the store cannot be written to, every use hashes again."""
+        if self._changed:
+            with suppress(OSError, UserError):
+                atomic.write_json(self.path, {"files": self._entries, "digest": json_digest(self._entries)})
+
+
+def _folder(home: Path) -> Path:
+    return home / "cache" / "verified"
+
+
+def _read(path: Path) -> dict[str, list]:
+    """The entries of a cache file; none where it is missing or damaged, for its own digest guards it too."""
+    try:
+        content = atomic.read_json(path)
+        if content["digest"] == json_digest(content["files"]):
+            return content["files"]
+    except (UserError, OSError, KeyError, TypeError):
+        pass
+    return {}
+
+
+def _state(path: Path) -> list[int]:
+    found = path.stat()
+    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _settled(state: list[int], now_ns: int) -> bool:
+    coarse = state[2] % 1_000_000_000 == 0 and state[3] % 1_000_000_000 == 0
+    return max(state[2:]) + (COARSE_TICK_NS if coarse else TICK_NS) < now_ns

@@ -1,0 +1,278 @@
+"""Locks between processes, also between those of several machines.
+
+    with locked(folder / "lock", wait=False):       Busy, naming the process, if another one is inside
+        ...
+
+Local file systems carry flock, which the kernel gives back when a process dies. Shared ones (NFS, Lustre, ...) may
+keep flock to one machine, so there it is a POSIX lock, which NFS carries, and beside it a record with a heartbeat:
+
+    lock.json    {"host": "node7", "machine": "9f2c.../4026531836", "pid": 4711, "process_started": "8123",
+                  "started": 1769860800.0, "heartbeat": 1769860870.0}
+
+A record of this machine is compared with its processes; one of another machine is watched for a heartbeat.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from nemotron_shared import atomic
+from nemotron_shared.errors import UserError
+
+# On these flock holds, because no other machine can mount them at the same time. All others may be shared.
+LOCAL_FILE_SYSTEMS = {
+    "apfs", "bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs",
+}  # fmt: skip
+MOUNTS = Path("/proc/mounts")
+HEARTBEAT_SECONDS = 10.0
+# Three heartbeats and some delay of a busy file server: whoever is silent for so long is gone.
+SILENT_SECONDS = 35.0
+UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
+
+
+class Busy(UserError):
+    """Another process holds the lock."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a lock, as its record tells."""
+
+    host: str
+    machine: str
+    pid: int
+    process_started: str
+    started: float
+    heartbeat: float
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it belongs to this machine (and container), so that its process can be looked up."""
+        return self.machine == _machine()
+
+    @property
+    def lives(self) -> bool:
+        """Whether a process of this machine is still the one that wrote the record."""
+        return self.is_here and _process_started(self.pid) == self.process_started
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool) -> Generator[None]:
+    """Hold the lock at `path`, whose record is beside it.
+
+    Args:
+        wait: until it is free; else it is an error at once.
+
+    Raises:
+        Busy: another process holds it.
+    """
+    shared = _file_system(path) not in LOCAL_FILE_SYSTEMS
+    with path.open("a+") as file:
+        if wait and not shared:
+            _take(file, path, wait, shared)
+            yield  # taken for moments, and the kernel's word is enough: no record
+            return
+        if shared and wait:
+            _await_record(path)
+        else:
+            _refuse_if_held(path, shared)
+        _take(file, path, wait, shared)
+        with _recorded(path, shared=shared):
+            yield
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Who the record at a lock says holds it; None without one. It may have died since: see `is_held`."""
+    try:
+        found = Holder(**json.loads(record_of(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if isinstance(found.pid, int) and isinstance(found.heartbeat, int | float) else None
+
+
+def is_held(path: Path, holder: Holder) -> bool:
+    """Whether the holder is at work, as far as can be seen at once; another machine's by its last heartbeat."""
+    if holder.is_here:
+        return holder.lives
+    if _file_system(path) in LOCAL_FILE_SYSTEMS:
+        return False  # a container or a machine of another name that used this disk before
+    return abs(time.time() - holder.heartbeat) < SILENT_SECONDS
+
+
+def record_of(path: Path) -> Path:
+    """Where the holder of a lock describes itself."""
+    return path.with_name(f"{path.name}.json")
+
+
+def _refuse_if_held(path: Path, shared: bool) -> None:
+    """Believe a record that is alive, whatever the kernel says about the lock."""
+    holder = holder_of(path)
+    if holder is None:
+        return
+    if holder.lives or (shared and not holder.is_here and _beats(path, holder)):
+        raise Busy(f"{path.parent}: {holder} is already running this step", "wait for it, or end it")
+
+
+def _beats(path: Path, holder: Holder) -> bool:
+    """Watch the record of another machine until it changes. Clocks of machines differ, so times are not compared."""
+    _announce(
+        f"{path.parent}: {holder} was here last: waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
+    )
+    deadline = time.monotonic() + SILENT_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(HEARTBEAT_SECONDS / 20)
+        found = holder_of(path)
+        if found is None:
+            return False
+        if found != holder:
+            return True
+    return False
+
+
+def _await_record(path: Path) -> None:
+    """Let another holder finish; one that neither goes nor beats is dead."""
+    seen, deadline = None, 0.0
+    while (holder := holder_of(path)) and (holder.lives or not holder.is_here):
+        if holder != seen:
+            seen, deadline = holder, time.monotonic() + SILENT_SECONDS
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+
+
+def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
+    """Take the kernel's lock: the POSIX one first where the file system may be shared."""
+    flags = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
+    for lock in (fcntl.lockf, fcntl.flock) if shared else (fcntl.flock, fcntl.lockf):
+        try:
+            lock(file, flags)
+            return
+        except OSError as error:
+            if error.errno in {errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK}:
+                who = holder_of(path) or "another process"
+                raise Busy(f"{path.parent}: {who} is already running this step", "wait for it, or end it") from error
+            if error.errno not in UNSUPPORTED:
+                raise
+    _say_that_locks_do_not_hold(_mount_of(path))
+
+
+@contextmanager
+def _recorded(path: Path, *, shared: bool) -> Generator[None]:
+    """Describe this process beside the lock as long as it holds it."""
+    now = time.time()
+    mine = Holder(socket.gethostname(), _machine(), os.getpid(), _process_started(os.getpid()), now, now)
+    record = record_of(path)
+    if shared:
+        _claim(path, mine)
+    else:
+        atomic.write_json(record, asdict(mine))
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(HEARTBEAT_SECONDS):
+            with suppress(OSError, UserError):  # a full disk: the work itself will say so
+                atomic.write_json(record, asdict(mine) | {"heartbeat": time.time()})
+
+    # Only where another machine could look: a thread keeps this process from making copies of itself.
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True) if shared else None
+    if thread:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread:
+            thread.join()
+        record.unlink(missing_ok=True)
+
+
+def _claim(path: Path, mine: Holder) -> None:
+    """Make the record where none may be: of two that come at once a link lets in one, also without any locks."""
+    record = record_of(path)
+    draft = record.with_name(f"{atomic.TEMPORARY_PREFIX}{record.name}.{mine.host}.{mine.pid}")
+    record.unlink(missing_ok=True)  # of a dead holder: see above
+    atomic.write_json(draft, asdict(mine))
+    try:
+        os.link(draft, record)
+    except FileExistsError as error:
+        raise Busy(f"{path.parent}: {holder_of(path)} was a moment faster", "wait for it, or end it") from error
+    except OSError:
+        atomic.write_json(record, asdict(mine))  # a file system without links
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@cache
+def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
+    point, kind = mount
+    _announce(f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here")
+
+
+def _announce(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)  # only rank 0 takes locks
+
+
+@cache
+def _machine() -> str:
+    """This boot of this machine and this container: where a process number has a meaning."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return socket.gethostname()  # not Linux
+
+
+def _process_started(pid: int) -> str:
+    """Start time of a process, by which a later process of the same number is told apart; "" if there is none."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return "" if Path("/proc/self/stat").exists() else _exists(pid)
+    except OSError:
+        return ""
+    fields = status.rpartition(")")[2].split()  # the name before it may hold spaces
+    return "" if fields[0] in {"Z", "X"} else fields[19]
+
+
+def _exists(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "running"
+
+
+def _file_system(path: Path) -> str:
+    return _mount_of(path)[1]
+
+
+def _mount_of(path: Path) -> tuple[str, str]:
+    """Mount point and type of the file system that holds `path`."""
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "/", "apfs"  # not Linux: what a laptop has
+    where = os.path.realpath(path.parent)
+    best = ("/", "unknown")
+    for line in lines:
+        point, kind = (field.encode().decode("unicode_escape") for field in line.split(" ")[1:3])
+        inside = where == point or where.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best[0]):  # of two on one point the later hides the earlier
+            best = (point, kind)
+    return best
