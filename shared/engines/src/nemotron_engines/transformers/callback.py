@@ -1,4 +1,4 @@
-"""What a training loop tells: figures to metrics.jsonl and the console, checkpoints marked, stops obeyed."""
+"""What a training loop tells: figures to metrics.jsonl and the console, checkpoints marked."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +39,6 @@ class RunCallback(TrainerCallback):
         self.run = run
         self.keep = keep
         self.tokens_at = tokens_at
-        self.stopped = False
         self._progress = Progress(run, log_interval)
 
     def on_train_begin(
@@ -47,13 +46,6 @@ class RunCallback(TrainerCallback):
     ) -> None:
         """Cut the log back to where training continues."""
         self._progress.start(state.global_step, state.max_steps, self._tokens(state))
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop on every rank together once any rank was asked to."""
-        if distributed.any_rank(self.run.stop_requested) and state.global_step < state.max_steps:
-            self.stopped = True
-            control.should_save = True
-            control.should_training_stop = True
 
     def on_log(
         self,
