@@ -82,7 +82,8 @@ def _start(parent: int, group: bool, command: list[str]) -> None:
             _end_child(child, group)
     code = child.wait()
     if code < 0:  # whoever waits for us sees how the child ended
-        signal.signal(-code, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
 
