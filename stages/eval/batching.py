@@ -51,7 +51,7 @@ class ModelQueue:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End after the batch at hand; requests that still wait are cancelled."""
+        """End after the token or the score at hand; requests that still wait are cancelled."""
         with self._changed:
             self._closed = True
             for request in self._waiting:
@@ -122,9 +122,13 @@ class ModelQueue:
             max_new_tokens=max_tokens,
             do_sample=False,
             pad_token_id=pad,
-            stopping_criteria=StoppingCriteriaList([_AllStopped(self.tokenizer, stop, width)]),
+            stopping_criteria=StoppingCriteriaList([_AllStopped(self.tokenizer, stop, width), self._all_closed]),
         )
         return [self._text(row[width:].tolist(), stop) for row in made]
+
+    def _all_closed(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """A StoppingCriteria: every row is done once the queue is closed, since nobody waits for the answers."""
+        return torch.full((len(input_ids),), self._closed, device=input_ids.device)
 
     def _text(self, ids: list[int], stop: tuple[str, ...]) -> str:
         ends = set(self.tokenizer.convert_tokens_to_ids(list(stop))) & set(self.tokenizer.all_special_ids)

@@ -9,10 +9,10 @@ Its exit code is not believed: it ended well when the results are there, complet
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import yaml
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.process import end_group, ending_with_us
+from nemotron_shared.runtime.run import Run
 from stages.eval.harness_tasks import read_sample
 from stages.eval.scoring import METRICS, score
 
@@ -29,7 +30,6 @@ TESTED_VERSIONS = {"nemo-evaluator": "0.2.8", "nvidia-lm-eval": "26.3"}
 HOW_TO_INSTALL = "make an environment of its own for it: see docs/engines/nemo_evaluator.md"
 TELEMETRY = "NEMO_EVALUATOR_TELEMETRY_LEVEL"
 LOOK_AGAIN_SECONDS = 0.5
-END_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -96,37 +96,21 @@ def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, e
     file, log = folder / "run_config.yaml", folder / "log.txt"
     write_text(file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     with log.open("wb") as out:
-        command = [str(program.path), "run_eval", "--run_config", str(file)]
+        command = ending_with_us([str(program.path), "run_eval", "--run_config", str(file)], group=True)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment), start_new_session=True
         )
         try:
             while process.poll() is None:
-                if run.stop_requested:
-                    raise Stopped(f"[{run.name}] stopped", "run the same command again to continue")
-                _wait(process, LOOK_AGAIN_SECONDS)
+                run.stop_if_requested()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_AGAIN_SECONDS)
         finally:
             end_group(process)
     if not (Path(config["config"]["output_dir"]) / "results.yml").is_file():
         raise UserError(
             f"nemo-evaluator left no results (exit code {process.returncode})\n{last_lines(log)}", f"see {log}"
         )
-
-
-def _wait(process: "subprocess.Popen[bytes]", seconds: float) -> None:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
-
-
-def end_group(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it started, first politely."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, number)
-        _wait(process, END_SECONDS)
 
 
 def last_lines(log: Path, most: int = 15) -> str:

@@ -19,7 +19,8 @@ import yaml
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.stop import Stopped
 from stages.eval.harness import Program
 
 TESTED_VERSIONS = {"nemo-evaluator-launcher": "0.2.6"}

@@ -14,6 +14,7 @@ from lm_eval.tasks import TaskManager
 
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Task
 from stages.eval.harness_tasks import Samples, read_sample, task_definition
 from stages.eval.models import model_to_ask
@@ -22,7 +23,17 @@ logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
 
 class QuietLM(HFLM):
-    """An HFLM without progress bars; it takes the switch per call only."""
+    """An HFLM without progress bars (it takes the switch per call only), which looks for a stop before each batch."""
+
+    run: Run
+
+    def _model_call(self, *args: Any, **options: Any) -> Any:
+        self.run.stop_if_requested()
+        return super()._model_call(*args, **options)
+
+    def _model_generate(self, *args: Any, **options: Any) -> Any:
+        self.run.stop_if_requested()
+        return super()._model_generate(*args, **options)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Answers, in the order of the requests."""
@@ -63,8 +74,10 @@ def evaluate_model(task: Task, model: Artifact | None, tasks: dict[str, dict[str
     return samples
 
 
-def _language_model(task: Task, artifact: Artifact | None) -> tuple[HFLM, str]:
+def _language_model(task: Task, artifact: Artifact | None) -> tuple[QuietLM, str]:
     """lm-eval's wrapper around the model, and the token that ends an answer."""
     model, tokenizer, device = model_to_ask(task, artifact)
     batch_size = task.config.evaluation.batch_size
-    return QuietLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=device), tokenizer.eos_token
+    lm = QuietLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=device)
+    lm.run = task.run
+    return lm, tokenizer.eos_token

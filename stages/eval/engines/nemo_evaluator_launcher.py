@@ -39,8 +39,9 @@ def _evaluate(task: Task) -> dict[str, Any]:
     launcher = Launcher(program, task.run, telemetry=engine.telemetry)
     names = [one.name for one in chosen(engine, config.evaluation.tasks)]
     launcher.require_tasks(names)
-    invocation = launcher.submit(rendered)
-    launcher.wait(invocation, engine.poll_interval)
+    with task.run.watched():  # a submission is noted before a signal ends this; then only the looking ends
+        invocation = launcher.submit(rendered)
+        launcher.wait(invocation, engine.poll_interval)
     folders = launcher.fetch(invocation, task.run.directory / "fetched", names)
     results = summarise(task, folders, invocation)
     _write(task, results, folders)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from evaluator_support import tiny_model
 
+from stages.eval.batching import ModelQueue
 from stages.eval.endpoint import serve
 
 
@@ -140,3 +141,22 @@ def test_the_server_is_gone_after_its_block(tiny: tuple[Any, Any], tmp_path: Pat
         raise KeyError("on purpose")
     with pytest.raises(OSError, match="refused"):
         ask(url, "/health")
+
+
+def test_a_closed_queue_leaves_a_generation_in_the_middle(tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    passes = 0
+
+    def count(module: Any, inputs: Any) -> None:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            queue._closed = True  # as `__exit__` does, in its own thread
+
+    listening = model.register_forward_pre_hook(count)
+    try:
+        with ModelQueue(model, tokenizer, batch_size=1) as queue:
+            queue.generate(tokenizer("Mira").input_ids, max_tokens=40, stop=[])
+    finally:
+        listening.remove()
+    assert passes == 2

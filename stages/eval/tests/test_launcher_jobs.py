@@ -7,7 +7,8 @@ import pytest
 from evaluator_support import program
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.stop import Stopped
 from stages.eval.harness import Program
 from stages.eval.launcher_jobs import Launcher
 

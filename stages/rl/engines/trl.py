@@ -27,7 +27,12 @@ from stages.rl.schema import RLConfig
 
 
 class ScheduledGRPOTrainer(StageTrainer, GRPOTrainer):
-    """A GRPOTrainer with our schedule and our way to resume."""
+    """A GRPOTrainer with our schedule and our way to resume and to stop."""
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        """Generation is the long part of a step, and the one in which no rank waits for another."""
+        with self.stage_run.interruptible(apart=True):
+            return super()._generate_single_turn(*args, **kwargs)
 
 
 def train(task: Task) -> Outcome:

@@ -5,12 +5,15 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING
 
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.launcher import launch_command
+from nemotron_shared.runtime.process import ending_with_us
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -55,14 +58,23 @@ def processes(stage_directory: Path, request: "Request") -> int:
 
 
 def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
-    """Run a command to its end, passing SIGTERM on; Ctrl-C reaches it through the terminal's process group."""
-    process = subprocess.Popen(list(command), stdout=stdout)
-    before = {
-        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: process.terminate()),
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    }
+    """Run a command to its end, passing on every SIGTERM and SIGINT; it ends too when this process is killed.
+
+    Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request.
+    """
+    process = subprocess.Popen(ending_with_us(command), stdout=stdout)
+    stopping = False
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+        process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        return process.wait()
+        code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    # A signal that comes before the step has set its handlers just ends it.
+    return STOPPED_EXIT_CODE if stopping and code < 0 else code

@@ -16,7 +16,7 @@ from nemotron_app.launch import run_process, run_step, stage_directory, step_com
 from nemotron_app.table import FAMILIES, PIPELINE, STAGES, PipelineStep
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.run import STOPPED_EXIT_CODE
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request

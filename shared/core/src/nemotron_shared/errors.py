@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 class UserError(Exception):
     """Something the user can put right. Shown as one message, without a traceback."""
 
+    exit_code = 2
+
     def __init__(self, message: str, remedy: str | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -44,7 +46,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return code
     except UserError as error:
         print(f"error: {printable(str(error), keep=NEWLINE_AND_TAB)}", file=sys.stderr, flush=True)
-        return 2
+        return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         return 130

@@ -7,11 +7,14 @@ answer()        # waits, and gives what load_and_count(path) gave, or raises wha
 
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
+
+from nemotron_shared.runtime.process import end_with_parent
 
 Result = TypeVar("Result")
 
@@ -31,13 +34,16 @@ def begin_aside(function: Callable[..., Result], *arguments: Any) -> Callable[[]
         return lambda: function(*arguments)
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(theirs, function, arguments), daemon=True)
+    process = context.Process(target=_answer, args=(os.getpid(), theirs, function, arguments), daemon=True)
     process.start()
     theirs.close()
     return lambda: _read(ours, process, function, arguments)
 
 
-def _answer(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _answer(parent: int, pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent, signal.SIGKILL)
     try:
         pipe.send((True, function(*arguments)))
     except Exception as error:

@@ -38,7 +38,7 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
 
     Inside `work`, this function and `barrier` do not wait for the other ranks, which are waiting already.
 
-    A `UserError` on rank 0 is raised there; the other ranks exit with the same code and say nothing twice.
+    A `UserError` or a stop on rank 0 is raised there; the other ranks exit with the same code and say nothing twice.
     """
     if world_size() == 1 or _Alone.now:
         return work()
@@ -48,14 +48,14 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
         _Alone.now = True
         try:
             message = [work(), None]
-        except UserError as error:
+        except (UserError, KeyboardInterrupt) as error:  # the others must not wait for an answer
             message = [None, error]
         finally:
             _Alone.now = False
     _broadcast(message)
     result, error = message
     if error is not None:
-        raise error if rank() == 0 else SystemExit(2)
+        raise error if rank() == 0 else SystemExit(getattr(error, "exit_code", 130))
     return result
 
 

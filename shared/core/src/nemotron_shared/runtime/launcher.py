@@ -7,5 +7,5 @@ def launch_command(module: str, processes: int) -> list[str]:
     """`python -m module`, or torchrun where there is more than one process."""
     if processes == 1:
         return [sys.executable, "-m", module]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    torchrun = ["-m", "nemotron_shared.runtime.torchrun", "--standalone", f"--nproc-per-node={processes}"]
     return [sys.executable, *torchrun, "-m", module]

@@ -32,6 +32,15 @@ class MetricsLog:
         kept = [entry for entry in self.read() if entry["step"] <= step]
         write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
 
+    def forget_validation(self, step: int) -> None:
+        """Forget the figures of a validation that will be done again."""
+        kept = [
+            entry
+            for entry in self.read()
+            if entry["step"] != step or not any(name.startswith("valid") for name in entry)
+        ]
+        write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
+
     def read(self) -> list[dict[str, Any]]:
         """Everything logged; a last line that a kill cut short is left out."""
         return list(read_metrics(self.path))

@@ -5,26 +5,19 @@ therefore finds the folder of a run that was cut off and goes on there, even whe
 """
 
 import shutil
-import signal
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 
-from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked, record_of
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.distributed import barrier, rank
+from nemotron_shared.runtime.distributed import any_rank, barrier, rank, world_size
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.metrics import MetricsLog
 from nemotron_shared.runtime.segments import continued, read_segments, write_segments
+from nemotron_shared.runtime.stop import Interrupted, Stopped, stop_signals
 
 LOCK_NAME = "lock"
-STOPPED_EXIT_CODE = 130
-
-
-class Stopped(UserError):
-    """The run was asked to stop and has saved what it had."""
 
 
 class Run:
@@ -32,6 +25,10 @@ class Run:
 
     Folders: `checkpoints/` holds what a rerun continues from; `output/` becomes the artifact. `fingerprint` names what
     is made and the code that makes it.
+
+    Attributes:
+        stop_requested: a signal has come.
+        stop_at_once: a signal ends the work wherever it is, by raising `Interrupted`.
     """
 
     def __init__(self, directory: Path, name: str, fingerprint: str = "") -> None:
@@ -42,6 +39,7 @@ class Run:
         self.output = directory / "output"
         self.metrics = MetricsLog(directory / METRICS)
         self.stop_requested = False
+        self.stop_at_once = True
 
     def say(self, line: str) -> None:
         """One line for people, from rank 0 only."""
@@ -60,7 +58,52 @@ class Run:
     def stop_if_requested(self) -> None:
         """End here, between two pieces of work that are each kept, when a signal asked for it."""
         if self.stop_requested:
-            raise Stopped(f"[{self.name}] stopped", "run the same command again to continue")
+            raise self.stopped()
+
+    def stopped(self) -> Stopped:
+        """What to raise when the work has been given up at a signal's request."""
+        return Stopped(f"[{self.name}] stopped", "run the same command again to continue")
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """Work that has something to save when it is stopped, and therefore looks at `stop_requested` itself."""
+        before, self.stop_at_once = self.stop_at_once, False
+        try:
+            yield
+        finally:
+            self.stop_at_once = before
+
+    @contextmanager
+    def interruptible(self, *, apart: bool = False) -> Generator[None]:
+        """A part of watched work that may be given up halfway, because all before it can still be saved.
+
+        One process leaves it in the middle. Ranks would leave others waiting in there, so they agree before they
+        begin, and the part is done to its end.
+
+        Args:
+            apart: no rank waits for another in this part, so each leaves in the middle, and they agree at its end.
+
+        Raises:
+            Interrupted: a signal came, to any rank.
+        """
+        if world_size() > 1 and not apart:
+            if any_rank(self.stop_requested):
+                raise Interrupted
+            yield
+            return
+        before, left = self.stop_at_once, False
+        try:
+            try:
+                self.stop_at_once = True
+                if self.stop_requested:
+                    raise Interrupted
+                yield
+            finally:
+                self.stop_at_once = before
+        except Interrupted:
+            left = True
+        if any_rank(left or self.stop_requested):
+            raise Interrupted
 
     def forget(self) -> None:
         """Remove everything but the lock."""
@@ -79,36 +122,24 @@ class Run:
 
 
 @contextmanager
-def open_run(directory: Path, name: str, fingerprint: str, *, saves_on_stop: bool) -> Generator[Run]:
-    """Enter a run's folder under a lock.
-
-    Args:
-        saves_on_stop: the work watches `stop_requested`, so SIGTERM and SIGINT ask it to save and stop.
+def open_run(directory: Path, name: str, fingerprint: str) -> Generator[Run]:
+    """Enter a run's folder under a lock, and stop when SIGTERM or Ctrl-C asks for it.
 
     Raises:
         UserError: another process works in the same folder.
+        Stopped: a signal came.
     """
     directory.mkdir(parents=True, exist_ok=True)
     run = Run(directory, name, fingerprint)
     with locked(directory / LOCK_NAME, wait=False) if rank() == 0 else nullcontext():
         barrier()
-        with _stop_signals(run) if saves_on_stop else nullcontext():
-            yield run
-
-
-@contextmanager
-def _stop_signals(run: Run) -> Generator[None]:
-    """The first signal asks the loop to save and stop; the second ends the process."""
-
-    def request(number: int, frame: FrameType | None) -> None:
-        if run.stop_requested:
-            raise KeyboardInterrupt
-        run.stop_requested = True
-        run.say(f"{signal.Signals(number).name}: saving, then stopping (again to stop at once)")
-
-    before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            with stop_signals(run):
+                yield run
+        except Interrupted:
+            raise run.stopped() from None
+        except RuntimeError:
+            # A rank that was waiting for one that has stopped sees its connection break.
+            if world_size() > 1 and run.stop_requested:
+                raise run.stopped() from None
+            raise

@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,11 @@ from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import begin, finish, warn_of_segments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.plan import Plan, make_plan
+from nemotron_shared.runtime.process import end_with_parent
 from nemotron_shared.runtime.provenance import ask_git, producer
-from nemotron_shared.runtime.run import STOPPED_EXIT_CODE, Run, Stopped, open_run
+from nemotron_shared.runtime.run import Run, open_run
 from nemotron_shared.runtime.segments import segments_of_result
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,10 @@ class Step:
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run from a command line; returns the exit code."""
+        if argv is None:
+            end_on_sigterm()
+            if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank, which torchrun leaves behind when it is killed
+                end_with_parent(os.getppid(), signal.SIGTERM)
         _forget_script_directory(self.directory)
         os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars would write over our own progress line
         arguments = parse_arguments(f"{self.stage}/{self.verb}.py", self.description, argv)
@@ -156,9 +163,7 @@ class Step:
             say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True
-        with open_run(
-            plan.run_directory, plan.name, plan.identity.fingerprint, saves_on_stop=self.verb == "train"
-        ) as run:
+        with open_run(plan.run_directory, plan.name, plan.identity.fingerprint) as run:
             distributed.on_rank_zero(lambda: self._begin(plan, run))
             outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
             distributed.barrier()

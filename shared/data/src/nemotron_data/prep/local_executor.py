@@ -7,8 +7,6 @@ or on macOS, they are started afresh.
 import multiprocessing
 import os
 import signal
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,6 +16,7 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import Receipt
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.background import can_fork
+from nemotron_shared.runtime.process import end_with_parent
 
 ATTEMPTS = 3
 Result = tuple[Shard, Receipt | UserError]
@@ -105,13 +104,7 @@ def _start(job: Any, parent: int) -> None:
     _job = job
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+    end_with_parent(parent, signal.SIGKILL)
 
 
 def _process(shard: Shard) -> Receipt:

@@ -7,6 +7,8 @@ inputs and the run's folder under the same paths, such as a shared file system.
 
 import os
 import platform
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,13 @@ from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
 from nemotron_shared.errors import UserError
 
 RETRIES = 2
+PATIENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": "180",
+    "RAY_gcs_server_request_timeout_seconds": "180",
+    "RAY_NUM_REDIS_GET_RETRIES": "180",
+}
+"""Ray's environment: on a busy machine its server takes longer to start than Ray's own patience of 20 and 30 s."""
 SHARE = "work on a file system that all machines of the Ray cluster share, run.home and the inputs included"
 Result = tuple[Shard, Receipt | UserError]
 
@@ -85,7 +94,8 @@ def _result_of(ray: Any, task: Any, shard: Shard) -> Receipt | UserError:
 
 
 def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in PATIENT.items():  # read when Ray is imported
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError as error:
@@ -103,7 +113,7 @@ def _connect(ray: Any, setting: Any) -> bool:
     address = os.environ.get("RAY_ADDRESS") or ("auto" if _was_started() else None)
     if address and address != "local":
         try:
-            ray.init(address=address, **quiet)
+            _start(ray, address=address, **quiet)
         except ConnectionError:
             raise UserError(
                 f"no Ray cluster answers (RAY_ADDRESS={address})",
@@ -111,9 +121,38 @@ def _connect(ray: Any, setting: Any) -> bool:
             ) from None
         setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
         return True
-    ray.init(address="local", num_cpus=setting.workers, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    local = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    try:
+        _start(ray, num_cpus=setting.workers, **local, **quiet)
+    except (RuntimeError, ConnectionError, TimeoutError, ray.exceptions.RayError) as error:
+        raise _not_started(error) from error
+    except Exception as error:
+        if type(error) is not Exception:  # Ray raises a bare one where its raylet is too slow
+            raise
+        raise _not_started(error) from error
     setting.announce(f"started Ray on this machine, with {setting.workers} workers")
     return False
+
+
+def _start(ray: Any, **settings: Any) -> None:
+    """`ray.init` without its handler of SIGTERM, which would end this process with exit code 15."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(**settings)
+    except BaseException:
+        ray.shutdown()  # what did start
+        raise
+    finally:
+        if threading.current_thread() is threading.main_thread():  # only there does Ray set it
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _not_started(error: Exception) -> UserError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return UserError(
+        f"data_prep.executor=ray: Ray did not start on this machine ({reason})",
+        "it may be too busy: run the same command again later, or with data_prep.executor=local",
+    )
 
 
 def _was_started() -> bool:

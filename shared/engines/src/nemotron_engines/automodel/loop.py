@@ -18,8 +18,9 @@ from nemotron_engines.stand_ins import automodel as cpu_shim
 from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.validation import Validation, report_best
 
 
@@ -75,7 +76,8 @@ def _trained(recipe_config: dict[str, Any], config: Any, run: Run, tokens_at: Ca
     recipe = StageRecipe(recipe_config, config, run, tokens_at)
     recipe.setup()
     run.say(guards.trainable_line(recipe.net))
-    recipe.run_train_validation_loop()
+    with run.watched():
+        recipe.run_train_validation_loop()
     if recipe.step_scheduler.step < config.train.train_iters:
         raise Stopped(
             f"[{run.name}] stopped after step {recipe.step_scheduler.step} of {config.train.train_iters}",

@@ -21,8 +21,8 @@ from nemotron_engines.megatron_bridge.translate import build_config
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.run import Stopped
 from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.stop import Stopped
 
 
 def train_with_megatron(task: Task) -> Outcome:
@@ -52,7 +52,7 @@ def run_training(container: Any, task: Task, on_cpu: bool) -> Path:
         use_cpu_settings(container)
     last = container.train.train_iters
     callback = _callback(container, task, source)
-    with megatron_process(on_cpu):
+    with megatron_process(on_cpu), task.run.watched():
         _pretrain(container, callback)
     if callback.stopped:
         message = f"[{task.run.name}] stopped after step {callback.last_step} of {last}"

@@ -118,7 +118,7 @@ def load_model(path: Path, engine: Any) -> PreTrainedModel:
     config = read_config(path)
     try:
         # Sizes that differ are let through, to be reported below with all other differences.
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
             dtype=torch.float32,
@@ -131,6 +131,7 @@ def load_model(path: Path, engine: Any) -> PreTrainedModel:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
+    model, found = loaded
     _refuse_other_tensors(path, found)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)

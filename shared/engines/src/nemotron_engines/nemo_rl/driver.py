@@ -5,8 +5,6 @@ second driver beside it would want all the GPUs again.
 """
 
 import json
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -16,12 +14,11 @@ from typing import Any
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.distributed import world_size
+from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 
 PREFLIGHT = Path(__file__).with_name("preflight.py")
 LAST_LINES = 12
-PATIENCE = 120
-"""Seconds that a driver has to end after SIGTERM."""
 
 
 def require_one_process() -> None:
@@ -41,7 +38,12 @@ def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any
     """
     command = installation.command(PREFLIGHT, *arguments)
     done = subprocess.run(
-        command, cwd=installation.checkout, env=installation.environment(), capture_output=True, text=True, check=False
+        ending_with_us(command),
+        cwd=installation.checkout,
+        env=installation.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:
@@ -76,7 +78,7 @@ def run_driver(
     """
     with log.open("a", encoding="utf-8") as file:
         process = subprocess.Popen(
-            command,
+            ending_with_us(command, group=True),
             cwd=installation.checkout,
             env=installation.environment(),
             stdout=file,
@@ -84,9 +86,11 @@ def run_driver(
             start_new_session=True,
         )
         try:
-            code = _wait(process, run, watch)
+            with run.watched():
+                code = _wait(process, run, watch)
         finally:
-            _end(process)
+            # NeMo-RL saves nothing on a signal, so a longer wait would win nothing.
+            end_group(process)
     if code and not run.stop_requested:
         raise UserError(f"NeMo-RL ended with exit code {code}:\n{tail(log.read_text('utf-8'))}", f"whole log: {log}")
 
@@ -101,21 +105,15 @@ def _wait(process: "subprocess.Popen[bytes]", run: Run, watch: Callable[[], None
     return process.poll() or 0
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the driver and what it started here; its session is its own, so nothing else is hit."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
 def convert(installation: Installation, command: Sequence[str], log: Path) -> None:
     """Run one of the checkout's converters; raises UserError where it fails."""
     done = subprocess.run(
-        command, cwd=installation.checkout, env=installation.environment(), capture_output=True, text=True, check=False
+        ending_with_us(command),
+        cwd=installation.checkout,
+        env=installation.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:

@@ -20,8 +20,9 @@ from nemotron_engines.nemo_rl.translate import Places, code_in
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Outcome
+from nemotron_shared.runtime.stop import Stopped
 
 PLACEHOLDER = "/path/to/"
 

@@ -1,4 +1,4 @@
-"""What a training loop tells: figures to metrics.jsonl and the console, checkpoints marked, stops obeyed."""
+"""What a training loop tells: figures to metrics.jsonl and the console, checkpoints marked."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -47,7 +47,6 @@ class RunCallback(TrainerCallback):
         self.run = run
         self.keep = keep
         self.tokens_at = tokens_at
-        self.stopped = False
         self._validation: Validation | None = None
         self._progress = Progress(run, log_interval)
 
@@ -58,13 +57,6 @@ class RunCallback(TrainerCallback):
         state.compute_steps(args, state.max_steps)
         self._progress.start(state.global_step, state.max_steps, self._tokens(state))
         self._validation = next(reversed(validations(self.run.metrics)), None)
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop on every rank together once any rank was asked to."""
-        if distributed.any_rank(self.run.stop_requested) and state.global_step < state.max_steps:
-            self.stopped = True
-            control.should_save = True
-            control.should_training_stop = True
 
     def on_log(
         self,

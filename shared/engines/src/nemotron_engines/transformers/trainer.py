@@ -19,15 +19,17 @@ from nemotron_engines.modeling.build import save_model
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardFigures
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_engines.transformers.stop import InterruptibleTrainer
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, disk, distributed
-from nemotron_shared.runtime.run import Run, Stopped
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.stop import Interrupted, Stopped
 from nemotron_shared.runtime.validation import Validation, report_best
 
 
-class StageTrainer:
-    """What our Trainers change in the library's, whichever of them it is: the schedule, and how weights are resumed."""
+class StageTrainer(InterruptibleTrainer):
+    """What our Trainers change in the library's, whichever of them it is: schedule, resume and stop."""
 
     stage_config: Any
 
@@ -44,7 +46,7 @@ class StageTrainer:
         """
         self.args.logging_nan_inf_filter = True  # ty: ignore[missing-attribute]
         try:
-            return super().evaluation_loop(*args, **kwargs)  # ty: ignore[missing-attribute]
+            return super().evaluation_loop(*args, **kwargs)
         finally:
             self.args.logging_nan_inf_filter = False  # ty: ignore[missing-attribute]
 
@@ -59,7 +61,8 @@ class StageTrainer:
         A checkpoint is written under the names of the published models, which differ from those in memory. The
         Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
         """
-        saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
+        with self.stage_run.interruptible():
+            saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
 
 
@@ -166,26 +169,31 @@ def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> 
     return chosen
 
 
-def train_to_end(trainer: Trainer, run: Run) -> None:
+def train_to_end(stage_trainer: StageTrainer, run: Run) -> None:
     """Continue from the newest whole checkpoint, or from the start, and train to the last step.
 
     Raises:
-        Stopped: a signal asked to stop; a checkpoint has been written.
+        Stopped: a signal asked to stop; the last finished step has a checkpoint.
         UserError: no checkpoint of several is whole, the disk is full, or the loss is not finite.
     """
+    assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
+    trainer, stage_trainer.stage_run = stage_trainer, run
     trainer.remove_callback(PrinterCallback)
     logging.getLogger("transformers.trainer_utils").addFilter(_is_no_talk_of_intervals)
     checkpoint = distributed.on_rank_zero(lambda: checkpoints.resume_point(run.checkpoints, LAYOUT, run.say))
     if checkpoint is not None:
         run.goes_on_from(checkpoints.step_of(checkpoint))
-    with disk.full_disk_explained(run.directory):
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    ours = next(one for one in trainer.callback_handler.callbacks if isinstance(one, RunCallback))
-    if ours.stopped:
-        raise Stopped(
-            f"[{run.name}] stopped after step {trainer.state.global_step} of {trainer.state.max_steps}",
-            "run the same command again to continue",
-        )
+    with run.watched(), disk.full_disk_explained(run.directory):
+        try:
+            trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        except Interrupted:
+            stage_trainer.save_last_step()
+            raise Stopped(
+                f"[{run.name}] stopped after step {trainer.state.global_step} of {trainer.state.max_steps}",
+                "run the same command again to continue",
+            ) from None
+    if distributed.any_rank(run.stop_requested):
+        raise run.stopped()  # the last step has its checkpoint; the rerun only publishes
 
 
 def _is_no_talk_of_intervals(record: logging.LogRecord) -> bool:

@@ -1,0 +1,17 @@
+"""torchrun, which ends as a step does when it is stopped: with exit code 130, and without a traceback.
+
+python -m nemotron_shared.runtime.torchrun --nproc-per-node=2 -m stages.sft.train -c tiny
+"""
+
+import sys
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.run import main
+
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SignalException:  # by now every rank has saved and ended
+        sys.exit(STOPPED_EXIT_CODE)

@@ -1,0 +1,69 @@
+"""What a signal does to a run: ends it at once, or is noted, as the work allows."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.runtime import stop
+from nemotron_shared.runtime.run import Run, open_run
+from nemotron_shared.runtime.stop import Interrupted, Stopped, stop_signals
+
+
+def send(number: signal.Signals = signal.SIGTERM) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_work_with_nothing_to_save_ends_where_it_is(tmp_path: Path, number: signal.Signals) -> None:
+    before, went_on = signal.getsignal(number), False
+    with pytest.raises(Stopped, match="stopped"), open_run(tmp_path, "work", fresh=False):
+        try:
+            send(number)
+            went_on = True
+        except Exception:  # as libraries do
+            went_on = True
+    assert not went_on
+    assert signal.getsignal(number) == before
+
+
+def test_watched_work_goes_on_and_sees_the_request(tmp_path: Path) -> None:
+    with open_run(tmp_path, "work", fresh=False) as run:
+        with run.watched():
+            send()
+            assert run.stop_requested
+        with pytest.raises(Stopped):
+            run.stop_if_requested()
+
+
+def test_an_interruptible_part_is_left_in_the_middle_and_not_begun_after_a_request(tmp_path: Path) -> None:
+    begun = []
+    with open_run(tmp_path, "work", fresh=False) as run, run.watched():
+        for part in range(3):
+            with pytest.raises(Interrupted), run.interruptible():
+                begun.append(part)
+                send()
+                begun.append("went on")
+        assert begun == [0]
+        assert not run.stop_at_once  # what is saved now is not interrupted
+
+
+def test_one_request_that_comes_twice_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, "work")
+    with stop_signals(run), run.watched():
+        send()
+        send()
+        send(signal.SIGINT)
+        monkeypatch.setattr(stop, "ECHO_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            send()
+
+
+def test_a_broken_connection_to_a_stopped_rank_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError), open_run(tmp_path, "work", fresh=False):
+        raise RuntimeError("Connection closed by peer")
+    with pytest.raises(Stopped), open_run(tmp_path, "work", fresh=False) as run, run.watched():
+        send()
+        monkeypatch.setattr("nemotron_shared.runtime.run.world_size", lambda: 2)
+        raise RuntimeError("Connection closed by peer")
