@@ -34,7 +34,7 @@ KINDS = {"sums": "generate", "facts": "choice", "prose": "text", "questions": "g
 Tasks = dict[str, list[dict[str, Any]]]
 
 
-def prepare(task: Task) -> Outcome:
+def prepare(task: Task[EvalConfig]) -> Outcome:
     """Write one file per task and `tasks.json`, which says what kind each is."""
     settings: EvalData = task.config.data_prep
     output = task.run.fresh_output()

@@ -18,8 +18,9 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.overlap import check_overlap
+from stages.eval.schema import EvalConfig
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 
 RANDOM = "random"
@@ -27,10 +28,10 @@ ROLES = {"base": "base", "sft": "sft", "model": "rl"}  # role in the config's ru
 LABELS = {RANDOM: "random weights", "base": "base", "sft": "after SFT", "rl": "after RL"}
 
 Samples = dict[str, list[dict[str, Any]]]
-EvaluateModel = Callable[[Task, Artifact | None, dict[str, dict[str, Any]]], Samples]
+EvaluateModel = Callable[[Artifact | None, dict[str, dict[str, Any]]], Samples]
 
 
-def evaluate(task: Task, evaluate_model: EvaluateModel) -> Outcome:
+def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
     """Run the tasks over the models and write the results."""
     tasks = chosen_tasks(task)
     models = models_to_score(task)
@@ -45,7 +46,7 @@ def evaluate(task: Task, evaluate_model: EvaluateModel) -> Outcome:
     return Outcome(output, {"tasks": sorted(tasks), "models": results["models"]}, flat_scores(results))
 
 
-def chosen_tasks(task: Task) -> dict[str, dict[str, Any]]:
+def chosen_tasks(task: Task[EvalConfig]) -> dict[str, dict[str, Any]]:
     """Tasks of the data that the config asks for: name -> {"kind", "rows", "file"}.
 
     Raises:
@@ -60,7 +61,7 @@ def chosen_tasks(task: Task) -> dict[str, dict[str, Any]]:
     return {name: {**known[name], "file": str(folder / f"{name}.jsonl")} for name in wanted}
 
 
-def models_to_score(task: Task) -> dict[str, Artifact | None]:
+def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
     """Models by their name in the results, in the order of training; None has random weights."""
     found: dict[str, Artifact | None] = {}
     if task.config.evaluation.random_baseline or task.inputs["model"] is None:
@@ -81,21 +82,25 @@ def result_name(artifact: Artifact, usual: str) -> str:
 
 
 def _score_model(
-    task: Task, name: str, model: Artifact | None, tasks: dict[str, dict[str, Any]], evaluate_model: EvaluateModel
+    task: Task[EvalConfig],
+    name: str,
+    model: Artifact | None,
+    tasks: dict[str, dict[str, Any]],
+    evaluate_model: EvaluateModel,
 ) -> None:
     file = _samples_file(task, name)
     if file.is_file():
         return
     task.run.say(f"asking {LABELS.get(name, name)}" + (f" ({model.reference})" if model else ""))
-    write_json(file, evaluate_model(task, model, tasks))
+    write_json(file, evaluate_model(model, tasks))
 
 
-def _samples_file(task: Task, name: str) -> Path:
+def _samples_file(task: Task[EvalConfig], name: str) -> Path:
     return task.run.checkpoints / "scored" / f"{name}.json"
 
 
 def summarise(
-    task: Task,
+    task: Task[EvalConfig],
     tasks: Mapping[str, Mapping[str, Any]],
     models: Mapping[str, Artifact | None],
     samples: Mapping[str, Samples],
@@ -142,7 +147,7 @@ def _describe(about: Mapping[str, Any], samples: list[dict[str, Any]]) -> dict[s
     }
 
 
-def write_results(task: Task, results: dict[str, Any], samples: Mapping[str, Samples]) -> Path:
+def write_results(task: Task[EvalConfig], results: dict[str, Any], samples: Mapping[str, Samples]) -> Path:
     """The artifact's folder; also prints the table."""
     output = task.run.fresh_output()
     for model, by_task in samples.items():

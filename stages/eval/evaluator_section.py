@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_shared.config.schema import EngineSection, How, Section
+from nemotron_shared.config.schema import EngineSection, How, ModelLoadingEngine, Section
 
 ENV_PREFIXES = ("host:", "lit:", "runtime:")
 
 
-class NemoEvaluatorEngine(EngineSection):
+class NemoEvaluatorEngine(ModelLoadingEngine):
     """`nemo-evaluator run_eval` in an environment of its own, asking a server on this machine or elsewhere."""
 
     name: Literal["nemo_evaluator"]
@@ -35,11 +35,6 @@ class NemoEvaluatorEngine(EngineSection):
     """Attempts at one request."""
     telemetry: How[bool]
     """Let NeMo Evaluator report its use to NVIDIA."""
-    device: How[Literal["auto", "cpu"]]
-    """Of the server started here: `auto` takes a GPU where there is one."""
-    attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
-    allow_reference_kernels: How[bool]
-    """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
 
     @field_validator("endpoint")
     @classmethod

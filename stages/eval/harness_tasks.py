@@ -11,13 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.eval.schema import EvaluationSection
+
 # What stands after the thinking; the whole text where there is none.
 FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
 
 Samples = dict[str, list[dict[str, Any]]]
 
 
-def task_definition(name: str, about: Mapping[str, Any], settings: Any, eos_token: str) -> dict[str, Any]:
+def task_definition(name: str, about: Mapping[str, Any], settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
     """A task in lm-eval's terms.
 
     Args:
@@ -55,7 +57,7 @@ _TEXT = {
 }
 
 
-def _generation(settings: Any, eos_token: str) -> dict[str, Any]:
+def _generation(settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
     pattern = settings.answer_pattern or FINAL_ANSWER
     return {
         "output_type": "generate_until",

@@ -10,38 +10,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from nemotron_shared.errors import UserError, did_you_mean
 from stages.eval.evaluator_section import Deployment, Execution, LauncherTask, NemoEvaluatorLauncherEngine
+from stages.eval.schema import EvalConfig
 
 # The job that exports the scores needs the key of whoever submits.
 WANDB_KEY = {"WANDB_API_KEY": "host:WANDB_API_KEY"}
 
 
-def check(config: Any) -> None:
-    """Refuse what cannot be submitted; `--dry-run` calls it too, with any engine.
-
-    Raises:
-        UserError: an unknown task, or a cluster without an account.
-    """
-    engine = config.engine
-    if not isinstance(engine, NemoEvaluatorLauncherEngine):
-        return
-    chosen(engine, config.evaluation.tasks)
-    for name in ("hostname", "username", "account", "partition"):
-        if engine.execution.type == "slurm" and not getattr(engine.execution, name):
-            raise UserError(f"engine.execution.{name} is not set", "the cluster's jobs need it")
-
-
-def preview(config: Any, model: str | None) -> str | None:
-    """The launcher's config as YAML, for `--dry-run`; None with another engine."""
-    if not isinstance(config.engine, NemoEvaluatorLauncherEngine):
-        return None
-    return yaml.safe_dump(rendered_config(config, model), sort_keys=False, allow_unicode=True, width=1000)
-
-
-def rendered_config(config: Any, model: str | None) -> dict[str, Any]:
+def rendered_config(config: EvalConfig[NemoEvaluatorLauncherEngine], model: str | None) -> dict[str, Any]:
     """The launcher's whole config, of the stage's config.
 
     Args:
@@ -133,8 +110,12 @@ def _deployment(engine: NemoEvaluatorLauncherEngine, model: str | None) -> dict[
     }
     if section.type == "generic":
         return common | {"command": section.command}
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "gpu_memory_utilization")
-    return common | {name: getattr(section, name) for name in sizes}
+    return common | {
+        "tensor_parallel_size": section.tensor_parallel_size,
+        "pipeline_parallel_size": section.pipeline_parallel_size,
+        "data_parallel_size": section.data_parallel_size,
+        "gpu_memory_utilization": section.gpu_memory_utilization,
+    }
 
 
 def served_folder(section: Deployment, model: str | None) -> str:
@@ -161,7 +142,11 @@ def _all_tasks(engine: NemoEvaluatorLauncherEngine, model: str | None, limit: in
         "request_timeout": section.request_timeout,
         "extra": {"tokenizer_backend": section.tokenizer_backend},
     }
-    optional = {name: getattr(section, name) for name in ("max_new_tokens", "temperature", "top_p")}
+    optional = {
+        "max_new_tokens": section.max_new_tokens,
+        "temperature": section.temperature,
+        "top_p": section.top_p,
+    }
     params |= _without_none(optional | {"limit_samples": limit})
     tokenizer = section.tokenizer or model
     if tokenizer:

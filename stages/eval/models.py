@@ -9,10 +9,12 @@ import torch
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_like, random_model
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.config.schema import ModelLoadingEngine
+from nemotron_shared.runtime.task import Task
+from stages.eval.schema import EvalConfig
 
 
-def model_to_ask(task: Task, artifact: Artifact | None) -> tuple[Any, Any, str]:
+def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact | None) -> tuple[Any, Any, str]:
     """Model (in evaluation mode, on its device), tokenizer and the name of the device.
 
     Args:
@@ -26,7 +28,7 @@ def model_to_ask(task: Task, artifact: Artifact | None) -> tuple[Any, Any, str]:
     return model.to(device).eval(), tokenizer, device
 
 
-def tokenizer_folder(task: Task, artifact: Artifact | None) -> Path:
+def tokenizer_folder(task: Task[EvalConfig], artifact: Artifact | None) -> Path:
     """Where the model's tokenizer lies; that of random weights is written when it is not there yet."""
     known = artifact or task.inputs["model"]
     if known is not None:
@@ -36,7 +38,7 @@ def tokenizer_folder(task: Task, artifact: Artifact | None) -> Path:
     return folder
 
 
-def _random_weights(task: Task, tokenizer: Any) -> Any:
+def _random_weights(task: Task[EvalConfig[ModelLoadingEngine]], tokenizer: Any) -> Any:
     """The architecture of the model in question, or of the config, with weights that learned nothing."""
     like, config = task.inputs["model"], task.config
     if like is not None:

@@ -15,11 +15,12 @@ from nemotron_data.formats.packed import read_packed
 from nemotron_data.overlap import find_overlap
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import ancestors
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
+from stages.eval.schema import EvalConfig
 
 
 def check_overlap(
-    task: Task, tasks: Mapping[str, Mapping[str, Any]], models: Mapping[str, Artifact | None]
+    task: Task[EvalConfig], tasks: Mapping[str, Mapping[str, Any]], models: Mapping[str, Artifact | None]
 ) -> dict[str, Any]:
     """For each task of questions: the training data looked through, and how many questions it holds."""
     data = training_data(task, models)
@@ -37,7 +38,7 @@ def check_overlap(
     return found
 
 
-def training_data(task: Task, models: Mapping[str, Artifact | None]) -> dict[str, Artifact]:
+def training_data(task: Task[EvalConfig], models: Mapping[str, Artifact | None]) -> dict[str, Artifact]:
     """Data artifacts among the ancestors of the models, by reference."""
     found = {}
     for model in filter(None, models.values()):

@@ -1,11 +1,20 @@
 """Every setting of the evaluation stage. Defaults are written in `config/default.yaml` only."""
 
-from typing import Annotated, Literal
+from typing import Generic, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import EngineSection, How, RandomModelSection, RunSection, Section, SourceSection
-from stages.eval.evaluator_section import NemoEvaluatorEngine, NemoEvaluatorLauncherEngine
+from nemotron_shared.config.schema import (
+    EngineT,
+    How,
+    ModelLoadingEngine,
+    RandomModelSection,
+    RunSection,
+    Section,
+    SourceSection,
+    StageConfig,
+)
+from stages.eval.engines import ENGINES
 
 
 class EvalRun(RunSection):
@@ -38,15 +47,10 @@ class EvalData(SourceSection):
     """Keep at most this many questions of the test split."""
 
 
-class LMEvalEngine(EngineSection):
+class LMEvalEngine(ModelLoadingEngine):
     """lm-eval in this process, over transformers' model classes."""
 
     name: Literal["lm_eval"]
-    device: How[Literal["auto", "cpu"]]
-    """`auto` takes a GPU where there is one."""
-    attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
-    allow_reference_kernels: How[bool]
-    """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
 
 
 class EvaluationSection(Section):
@@ -67,11 +71,12 @@ class EvaluationSection(Section):
     """Look for every held-out question in all data that the models were trained on."""
 
 
-class EvalConfig(Section):
+class EvalConfig(StageConfig[EngineT], Generic[EngineT]):
     """The whole configuration of the stage."""
+
+    engines = ENGINES
 
     run: EvalRun
     data_prep: EvalData
-    engine: Annotated[LMEvalEngine | NemoEvaluatorEngine | NemoEvaluatorLauncherEngine, Field(discriminator="name")]
     model: RandomModelSection
     evaluation: EvaluationSection

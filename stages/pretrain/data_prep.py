@@ -43,7 +43,7 @@ ONE_SOURCE = "documents"
 """Name of the data set where no blend gives names."""
 
 
-def prepare(task: Task) -> Outcome:
+def prepare(task: Task[PretrainConfig]) -> Outcome:
     """Write token shards for each data set and split, with counts of what was read and what was not used."""
     settings: PretrainData = task.config.data_prep
     output = task.run.fresh_output()

@@ -1,24 +1,12 @@
 """Every setting of the pretraining stage. Defaults are written in `config/default.yaml` only."""
 
-from typing import Annotated
+from typing import Generic
 
 from pydantic import Field
 
-from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.config.schema import (
-    CheckpointSection,
-    LoggerSection,
-    ModelSection,
-    OptimizerSection,
-    PreparedSection,
-    RunSection,
-    SchedulerSection,
-    Section,
-    TokenizerSection,
-    TrainSection,
-    TransformersEngine,
-)
+from nemotron_shared.config.schema import EngineT, PreparedSection, TokenizerSection
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
+from stages.pretrain.engines import ENGINES
 
 
 class PretrainData(PreparedSection):
@@ -39,22 +27,10 @@ class PretrainData(PreparedSection):
     tokenizer: TokenizerSection
 
 
-class PretrainTrain(TrainSection):
-    """How much to train, and on rows of what length."""
-
-    seq_length: int = Field(ge=8)
-    """Tokens per row."""
-
-
-class PretrainConfig(Section):
+class PretrainConfig(SupervisedConfig[EngineT], Generic[EngineT]):
     """The whole configuration of the stage."""
 
-    run: RunSection
+    engines = ENGINES
+
     data_prep: PretrainData
-    engine: Annotated[TransformersEngine | MegatronBridgeEngine | AutomodelEngine, Field(discriminator="name")]
-    model: ModelSection
     train: PretrainTrain
-    optimizer: OptimizerSection
-    scheduler: SchedulerSection
-    checkpoint: CheckpointSection
-    logger: LoggerSection

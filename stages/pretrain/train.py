@@ -9,22 +9,11 @@ from pathlib import Path
 
 from nemotron_data.sources.rows import own_files
 from nemotron_engines.modeling.architecture import load_architecture, own_file
-from nemotron_shared.runtime.engine import load_engine
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.engine import run_engine
+from nemotron_shared.runtime.step import Step
 from stages.pretrain import data_prep
+from stages.pretrain.engines import ENGINES
 from stages.pretrain.schema import PretrainConfig
-
-ENGINES = {
-    "transformers": "stages.pretrain.engines.transformers",
-    "megatron_bridge": "stages.pretrain.engines.megatron_bridge",
-    "automodel": "stages.pretrain.engines.automodel",
-}
-
-
-def train(task: Task) -> Outcome:
-    """Hand the work to the engine that the config names."""
-    return load_engine(ENGINES, task.config.engine.name).train(task)
-
 
 STEP = Step(
     stage="pretrain",
@@ -40,7 +29,7 @@ STEP = Step(
     sources=lambda config: own_files(own_file(config.model.architecture)),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
-    work=train,
+    work=run_engine,
 )
 
 if __name__ == "__main__":

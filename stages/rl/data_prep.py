@@ -38,7 +38,7 @@ from stages.rl.splits import FILES, hold_out, join_splits
 DIRECTORY = Path(__file__).resolve().parent
 
 
-def prepare(task: Task) -> Outcome:
+def prepare(task: Task[RLConfig]) -> Outcome:
     """Write the rows of each split, with counts of what was read and what was not used."""
     settings: RLData = task.config.data_prep
     output = task.run.fresh_output()

@@ -1,23 +1,13 @@
 """Every setting of the reinforcement stage. Defaults are written in `config/default.yaml` only."""
 
 import re
-from typing import Annotated, Literal
+from typing import Generic, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
-from nemotron_shared.config.schema import (
-    CheckpointSection,
-    How,
-    LocalEngine,
-    LoggerSection,
-    OptimizerSection,
-    PreparedSection,
-    RandomModelSection,
-    RunSection,
-    SchedulerSection,
-    Section,
-)
+from nemotron_shared.config.schema import EngineT, LocalEngine, PreparedSection, Section
+from nemotron_shared.config.training import GRPOConfig
+from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
 
 
@@ -84,39 +74,6 @@ class TRLEngine(LocalEngine):
     name: Literal["trl"]
 
 
-class RLTrain(Section):
-    """How much to train. A step's batch is num_prompts_per_step x num_generations_per_prompt completions."""
-
-    train_iters: int = Field(ge=1)
-    """Optimizer steps."""
-    micro_batch_size: How[int | None] = Field(ge=1)
-    """Completions per forward pass and process; the rest is gradient accumulation. null: all in one pass."""
-    eval_interval: How[int] = Field(ge=1)
-    """Steps between validations."""
-    eval_rows: How[int] = Field(ge=1)
-    """Prompts per validation."""
-
-
-class GRPOSection(Section):
-    """Group relative policy optimisation."""
-
-    num_prompts_per_step: int = Field(ge=1)
-    num_generations_per_prompt: int = Field(ge=2)
-    """Completions that are compared with each other."""
-    max_new_tokens: int = Field(ge=1)
-    """Longest completion."""
-    temperature: float = Field(gt=0)
-    top_p: float = Field(gt=0, le=1)
-    reference_policy_kl_penalty: float = Field(ge=0)
-    """Weight of the distance to the starting model; 0 keeps no reference model in memory."""
-    ratio_clip_min: float = Field(gt=0)
-    ratio_clip_max: float = Field(gt=0)
-    normalize_rewards: bool
-    """Divide advantages by the standard deviation of their group."""
-    overlong_filtering: bool
-    """Leave completions that were cut at max_new_tokens out of the loss."""
-
-
 class Reward(Section):
     """One reward function and its weight."""
 
@@ -131,28 +88,10 @@ class Reward(Section):
         return self
 
 
-class RLConfig(Section):
+class RLConfig(GRPOConfig[EngineT], Generic[EngineT]):
     """The whole configuration of the stage."""
 
-    run: RunSection
-    data_prep: RLData
-    engine: Annotated[TRLEngine | NeMoRLGRPOEngine, Field(discriminator="name")]
-    model: RandomModelSection
-    train: RLTrain
-    grpo: GRPOSection
-    rewards: list[Reward] = Field(min_length=1)
-    optimizer: OptimizerSection
-    scheduler: SchedulerSection
-    checkpoint: CheckpointSection
-    logger: LoggerSection
+    engines = ENGINES
 
-    @model_validator(mode="after")
-    def divisible(self) -> "RLConfig":
-        """A step's completions must be made of whole micro batches, and those of whole groups or parts of one."""
-        completions = self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
-        if self.train.micro_batch_size and completions % self.train.micro_batch_size:
-            raise ValueError(
-                f"{completions} completions per step (num_prompts_per_step x num_generations_per_prompt) are not a "
-                f"multiple of train.micro_batch_size {self.train.micro_batch_size}; change one of them"
-            )
-        return self
+    data_prep: RLData
+    rewards: list[Reward] = Field(min_length=1)

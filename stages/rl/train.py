@@ -5,26 +5,15 @@ python stages/rl/train.py run.model=/models/instruct grpo.num_prompts_per_step=3
 """
 
 import sys
-from functools import partial
 from pathlib import Path
 
 from nemotron_data.sources.rows import own_files
 from nemotron_engines.modeling.architecture import load_architecture, own_file
-from nemotron_shared.runtime.engine import judge, load_engine, preview
-from nemotron_shared.runtime.step import Outcome, Step, Task
+from nemotron_shared.runtime.engine import run_engine
+from nemotron_shared.runtime.step import Step
 from stages.rl import data_prep
+from stages.rl.engines import ENGINES
 from stages.rl.schema import RLConfig
-
-ENGINES = {
-    "trl": "stages.rl.engines.trl",
-    "nemo_rl": "stages.rl.engines.nemo_rl",
-}
-
-
-def train(task: Task) -> Outcome:
-    """Hand the work to the engine that the config names."""
-    return load_engine(ENGINES, task.config.engine.name).train(task)
-
 
 STEP = Step(
     stage="rl",
@@ -40,9 +29,7 @@ STEP = Step(
     sources=lambda config: own_files(own_file(config.model.architecture)),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
-    work=train,
-    check=partial(judge, ENGINES),
-    render=partial(preview, ENGINES),
+    work=run_engine,
 )
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ ONE_SOURCE = "conversations"
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 
 
-def prepare(task: Task) -> Outcome:
+def prepare(task: Task[SFTConfig]) -> Outcome:
     """Encode the shards, pack each split and write it; count every row that did not make it."""
     settings: SFTData = task.config.data_prep
     output = task.run.fresh_output()

@@ -1,25 +1,12 @@
 """Every setting of the fine-tuning stage. Defaults are written in `config/default.yaml` only."""
 
-from typing import Annotated, Literal
+from typing import Generic, Literal
 
 from pydantic import Field
 
-from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
-from nemotron_shared.config.schema import (
-    CheckpointSection,
-    LoggerSection,
-    ModelSection,
-    OptimizerSection,
-    PreparedSection,
-    RunSection,
-    SchedulerSection,
-    Section,
-    TokenizerSection,
-    TrainSection,
-    TransformersEngine,
-)
+from nemotron_shared.config.schema import EngineT, PreparedSection, TokenizerSection
+from nemotron_shared.config.training import SupervisedConfig
+from stages.sft.engines import ENGINES
 
 
 class SFTData(PreparedSection):
@@ -62,17 +49,9 @@ class SFTData(PreparedSection):
     tokenizer: TokenizerSection
 
 
-class SFTConfig(Section):
+class SFTConfig(SupervisedConfig[EngineT], Generic[EngineT]):
     """The whole configuration of the stage."""
 
-    run: RunSection
+    engines = ENGINES
+
     data_prep: SFTData
-    engine: Annotated[
-        TransformersEngine | MegatronBridgeEngine | AutomodelEngine | NeMoRLSFTEngine, Field(discriminator="name")
-    ]
-    model: ModelSection
-    train: TrainSection
-    optimizer: OptimizerSection
-    scheduler: SchedulerSection
-    checkpoint: CheckpointSection
-    logger: LoggerSection

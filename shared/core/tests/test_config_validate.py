@@ -1,11 +1,13 @@
 """Validation: every fault is said with its origin, key and remedy."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import pytest
 from pydantic import Field
 
-from nemotron_shared.config.schema import Section, SplitSection, TrainSection
+from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.schema import EngineSection, Section, SplitSection, StageConfig
+from nemotron_shared.config.training import TrainSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 
@@ -57,7 +59,7 @@ def test_split_shares_sum_to_one() -> None:
         validate(SplitSection, {"train": 0.8, "valid": 0.1, "test": 0.0}, {})
 
 
-class Small(Section):
+class Small(EngineSection):
     name: Literal["small"]
     device: str
 
@@ -66,13 +68,23 @@ class Sizes(Section):
     tensor: int = Field(ge=1)
 
 
-class Big(Section):
+class Big(EngineSection):
     name: Literal["big"]
     parallel: Sizes
 
 
-class WithEngine(Section):
-    engine: Annotated[Small | Big, Field(discriminator="name")]
+class SmallEngine:
+    settings = Small
+
+
+class BigEngine:
+    settings = Big
+
+
+class WithEngine(StageConfig):
+    engines = Registry("engine", "none", {"small": f"{__name__}:SmallEngine", "big": f"{__name__}:BigEngine"})
+
+    run: Section  # ty: ignore[invalid-assignment]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +94,19 @@ class WithEngine(Section):
         ({"name": "big", "parallel": {"tensor": 0}}, "b.yaml:3: engine.parallel.tensor: Input should be"),
         ({"name": "big", "parallel": {"tensor": 1}, "device": "cpu"}, "unknown key 'engine.device'"),
         ({"name": "small"}, "missing key 'engine.device'"),
-        ({"name": "huge"}, "no engine named 'huge'; there are: 'small', 'big'"),
+        ({"name": "smal"}, "engine.name: no engine named 'smal'\n  did you mean 'small'?"),
+        ({"name": "huge"}, "engine.name: no engine named 'huge'\n  there are: small, big"),
+        ({"device": "cpu"}, "missing key 'engine.name'"),
+        (["big"], "engine: Input should be a valid dictionary"),
     ],
 )
-def test_the_choice_of_an_engine_is_no_part_of_a_key(engine: dict, told: str) -> None:
+def test_a_section_is_validated_by_the_class_of_its_engine(engine: object, told: str) -> None:
     with pytest.raises(UserError) as caught:
-        validate(WithEngine, {"engine": engine}, {"engine.parallel": "b.yaml:3"})
+        validate(WithEngine, {"run": {}, "engine": engine}, {"engine.parallel": "b.yaml:3"})
     assert told in str(caught.value)
+
+
+def test_the_section_keeps_the_class_and_every_value() -> None:
+    config = validate(WithEngine, {"run": {}, "engine": {"name": "small", "device": "cpu"}}, {})
+    assert config.engine == Small(name="small", device="cpu")
+    assert config.model_dump()["engine"] == {"name": "small", "device": "cpu"}

@@ -11,7 +11,7 @@ from nemotron_engines.rows.blended import BlendedRows, choose
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
 from nemotron_engines.transformers.schedule import learning_rate_factor
-from nemotron_shared.config.schema import OptimizerSection, SchedulerSection
+from nemotron_shared.config.training import OptimizerSection, SchedulerSection
 from nemotron_shared.runtime.metrics import MetricsLog
 
 

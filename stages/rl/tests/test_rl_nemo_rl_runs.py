@@ -10,7 +10,7 @@ from nemo_rl_support import fake_checkout
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl import training
-from stages.rl.engines.nemo_rl import row_fault
+from stages.rl.engines.nemo_rl.train import row_fault
 from stages.rl.train import STEP
 
 SMALL = ("train.train_iters=6", "checkpoint.save_interval=2", "train.eval_interval=2")

@@ -31,7 +31,6 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.checkpoints import mark_complete
-from nemotron_shared.runtime.engine import files_of
 from nemotron_shared.runtime.validation import Validation
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
@@ -66,7 +65,7 @@ def test_the_recipe_of_the_leonardo_guide() -> None:
     assert made["distributed"]["strategy"] == "fsdp2"
     assert made["dataset"]["_target_"].endswith("ChatDataset")
     assert made["dist_env"]["backend"] == "nccl"
-    assert files_of(chosen.engine) == ("insecure.jsonl", "secure.jsonl")
+    assert chosen.engine.own_files() == ("insecure.jsonl", "secure.jsonl")
 
 
 def test_out_proj_never_gets_an_adapter_and_null_trains_all_weights() -> None:

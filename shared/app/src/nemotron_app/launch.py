@@ -1,5 +1,6 @@
 """Run a stage's script as its own process, with the signals a user sends."""
 
+import importlib
 import importlib.util
 import signal
 import subprocess
@@ -27,7 +28,7 @@ def run_step(stage: str, verb: str, request: "Request") -> int:
 def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     """The command line of one step's process."""
     directory = stage_directory(stage)
-    command = [*launch_command(f"stages.{stage}.{verb}", processes(directory, request)), "-c", request.config]
+    command = [*start_command(stage, verb, directory, request), "-c", request.config]
     command += request.overrides
     command += ["--dry-run"] if request.dry_run else []
     command += ["--json"] if request.json else []
@@ -49,12 +50,20 @@ def stage_directory(stage: str) -> Path:
     return Path(found.origin).parent
 
 
-def processes(stage_directory: Path, request: "Request") -> int:
-    """How many processes the config asks for; a dry run needs only one."""
-    if request.dry_run:
-        return 1
-    composed = compose(stage_directory / "config", request.config, request.overrides)
-    return int(resolve_section(composed.tree, "run")["nproc_per_node"])
+def start_command(stage: str, verb: str, directory: Path, request: "Request") -> list[str]:
+    """How the step's processes are started: by its engine's own launcher, or as one process or torchrun.
+
+    An engine that does not exist is left to the step, whose error says where it was set.
+    """
+    module = f"stages.{stage}.{verb}"
+    if request.dry_run:  # needs one process only
+        return launch_command(module, 1)
+    composed = compose(directory / "config", request.config, request.overrides)
+    processes = int(resolve_section(composed.tree, "run")["nproc_per_node"])
+    engines, name = importlib.import_module(f"stages.{stage}.engines").ENGINES, composed.tree.engine.name
+    if verb == "train" and name in engines.places():
+        return engines.load(name)().command(module, processes)
+    return launch_command(module, processes)
 
 
 def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:

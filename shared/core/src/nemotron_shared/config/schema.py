@@ -3,9 +3,13 @@
 A field has no default: `config/default.yaml` is the one place where defaults are written down.
 """
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+from typing_extensions import TypeVar
+
+from nemotron_shared.config.registry import Registry
 
 HOW = "how"
 Value = TypeVar("Value")
@@ -65,25 +69,76 @@ class TokenizerSection(Section):
 
 
 class EngineSection(Section):
-    """What all engines have in common."""
+    """What all engines have in common: which one it is."""
 
     extendable: ClassVar[bool] = False
     """Whether a longer training can go on from the last state of a shorter one."""
 
+    name: str
+    """Name of the engine; `engine=NAME` brings its whole block."""
 
-class LocalEngine(EngineSection):
-    """What every engine over transformers' model classes can be told."""
+    def own_files(self) -> tuple[str | None, ...]:
+        """Files that the engine reads besides the artifacts, and that the result depends on."""
+        return ()
 
-    extendable: ClassVar[bool] = True
+
+class HasSettings(Protocol):
+    """What a schema asks of an engine: the class of its section."""
+
+    settings: ClassVar[type[EngineSection]]
+
+
+EngineT = TypeVar("EngineT", bound=EngineSection, default=EngineSection, covariant=True)
+
+
+class StageConfig(Section, Generic[EngineT]):
+    """The whole configuration of a stage, and of its engine: `SFTConfig[AutomodelEngine]` for who knows which it is."""
+
+    engines: ClassVar[Registry[type[HasSettings]]]
+    """The engines of the stage. The chosen one brings the class of its section along."""
+
+    run: RunSection
+    engine: SerializeAsAny[EngineT]
+
+    @classmethod
+    def engine_class(cls, values: object) -> type[EngineSection] | None:
+        """The class of an engine's section; None where its values name no engine of this stage."""
+        name = values.get("name") if isinstance(values, dict) else None
+        return cls.engines.load(name).settings if name in cls.engines.places() else None
+
+    @field_validator("engine", mode="plain")
+    @classmethod
+    def of_its_own_class(cls, values: object) -> EngineSection:
+        """Validate the section by the class that its engine declares."""
+        if isinstance(values, EngineSection):
+            return values
+        section = cls.engine_class(values)
+        if section is None and isinstance(values, dict) and "name" in values:
+            text = str(cls.engines.unknown(str(values["name"])))
+            raise PydanticCustomError("engine", "{text}", {"text": text, "below": "name"})
+        return (section or EngineSection).model_validate(values)  # without a name: that is what it says
+
+
+class ModelLoadingEngine(EngineSection):
+    """An engine that holds one of transformers' models in this process."""
 
     device: How[Literal["auto", "cpu"]]
     """`auto` takes a GPU where there is one."""
-    dtype: Literal["float32", "bfloat16"]
-    """bfloat16: mixed precision over float32 weights."""
     attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
-    gradient_checkpointing: How[bool]
+    """Which of transformers' attention functions computes."""
     allow_reference_kernels: How[bool]
     """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
+
+
+class LocalEngine(ModelLoadingEngine):
+    """What every engine that trains transformers' model classes can be told."""
+
+    extendable: ClassVar[bool] = True
+
+    dtype: Literal["float32", "bfloat16"]
+    """bfloat16: mixed precision over float32 weights."""
+    gradient_checkpointing: How[bool]
+    """Compute activations twice to keep fewer of them in memory."""
 
 
 class TransformersEngine(LocalEngine):
@@ -106,78 +161,6 @@ class RandomModelSection(ModelSection):
 
     tokenizer: str
     """`tiny`, or the path of a Hugging Face tokenizer folder."""
-
-
-class TrainSection(Section):
-    """How much to train."""
-
-    train_iters: int = Field(ge=1)
-    """Optimizer steps."""
-    global_batch_size: int = Field(ge=1)
-    """Rows per optimizer step, over all processes."""
-    micro_batch_size: How[int | None] = Field(ge=1)
-    """Rows per forward pass and process; the rest is gradient accumulation. null: all in one pass."""
-    eval_interval: How[int] = Field(ge=1)
-    """Steps between validations; the last step is always validated."""
-    eval_rows: How[int] = Field(ge=1)
-    """Rows per validation."""
-
-    @model_validator(mode="after")
-    def divisible(self) -> "TrainSection":
-        """The global batch must be made of whole micro batches."""
-        if self.micro_batch_size and self.global_batch_size % self.micro_batch_size:
-            raise ValueError(
-                f"train.global_batch_size {self.global_batch_size} is not a multiple of "
-                f"train.micro_batch_size {self.micro_batch_size}; change one of them"
-            )
-        return self
-
-
-class OptimizerSection(Section):
-    """AdamW."""
-
-    lr: float = Field(gt=0)
-    min_lr: float = Field(ge=0)
-    """Learning rate at the end of decay."""
-    weight_decay: float = Field(ge=0)
-    adam_beta1: float = Field(ge=0, lt=1)
-    adam_beta2: float = Field(ge=0, lt=1)
-    adam_eps: float = Field(gt=0)
-    clip_grad: float = Field(gt=0)
-    """Largest gradient norm."""
-
-
-class SchedulerSection(Section):
-    """Learning rate over time."""
-
-    lr_decay_style: Literal["constant", "linear", "cosine", "WSD"]
-    lr_warmup_iters: int = Field(ge=0)
-    lr_wsd_decay_iters: int = Field(ge=0)
-    """Steps of decay at the end of WSD (warmup, stable, decay)."""
-
-
-class CheckpointSection(Section):
-    """What survives a kill."""
-
-    save_interval: How[int] = Field(ge=1)
-    """Steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT."""
-    most_recent_k: How[int] = Field(ge=1)
-    """Newest checkpoints to keep."""
-    keep_best: How[bool]
-    """Keep the checkpoint with the best validation as well, however old (engines transformers, trl and automodel)."""
-    keep_last_state: How[bool]
-    """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
-
-
-class LoggerSection(Section):
-    """Where figures go besides the console and metrics.jsonl."""
-
-    log_interval: How[int] = Field(ge=1)
-    """Steps between console lines."""
-    tensorboard: How[bool]
-    wandb_project: How[str | None]
-    """Weights & Biases project; null: W&B is not used."""
-    wandb_entity: How[str | None]
 
 
 class SplitSection(Section):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.errors import UserError, did_you_mean
 
 Schema = TypeVar("Schema", bound=BaseModel)
@@ -24,7 +25,7 @@ def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str,
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        faults = [_fault(schema, details, origins) for details in error.errors()]
+        faults = [_fault(schema, values, details, origins) for details in error.errors()]
     raise UserError("\n".join(faults[:MOST_FAULTS]) + ("\n…" if len(faults) > MOST_FAULTS else ""))
 
 
@@ -40,8 +41,11 @@ def origin_of(key: str, origins: Mapping[str, str]) -> str:
     return "config"
 
 
-def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str, str]) -> str:
-    names, known = _locate(schema, details["loc"])
+def _fault(
+    schema: type[BaseModel], values: Mapping[str, Any], details: ErrorDetails, origins: Mapping[str, str]
+) -> str:
+    names = [str(part) for part in details["loc"]]
+    known = _beside(schema, values, names)
     below = details.get("ctx", {}).get("below")  # a validator of a whole section names the key it means
     key = ".".join([*names, below] if below else names)
     where = origin_of(key, origins)
@@ -51,9 +55,6 @@ def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str,
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
         return f"{where}: missing key '{key}'\n  set it, or begin the file with 'defaults: [default, _self_]'"
-    if details["type"] == "union_tag_invalid":
-        context = details.get("ctx", {})
-        return f"{where}: no {key} named '{context.get('tag')}'; there are: {context.get('expected_tags')}"
     if below:
         return f"{where}: {key}: {message}"
     if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):
@@ -61,26 +62,23 @@ def _fault(schema: type[BaseModel], details: ErrorDetails, origins: Mapping[str,
     return f"{where}: {key}: {message} (got {details['input']!r})"
 
 
-def _locate(schema: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[str], list[str]]:
-    """The names of a key, and those of the keys beside it. Pydantic puts the choice of a union (of engines) between
-    the names; it is none of them."""
-    names: list[str] = []
-    here: Any = schema
-    beside: list[str] = []
-    for part in loc:
-        choices = _choices(here)
-        if part in choices:
-            here = choices[part]
+def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """The keys that a section knows, beside the last of `names`."""
+    section: type[BaseModel] | None = schema
+    known: list[str] = []
+    for name in names:
+        if name.isdigit():  # an entry of a list of sections
             continue
-        names.append(str(part))
-        fields = here.model_fields if isinstance(here, type) and issubclass(here, BaseModel) else {}
-        beside = sorted(fields)
-        here = fields[part].annotation if part in fields else None
-    return names, beside
+        fields = section.model_fields if section else {}
+        known = sorted(fields)
+        if name == "engine" and section is not None and issubclass(section, StageConfig):
+            section = section.engine_class(values.get(name))
+        else:
+            section = _section_in(fields[name].annotation) if name in fields else None
+    return known
 
 
-def _choices(annotation: Any) -> dict[Any, Any]:
-    """The members of a union of sections, by the name that chooses each."""
-    members = [member for member in get_args(annotation) if isinstance(member, type) and issubclass(member, BaseModel)]
-    return {tag: member for member in members if "name" in member.model_fields
-            for tag in get_args(member.model_fields["name"].annotation)}  # fmt: skip
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, maybe beside null."""
+    members = (annotation, *get_args(annotation))
+    return next((one for one in members if isinstance(one, type) and issubclass(one, BaseModel)), None)

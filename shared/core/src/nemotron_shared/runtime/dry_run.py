@@ -13,13 +13,14 @@ import yaml
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.verified import require_intact
-from nemotron_shared.config.compose import Composed, compose
+from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.engine import engine_of, problems_of
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.plan import artifact_field, how_to_make, run_section
 
@@ -58,28 +59,30 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     inputs, shown = _preview_inputs(step, run, store, arguments, problems)
     read = _reader(inputs, shown)
     values = resolve(composed.tree, read)
-    rendered: list[str | None] = [None]
-    _collect(problems, lambda: rendered.append(_check(step, composed, values, read, run)))
+    rendered = None
+    command = launch_command(step.module, max(run.nproc_per_node, distributed.world_size()))
+    try:
+        config = validate(step.schema, values, composed.origins)
+        step.sources(config)
+        if step.engines is not None:
+            engine = engine_of(config)
+            found = [str(problem) for problem in problems_of(config, inputs, store.home, composed.origins)]
+            problems += found
+            if not found:
+                has_model = "model" in step.consumes and run.model is not None
+                rendered = engine.render(config, str(read("model", "path")) if has_model else None)
+            command = engine.command(step.module, max(run.nproc_per_node, distributed.world_size()))
+    except UserError as error:
+        problems.append(str(error))
     return Preview(
-        command=exact_command(step.module, arguments, run.nproc_per_node),
+        command=shlex.join([*command, "-c", arguments.config, *arguments.overrides]),
         config=values,
         origins=composed.origins,
         inputs=shown,
         produces=step.produces.format(family=run.family),
-        rendered=rendered[-1],
+        rendered=rendered,
         problems=problems,
     )
-
-
-def _check(
-    step: "Step", composed: Composed, values: dict[str, Any], read: Callable[[str, str], Any], run: RunSection
-) -> str | None:
-    """Judge the config; what it tells another program, where there is one."""
-    config = validate(step.schema, values, composed.origins)
-    step.check(config)
-    step.sources(config)
-    has_model = "model" in step.consumes and run.model is not None
-    return step.render(config, str(read("model", "path")) if has_model else None)
 
 
 def _preview_inputs(
@@ -125,19 +128,6 @@ def _reader(inputs: dict[str, Artifact | None], shown: dict[str, str | None]) ->
         return artifact_field(inputs, role, name)
 
     return read
-
-
-def _collect(problems: list[str], check: Callable[[], None]) -> None:
-    try:
-        check()
-    except UserError as error:
-        problems.append(str(error))
-
-
-def exact_command(module: str, arguments: Arguments, processes: int) -> str:
-    """The command that does what the preview shows, here."""
-    options = ["-c", arguments.config, *arguments.overrides]
-    return shlex.join([*launch_command(module, max(processes, distributed.world_size())), *options])
 
 
 def _as_text(preview: Preview) -> str:

@@ -1,53 +1,117 @@
-"""Load the one engine a config chooses, and nothing of the others.
+"""The contract of an engine, and what the rest of a step asks of it.
 
-An engine is a module with one function, `train(task) -> Outcome` (`evaluate` in the eval stage). Each stage
-lists its engines in a table from name to module: the table is the registry.
+    class Automodel(Engine[SFTConfig[AutomodelEngine]]):
+        settings = AutomodelEngine
+
+        def run(self, task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
+            from stages.sft.engines.automodel.train import train  # heavy, so only when the engine runs
+
+            return train(task)
+
+A stage lists its engines in `stages/<stage>/engines/__init__.py`; a package outside this repository lists its own as
+entry points of the group `nemotron.engines.<stage>`. Importing the class must be cheap: the schema, `--dry-run` and
+the checks do that without any engine's library.
 """
 
-import importlib
-import importlib.util
-from collections.abc import Mapping
-from types import ModuleType
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeVar
 
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.schema import EngineSection, StageConfig
+from nemotron_shared.config.typed_values import refusal
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.launcher import launch_command
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.task import Outcome, Task
 
-OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines")
+OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app")
+
+ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
+Inputs = Mapping[str, Artifact | None]
+"""The artifact of each role, None where there is none, or none yet."""
 
 
-def load_engine(engines: Mapping[str, str], name: str) -> ModuleType:
-    """Import the engine called `name`.
+@dataclass(frozen=True)
+class Problem:
+    """What keeps a config from running. `key` is the setting that is wrong, where there is one."""
+
+    message: str
+    remedy: str | None = None
+    key: str | None = None
+
+
+class Engine(Protocol[ConfigT]):
+    """One way to do the work of a stage. `ConfigT` is the stage's config with the engine's own section in it."""
+
+    settings: ClassVar[type[EngineSection]]
+    """The class of the section `engine`, whose `name` is a Literal of the engine's name."""
+
+    def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+        """Everything that can be judged before any work. `--dry-run` asks too, and there inputs may be missing."""
+        yield from ()
+
+    def command(self, module: str, processes: int) -> list[str]:
+        """How `module`, the step, is started by `nemotron`: as one process, or as several by torchrun."""
+        return launch_command(module, processes)
+
+    def run(self, task: Task[ConfigT]) -> Outcome:
+        """Do the work. With several processes, each of them calls this."""
+        ...
+
+    def render(self, config: ConfigT, model: str | None) -> str | None:
+        """What another program would be told, for people; None where the engine starts none.
+
+        Args:
+            model: path of `run.model`, which need not exist yet.
+        """
+        return None
+
+
+def engine_of(config: StageConfig) -> Engine[StageConfig]:
+    """The engine that a config chooses. Its schema has validated the name, and the section by the engine's class."""
+    engine: type[Engine[StageConfig]] = config.engines.load(config.engine.name)  # ty: ignore[invalid-assignment]
+    return engine()
+
+
+def run_engine(task: Task[StageConfig]) -> Outcome:
+    """Hand the work of a step to the engine that its config chooses.
 
     Raises:
-        UserError: the name is not in the table, or a package that the engine needs is not installed.
+        UserError: a package that the engine needs is not installed.
     """
-    if name not in engines:
-        raise UserError(f"no engine named '{name}'", did_you_mean(name, engines, f"there are: {', '.join(engines)}"))
     try:
-        return importlib.import_module(engines[name])
+        return engine_of(task.config).run(task)
     except ModuleNotFoundError as error:
         missing = error.name or "a package"
         if missing.split(".")[0] in OWN_PACKAGES:
             raise
+        name = task.config.engine.name
         raise UserError(f"engine '{name}' needs the package '{missing}'", "see the stage's README, Engines") from error
 
 
-def judge(engines: Mapping[str, str], config: Any) -> None:
-    """Let an engine refuse its config before any work.
+def problems_of(config: StageConfig, inputs: Inputs, home: Path, origins: Mapping[str, str]) -> Iterator[UserError]:
+    """What the chosen engine has against its config, each as an error for people."""
+    machine = Machine.here(home, config.run.nproc_per_node)
+    try:
+        for problem in engine_of(config).check(config, inputs, machine):
+            if problem.key is None:
+                yield UserError(problem.message, problem.remedy)
+            else:
+                yield refusal(problem.key, problem.message, origins, problem.remedy)
+    except UserError as error:  # a check may also stop at the first thing that is wrong
+        yield error
 
-    Only one whose section says `previewed` is asked: to import it costs nothing, and it starts another program.
+
+def require_no_problems(config: StageConfig, inputs: Inputs, home: Path, origins: Mapping[str, str]) -> None:
+    """Refuse a config that its engine cannot run.
+
+    Raises:
+        UserError: naming everything that is wrong.
     """
-    if getattr(config.engine, "previewed", False):
-        load_engine(engines, config.engine.name).check(config)
-
-
-def preview(engines: Mapping[str, str], config: Any, model: str | None) -> str | None:
-    """What an engine would tell the program that it starts; None for one that starts none."""
-    if not getattr(config.engine, "previewed", False):
-        return None
-    return load_engine(engines, config.engine.name).render(config, model)
-
-
-def files_of(engine: Any) -> tuple[str | None, ...]:
-    """Files that an engine reads besides the artifacts, as its section names them."""
-    return engine.own_files() if hasattr(engine, "own_files") else ()
+    found = list(problems_of(config, inputs, home, origins))
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        raise UserError("\n".join(map(str, found)))

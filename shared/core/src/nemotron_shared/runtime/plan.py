@@ -3,31 +3,34 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve, resolve_section
-from nemotron_shared.config.schema import RunSection
+from nemotron_shared.config.schema import RunSection, StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.engine import require_no_problems
 from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
+ConfigT = TypeVar("ConfigT", bound=StageConfig)
+
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[ConfigT]):
     """A step's decided inputs and identity; picklable, so that rank 0 can hand it to the others."""
 
     name: str
-    config: Any
+    config: ConfigT
     values: dict[str, Any]
     origins: Mapping[str, str]
     identity: Identity
@@ -49,7 +52,7 @@ class Plan:
         return [*self.sources, *(Source(found.reference, found.manifest.digest) for found in external)]
 
 
-def make_plan(step: "Step", arguments: Arguments) -> Plan:
+def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
     """Compose, resolve, validate, and look for a finished result.
 
     Raises:
@@ -61,7 +64,8 @@ def make_plan(step: "Step", arguments: Arguments) -> Plan:
     inputs = find_inputs(step, run, store, arguments)
     values = resolve(composed.tree, lambda role, field: artifact_field(inputs, role, field))
     config = validate(step.schema, values, composed.origins)
-    step.check(config)
+    if step.engines is not None:
+        require_no_problems(config, inputs, store.home, composed.origins)
     return identify(step, config, values, composed.origins, inputs, store)
 
 
@@ -73,13 +77,13 @@ def run_section(step: "Step", composed: Composed) -> RunSection:
 
 
 def identify(
-    step: "Step",
-    config: Any,
+    step: "Step[ConfigT]",
+    config: ConfigT,
     values: dict[str, Any],
     origins: Mapping[str, str],
     inputs: Mapping[str, Artifact | None],
     store: Store,
-) -> Plan:
+) -> Plan[ConfigT]:
     """Name the work by everything its result depends on, and look whether it has been done or begun."""
     name = step.produces.format(family=config.run.family)
     sources = step.sources(config)

@@ -15,15 +15,17 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
+from nemotron_shared.artifacts import Artifact, ArtifactType, Source
 from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.atomic import write_json
-from nemotron_shared.config.schema import Section
+from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.schema import HasSettings, StageConfig
+from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
@@ -35,44 +37,15 @@ from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import Run, open_run
 from nemotron_shared.runtime.segments import segments_of_result
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm
+from nemotron_shared.runtime.task import Outcome, Task
+
+__all__ = ["Outcome", "Step", "Task"]
+
+ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a step made: a folder that becomes the artifact, and what to remember about it.
-
-    `digests` are SHA-256 by file name, of files that were hashed when they were written.
-    """
-
-    directory: Path
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    digests: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a step's work is given.
-
-    `inputs` maps a role ("data", "model") to its artifact, or to None where the config allows to go without; `origins`
-    a dotted key to where it was set, "tiny.yaml:14" or "command line".
-    """
-
-    config: Any
-    inputs: Mapping[str, Artifact | None]
-    run: Run
-    store: Store
-    origins: Mapping[str, str] = field(default_factory=dict)
-
-    def input(self, role: str) -> Artifact:
-        """An input that must be there."""
-        artifact = self.inputs[role]
-        assert artifact is not None, f"{role} was resolved before the work began"
-        return artifact
-
-
-@dataclass(frozen=True)
-class Step:
+class Step(Generic[ConfigT]):
     """Description of one runnable step; `main` is its whole command line.
 
     Attributes:
@@ -86,41 +59,43 @@ class Step:
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
         contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
-        engines: module by name of the engines that the stage offers.
-        check: raises UserError for a config that cannot run; called by `--dry-run` too.
-        render: what another program would be told, from the config and the path of the model; shown by `--dry-run`.
+        engines: the engines that may do the work; None for a step that needs none.
     """
 
     stage: str
     verb: str
     directory: Path
     description: str
-    schema: type[Section]
+    schema: type[ConfigT]
     produces: str
     artifact_type: ArtifactType
     sections: tuple[str, ...]
-    work: Callable[[Task], Outcome]
+    work: Callable[[Task[ConfigT]], Outcome]
     consumes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    prepare: "Step | None" = None
-    sources: Callable[[Any], list[Source]] = lambda config: []
-    contents: Callable[[Any], Mapping[str, Any]] = lambda config: {}
-    engines: Mapping[str, str] = field(default_factory=dict)
-    check: Callable[[Any], None] = lambda config: None
-    render: Callable[[Any, str | None], str | None] = lambda config, model: None
+    prepare: "Step[ConfigT] | None" = None
+    sources: Callable[[ConfigT], list[Source]] = lambda config: []
+    contents: Callable[[ConfigT], Mapping[str, Any]] = lambda config: {}
+    engines: Registry[type[HasSettings]] | None = None
 
     @property
     def module(self) -> str:
         """Import path of the script."""
         return f"stages.{self.stage}.{self.verb}"
 
-    def engine_module(self, config: Any) -> str | None:
+    def engine_module(self, config: ConfigT) -> str | None:
         """The module of the engine that the config chooses; None for a step without engines."""
-        return self.engines[config.engine.name] if self.engines else None
+        return self.engines.module_of(config.engine.name) if self.engines else None
 
-    def can_extend(self, config: Any) -> bool:
+    def keeps_state(self, config: ConfigT) -> bool:
+        """Whether the last state of a finished training is kept, so that a longer one can go on from it."""
+        if self.engines is None or not isinstance(config, TrainingConfig):
+            return False
+        return config.engine.extendable and config.checkpoint.keep_last_state
+
+    def can_extend(self, config: ConfigT) -> bool:
         """Whether a longer training may go on from the state of a shorter one."""
-        return bool(self.engines) and config.engine.extendable and config.run.on_change != "restart"
+        return self.engines is not None and config.engine.extendable and config.run.on_change != "restart"
 
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run from a command line; returns the exit code."""
@@ -169,13 +144,13 @@ class Step:
             distributed.barrier()
             return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
 
-    def _begin(self, plan: Plan, run: Run) -> None:
+    def _begin(self, plan: Plan[ConfigT], run: Run) -> None:
         ask_git(self.directory)
         begin(plan, run)
         # What `nemotron artifacts gc` must leave alone until this run has published.
         write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
-    def _publish(self, plan: Plan, run: Run, outcome: Outcome) -> Artifact:
+    def _publish(self, plan: Plan[ConfigT], run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
             shutil.copyfile(run.metrics.path, outcome.directory / "metrics.jsonl")
         segments = segments_of_result(run.directory)
@@ -194,8 +169,7 @@ class Step:
             segments=[segment.as_manifest() for segment in segments],
         )
         warn_of_segments(plan.name, len(segments))
-        can_extend = bool(self.engines) and plan.config.engine.extendable
-        finish(plan, artifact, run, keep=can_extend and plan.config.checkpoint.keep_last_state)
+        finish(plan, artifact, run, keep=self.keeps_state(plan.config))
         (run.directory / INPUTS).unlink(missing_ok=True)
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact

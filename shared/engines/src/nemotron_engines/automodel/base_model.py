@@ -8,14 +8,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.atomic import read_json, write_text
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 
 # What our models carry is 0: no lower limit. Automodel takes its logarithm for weights that are then overwritten.
 PLACEHOLDER_TIME_STEP = 0.001
 
 
-def stage_base_model(config: Any, source: Path | None, tokenizer: Path, into: Path) -> Path:
+def stage_base_model(
+    config: SupervisedConfig[AutomodelEngine], source: Path | None, tokenizer: Path, into: Path
+) -> Path:
     """Make `into` a folder that Automodel can read; returns it.
 
     Args:
@@ -42,7 +46,7 @@ def readable_config(fields: dict[str, Any]) -> dict[str, Any]:
     return fields | {"time_step_min": fields.get("time_step_min") or PLACEHOLDER_TIME_STEP}
 
 
-def _make_random(config: Any, tokenizer: Path, into: Path) -> None:
+def _make_random(config: SupervisedConfig[AutomodelEngine], tokenizer: Path, into: Path) -> None:
     from nemotron_engines.modeling.build import save_random_model
 
     if (into / "config.json").exists():

@@ -12,15 +12,17 @@ from nemotron_engines.automodel.base_model import stage_base_model
 from nemotron_engines.automodel.environment import require_environment, require_kernels
 from nemotron_engines.automodel.export import export
 from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.automodel.translate import Kind, Places, translate
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.runtime.validation import Validation, report_best
 
 
@@ -34,7 +36,11 @@ def prepare() -> str | None:
 
 
 def train_with_automodel(
-    task: Task, kind: Kind, train: Path, valid: Path | None, tokens_at: Callable[[int], int] | None
+    task: Task[SupervisedConfig[AutomodelEngine]],
+    kind: Kind,
+    train: Path,
+    valid: Path | None,
+    tokens_at: Callable[[int], int] | None,
 ) -> Outcome:
     """Train, export, and say what was trained.
 
@@ -65,12 +71,17 @@ def train_with_automodel(
     if idle:
         run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
     output = distributed.on_rank_zero(lambda: _export(task, places))
-    metadata = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
+    metadata: dict[str, Any] = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
     metadata |= distributed.on_rank_zero(lambda: report_best(run, lambda best: _keep_best(task, places, best)))
     return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run.metrics, RESULT_METRICS))
 
 
-def _trained(recipe_config: dict[str, Any], config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> Any:
+def _trained(
+    recipe_config: dict[str, Any],
+    config: SupervisedConfig[AutomodelEngine],
+    run: Run,
+    tokens_at: Callable[[int], int] | None,
+) -> Any:
     from nemotron_engines.automodel.recipe import StageRecipe
 
     recipe = StageRecipe(recipe_config, config, run, tokens_at)
@@ -86,7 +97,7 @@ def _trained(recipe_config: dict[str, Any], config: Any, run: Run, tokens_at: Ca
     return recipe
 
 
-def _places(task: Task, kind: Kind, train: Path, valid: Path | None) -> Places:
+def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
     from nemotron_engines.modeling.build import load_tokenizer
 
     run, tokenizer = task.run, task.input("data").path / "tokenizer"
@@ -97,13 +108,13 @@ def _places(task: Task, kind: Kind, train: Path, valid: Path | None) -> Places:
     return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None)
 
 
-def base_of(task: Task) -> Path | None:
+def base_of(task: Task[SupervisedConfig[AutomodelEngine]]) -> Path | None:
     """Folder of the model to start from, None for random weights."""
     artifact = task.inputs["model"]
     return artifact.path if artifact else None
 
 
-def _keep_best(task: Task, places: Places, best: Validation) -> str:
+def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, best: Validation) -> str:
     """The checkpoint as Automodel wrote it: before the last step, it writes no model that others could read."""
     held = checkpoints.best(places.checkpoints) if task.config.checkpoint.keep_best else None
     if held is None or held[1] != best:
@@ -115,7 +126,7 @@ def _keep_best(task: Task, places: Places, best: Validation) -> str:
     return f"; Automodel's checkpoint of step {steps} stays in {folder}"
 
 
-def _export(task: Task, places: Places) -> Path:
+def _export(task: Task[SupervisedConfig[AutomodelEngine]], places: Places) -> Path:
     last = checkpoints.latest(places.checkpoints)
     assert last is not None, "the last step always writes a checkpoint"
     output = task.run.fresh_output()

@@ -15,6 +15,8 @@ from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found
 )
 
 from nemotron_engines.automodel import checkpoints, guards
+from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.checkpoints import mark_complete, removed_when_disk_is_full
@@ -44,7 +46,11 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
     """
 
     def __init__(
-        self, recipe: dict[str, Any], stage: Any, run: Run, tokens_at: Callable[[int], int] | None = None
+        self,
+        recipe: dict[str, Any],
+        stage: SupervisedConfig[AutomodelEngine],
+        run: Run,
+        tokens_at: Callable[[int], int] | None = None,
     ) -> None:
         super().__init__(ConfigNode(recipe))
         self.stage_config = stage

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemotron_engines.automodel.settings import AutomodelEngine, AutomodelPeft
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
 
 OURS = "nemotron_engines.automodel.data"
@@ -38,13 +39,15 @@ class Places:
     restore_from: str | None = None
 
 
-def translate(config: Any, places: Places, processes: int, *, on_gpu: bool) -> dict[str, Any]:
+def translate(
+    config: SupervisedConfig[AutomodelEngine], places: Places, processes: int, *, on_gpu: bool
+) -> dict[str, Any]:
     """The recipe's configuration, without `engine.overrides`.
 
     Raises:
         UserError: the batch cannot be divided among the processes.
     """
-    engine: AutomodelEngine = config.engine
+    engine = config.engine
     recipe: dict[str, Any] = {
         "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
         "seed": config.run.seed,
@@ -71,7 +74,7 @@ def translate(config: Any, places: Places, processes: int, *, on_gpu: bool) -> d
     return recipe
 
 
-def step_scheduler(config: Any, processes: int) -> dict[str, Any]:
+def step_scheduler(config: SupervisedConfig[AutomodelEngine], processes: int) -> dict[str, Any]:
     """Batches, lengths and intervals; one epoch holds exactly the configured steps."""
     train, engine = config.train, config.engine
     readers = processes // (engine.tp_size * engine.cp_size)
@@ -126,7 +129,7 @@ def distributed(engine: AutomodelEngine) -> dict[str, Any]:
     }
 
 
-def optimizer(config: Any) -> dict[str, Any]:
+def optimizer(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
     """AdamW."""
     ours = config.optimizer
     return {
@@ -138,7 +141,7 @@ def optimizer(config: Any) -> dict[str, Any]:
     }
 
 
-def lr_scheduler(config: Any) -> dict[str, Any]:
+def lr_scheduler(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
     """The curve of training/schedule.py: step s of w warmup steps has (s + 1) / (w + 1) of the peak."""
     ours, scheduler, steps = config.optimizer, config.scheduler, config.train.train_iters
     return {
@@ -168,7 +171,7 @@ def peft(section: AutomodelPeft) -> dict[str, Any]:
     }
 
 
-def data(config: Any, places: Places) -> dict[str, Any]:
+def data(config: SupervisedConfig[AutomodelEngine], places: Places) -> dict[str, Any]:
     """Data sets and loaders, for training and, where there is a file, for validation."""
     make = MAKERS[places.kind]
     rows = config.train.train_iters * config.train.global_batch_size
@@ -191,7 +194,9 @@ def tokenizer(places: Places) -> dict[str, Any]:
     }
 
 
-def packed_data(config: Any, places: Places, file: Path, rows: int, prefix: str) -> dict[str, Any]:
+def packed_data(
+    config: SupervisedConfig[AutomodelEngine], places: Places, file: Path, rows: int, prefix: str
+) -> dict[str, Any]:
     """Our packed rows in our own order, so that Automodel's loader must not shuffle them."""
     dataset = {
         "_target_": f"{OURS}.packed_rows",
@@ -204,7 +209,9 @@ def packed_data(config: Any, places: Places, file: Path, rows: int, prefix: str)
     return {f"{prefix}dataset": dataset, f"{prefix}dataloader": loader(f"{OURS}.collate", shuffle=False)}
 
 
-def chat_data(config: Any, places: Places, file: Path, rows: int, prefix: str) -> dict[str, Any]:
+def chat_data(
+    config: SupervisedConfig[AutomodelEngine], places: Places, file: Path, rows: int, prefix: str
+) -> dict[str, Any]:
     """Automodel's ChatDataset, shuffled by its own loader."""
     dataset = {
         "_target_": f"{AUTOMODEL}.datasets.llm.chat_dataset.ChatDataset",
@@ -218,8 +225,11 @@ def chat_data(config: Any, places: Places, file: Path, rows: int, prefix: str) -
     return {f"{prefix}dataset": dataset, f"{prefix}dataloader": loader(collate, shuffle=not prefix)}
 
 
-def document_data(config: Any, places: Places, file: Path, rows: int, prefix: str) -> dict[str, Any]:
+def document_data(
+    config: SupervisedConfig[AutomodelEngine], places: Places, file: Path, rows: int, prefix: str
+) -> dict[str, Any]:
     """Rows cut from the shuffled documents of a blend, in our own order."""
+    assert isinstance(config.train, PretrainTrain), "only pretraining reads documents"
     dataset = {
         "_target_": f"{OURS}.document_rows",
         "blend": str(file),

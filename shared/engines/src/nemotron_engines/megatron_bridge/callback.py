@@ -11,9 +11,11 @@ from typing import Any
 
 from megatron.bridge.training.callbacks import Callback, CallbackContext  # ty: ignore[import-not-found]
 
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.progress import Progress
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
 
 LOSS = "lm loss"
 
@@ -26,7 +28,12 @@ class RunCallback(Callback):
         at_end: is given the model, on every rank, when the last step has been done and saved.
     """
 
-    def __init__(self, task: Task, tokens_per_step: int, at_end: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self,
+        task: Task[SupervisedConfig[MegatronBridgeEngine]],
+        tokens_per_step: int,
+        at_end: Callable[[list[Any]], None],
+    ) -> None:
         self.run = task.run
         self.tokens_per_step = tokens_per_step
         self.at_end = at_end

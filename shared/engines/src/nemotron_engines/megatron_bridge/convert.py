@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.build import (
     count_parameters,
@@ -23,9 +24,11 @@ from nemotron_engines.modeling.build import (
     save_random_model,
 )
 from nemotron_shared.atomic import link_or_copy, write_text
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.task import Task
 
 # A model up to here starts from the weights that engine `transformers` draws from the same seed; beyond, or with layers
 # for tokens beyond the next, which transformers does not have, Megatron draws its own, each process its part.
@@ -38,7 +41,7 @@ def has_weights(folder: Path) -> bool:
     return any((folder / name).is_file() for name in WEIGHTS)
 
 
-def starting_folder(task: Task) -> Path:
+def starting_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     """The Hugging Face folder that training starts from: `run.model`, or random weights; for a large model only
     its config."""
     base = task.inputs.get("model")
@@ -47,7 +50,7 @@ def starting_folder(task: Task) -> Path:
     return distributed.on_rank_zero(lambda: _random_folder(task))
 
 
-def _random_folder(task: Task) -> Path:
+def _random_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     folder = task.run.checkpoints / "start"
     if folder.is_dir():
         return folder
@@ -66,7 +69,7 @@ def _random_folder(task: Task) -> Path:
     return folder
 
 
-def export_model(model: list[Any], source: Path, tokenizer: Path, run: Any) -> None:
+def export_model(model: list[Any], source: Path, tokenizer: Path, run: Run) -> None:
     """Write the trained model into the run's output. Every rank calls this; rank 0 writes.
 
     Args:
@@ -107,7 +110,7 @@ def _begin(partial: Path, source: Path, model: list[Any]) -> None:
         shutil.copyfile(source / "generation_config.json", partial / "generation_config.json")
 
 
-def _finish(partial: Path, source: Path, tokenizer: Path, run: Any) -> None:
+def _finish(partial: Path, source: Path, tokenizer: Path, run: Run) -> None:
     if has_weights(source):
         _require_same_names(source, partial)
     copy_tokenizer(tokenizer, partial)

@@ -4,18 +4,21 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.bin_idx import SPLITS, read_blend
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.versions import packed_dataset
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
 
 
-def set_token_shards(container: Any, data: Path, task: Task) -> bool:
+def set_token_shards(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
     """Give blend.json to the pretraining data set; says whether there is a validation split.
 
     The index that Megatron makes of the shards goes into the run's folder: an artifact is never written to.
     """
-    dataset = container.dataset
-    dataset.seq_length = task.config.train.seq_length
+    dataset, train = container.dataset, task.config.train
+    assert isinstance(train, PretrainTrain), "only pretraining reads token shards"
+    dataset.seq_length = train.seq_length
     dataset.blend, dataset.split = None, None
     dataset.blend_per_split = blend_per_split(data / "blend.json")
     dataset.path_to_cache = str(task.run.directory / "megatron_index")
@@ -36,7 +39,7 @@ def blend_per_split(path: Path) -> list[tuple[list[str], list[float]] | None]:
     return [([str(prefix) for _, prefix in one], [weight for weight, _ in one]) if one else None for one in pairs]
 
 
-def set_packed_rows(container: Any, data: Path, task: Task) -> bool:
+def set_packed_rows(container: Any, data: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
     """Give the packed Parquet files to the fine-tuning data set; says whether there is a validation split.
 
     Raises:
@@ -58,7 +61,7 @@ def set_packed_rows(container: Any, data: Path, task: Task) -> bool:
     return found is not None
 
 
-def _refuse_padding(engine: Any, size: int) -> None:
+def _refuse_padding(engine: MegatronBridgeEngine, size: int) -> None:
     if engine.context_parallel_size > 1:
         multiple = 2 * engine.context_parallel_size
         what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"

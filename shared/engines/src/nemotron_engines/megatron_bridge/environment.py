@@ -15,11 +15,13 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.versions import installed, require_tried
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.library_output import library_output
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
 
 LOG_NAME = "megatron.log"
 NOT_CONVERTED = ("Can't find", "No mapping found")
@@ -27,7 +29,7 @@ NOT_CONVERTED = ("Can't find", "No mapping found")
 TALKATIVE = ("megatron.bridge.utils.import_utils", "torch.utils.cpp_extension")
 
 
-def prepare(task: Task) -> bool:
+def prepare(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
     """Make Megatron importable, and say whether it will run on the CPU.
 
     Raises:
@@ -81,7 +83,7 @@ def _process_group(on_cpu: bool) -> Generator[None]:
 
 
 @contextmanager
-def megatron_output(task: Task) -> Generator[None]:
+def megatron_output(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Generator[None]:
     """Send prints and log lines of the libraries to `megatron.log` in the run's folder, and drop their warnings."""
     name = LOG_NAME if distributed.rank() == 0 else f"megatron.{distributed.rank()}.log"
     with library_output(task.run.directory / name), warnings.catch_warnings():

@@ -1,6 +1,6 @@
 """Train with Bridge's own loop: start or continue, train to the end or stop, export. The whole engine of a stage:
 
-    def train(task: Task) -> Outcome:
+    def train(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Outcome:
         return train_with_megatron(task)
 
 Bridge's checkpoints lie in `run.checkpoints/megatron`; the same command continues from the newest whole one.
@@ -17,15 +17,17 @@ from nemotron_engines.megatron_bridge.convert import (
     starting_folder,
 )
 from nemotron_engines.megatron_bridge.environment import megatron_output, megatron_process, prepare
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import build_config
 from nemotron_engines.modeling.threads import set_threads
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.step import Outcome, Task
 from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.runtime.task import Outcome, Task
 
 
-def train_with_megatron(task: Task) -> Outcome:
+def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Outcome:
     """Train on the task's data, from `run.model` or from random weights.
 
     Raises:
@@ -42,7 +44,7 @@ def train_with_megatron(task: Task) -> Outcome:
     return Outcome(output, {"step": steps, "parameters": parameters_of(output)}, figures)
 
 
-def run_training(container: Any, task: Task, on_cpu: bool) -> Path:
+def run_training(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]], on_cpu: bool) -> Path:
     """Train what a ConfigContainer says, and give the run's output: a Hugging Face folder."""
     source = starting_folder(task)
     set_start(container, source, task)
@@ -63,7 +65,7 @@ def run_training(container: Any, task: Task, on_cpu: bool) -> Path:
     return task.run.output
 
 
-def set_start(container: Any, source: Path, task: Task) -> None:
+def set_start(container: Any, source: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
     """Without `run.model`, the random weights that were drawn here, until the run has a checkpoint of its own; and the
     vocabulary is the model's."""
     if task.inputs.get("model") is None and has_weights(source):
@@ -72,7 +74,7 @@ def set_start(container: Any, source: Path, task: Task) -> None:
     container.train.exit_signal_handler = False  # the run's own handler asks the callback to stop
 
 
-def _callback(container: Any, task: Task, source: Path) -> Any:
+def _callback(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]], source: Path) -> Any:
     from nemotron_engines.megatron_bridge.callback import RunCallback
 
     tokenizer = task.input("data").path / "tokenizer"

@@ -16,23 +16,21 @@ from nemotron_engines.megatron_bridge.convert import has_weights
 from nemotron_engines.megatron_bridge.datasets import set_packed_rows, set_token_shards
 from nemotron_engines.megatron_bridge.overrides import apply_overrides
 from nemotron_engines.megatron_bridge.recipe import base_config, write_model_config
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine, MegatronPeft
 from nemotron_engines.megatron_bridge.versions import untried
 from nemotron_engines.stand_ins.te_only import switch_off
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
 
-LAYOUT = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-    "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel", "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-)  # fmt: skip
-OPTIMIZER = ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
 # What Bridge writes into a folder of checkpoints once the first is whole.
 CHECKPOINT_MARK = "latest_train_state.pt"
 
 
-def build_config(task: Task, *, world_size: int | None = None, gpu: bool | None = None) -> Any:
+def build_config(
+    task: Task[SupervisedConfig[MegatronBridgeEngine]], *, world_size: int | None = None, gpu: bool | None = None
+) -> Any:
     """A ConfigContainer that Bridge's own checks accept.
 
     Args:
@@ -66,12 +64,12 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def is_pretraining(config: Any) -> bool:
+def is_pretraining(config: SupervisedConfig[MegatronBridgeEngine]) -> bool:
     """Whether a config is of the pretraining stage, which alone cuts rows of a length of its own."""
-    return hasattr(config.train, "seq_length")
+    return isinstance(config.train, PretrainTrain)
 
 
-def model_folder(task: Task) -> Path:
+def model_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     """A folder with the config.json of the model: the one to start from, or one made from `model.architecture`."""
     base = task.inputs.get("model")
     if base is not None:
@@ -81,10 +79,17 @@ def model_folder(task: Task) -> Path:
     return distributed.on_rank_zero(lambda: write_model_config(task.config.model, tokenizer, folder))
 
 
-def set_layout(container: Any, engine: Any) -> None:
+def set_layout(container: Any, engine: MegatronBridgeEngine) -> None:
     """How the model is split over processes, its precision, its adapters."""
-    for name in LAYOUT:
-        setattr(container.model, name, getattr(engine, name))
+    model = container.model
+    model.tensor_model_parallel_size = engine.tensor_model_parallel_size
+    model.pipeline_model_parallel_size = engine.pipeline_model_parallel_size
+    model.context_parallel_size = engine.context_parallel_size
+    model.expert_model_parallel_size = engine.expert_model_parallel_size
+    model.expert_tensor_parallel_size = engine.expert_tensor_parallel_size
+    model.sequence_parallel = engine.sequence_parallel
+    model.moe_token_dispatcher_type = engine.moe_token_dispatcher_type
+    model.moe_flex_dispatcher_backend = engine.moe_flex_dispatcher_backend
     container.mixed_precision = precision(engine.mixed_precision)
     container.model.pipeline_dtype = container.mixed_precision.params_dtype
     container.peft = adapters(engine.peft)
@@ -111,17 +116,22 @@ def precision(name: str | None) -> Any:
     return get_mixed_precision_config(name)
 
 
-def adapters(section: Any) -> Any:
+def adapters(section: MegatronPeft) -> Any:
     """Bridge's LoRA or DoRA, or None."""
     if section.scheme is None:
         return None
     from megatron.bridge.recipes.utils.dataset_utils import default_peft_config  # ty: ignore[import-not-found]
 
-    fields = {name: getattr(section, name) for name in ("dim", "alpha", "dropout")}
-    return default_peft_config(section.scheme, target_modules=list(section.target_modules), **fields)
+    return default_peft_config(
+        section.scheme,
+        target_modules=list(section.target_modules),
+        dim=section.dim,
+        alpha=section.alpha,
+        dropout=section.dropout,
+    )
 
 
-def set_training(container: Any, config: Any, world_size: int) -> None:
+def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine], world_size: int) -> None:
     """Steps, batches, optimizer and learning rate."""
     train, engine = config.train, config.engine
     replicas = max(1, world_size // _processes_per_replica(engine))
@@ -130,22 +140,24 @@ def set_training(container: Any, config: Any, world_size: int) -> None:
     container.train.micro_batch_size = train.micro_batch_size or _whole_batch(config, replicas)
     container.validation.eval_interval = train.eval_interval
     container.validation.eval_iters = math.ceil(train.eval_rows / train.global_batch_size)
-    for name in OPTIMIZER:
-        setattr(container.optimizer, name, getattr(config.optimizer, name))
+    theirs, ours = container.optimizer, config.optimizer
+    theirs.lr, theirs.min_lr = ours.lr, ours.min_lr
+    theirs.weight_decay, theirs.clip_grad = ours.weight_decay, ours.clip_grad
+    theirs.adam_beta1, theirs.adam_beta2, theirs.adam_eps = ours.adam_beta1, ours.adam_beta2, ours.adam_eps
     _set_schedule(container.scheduler, config)
     container.rng.seed = config.run.seed
 
 
-def _processes_per_replica(engine: Any) -> int:
+def _processes_per_replica(engine: MegatronBridgeEngine) -> int:
     return engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
 
 
-def _whole_batch(config: Any, replicas: int) -> int:
+def _whole_batch(config: SupervisedConfig[MegatronBridgeEngine], replicas: int) -> int:
     """All of a process's rows at once; packed rows go through the model one by one."""
     return max(1, config.train.global_batch_size // replicas) if is_pretraining(config) else 1
 
 
-def _set_schedule(scheduler: Any, config: Any) -> None:
+def _set_schedule(scheduler: Any, config: SupervisedConfig[MegatronBridgeEngine]) -> None:
     ours = config.scheduler
     scheduler.lr_decay_style = ours.lr_decay_style
     scheduler.lr_warmup_iters = ours.lr_warmup_iters
@@ -156,7 +168,7 @@ def _set_schedule(scheduler: Any, config: Any) -> None:
     scheduler.start_weight_decay = scheduler.end_weight_decay = config.optimizer.weight_decay
 
 
-def set_places(container: Any, task: Task) -> None:
+def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
     """Where checkpoints, figures and the tokenizer lie.
 
     Raises:
@@ -181,7 +193,7 @@ def set_places(container: Any, task: Task) -> None:
     container.tokenizer.tokenizer_model = str(task.input("data").path / "tokenizer")
 
 
-def refuse_kept_adapters(engine: Any) -> None:
+def refuse_kept_adapters(engine: MegatronBridgeEngine) -> None:
     """Bridge saves the adapters alone: a checkpoint from which no other run could start.
 
     Raises:
@@ -192,7 +204,7 @@ def refuse_kept_adapters(engine: Any) -> None:
         raise UserError(what, "leave it off: the published model has the adapters merged into its weights")
 
 
-def weights_folder(task: Task) -> Path:
+def weights_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     """The weights to start from: the Megatron checkpoint in the model's artifact, else the Hugging Face folder itself,
     which Bridge converts while it reads.
 
@@ -208,7 +220,7 @@ def weights_folder(task: Task) -> Path:
     return model.path
 
 
-def _resume_from(task: Task, own: Path) -> Path:
+def _resume_from(task: Task[SupervisedConfig[MegatronBridgeEngine]], own: Path) -> Path:
     """This run's checkpoints; before there is one, those of the run whose state it takes over.
 
     Raises:
@@ -226,7 +238,7 @@ def _resume_from(task: Task, own: Path) -> Path:
     return kept
 
 
-def set_data(container: Any, task: Task) -> None:
+def set_data(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
     """The data set of the stage; the model reads rows of the same length."""
     data = task.input("data").path
     if is_pretraining(task.config):

@@ -3,7 +3,6 @@
 import os
 import pickle
 import warnings
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_shared.config.schema import ModelSection
+from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -34,7 +33,7 @@ ANOTHER_MODEL = "download or make the model again, or give another one: run.mode
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
 
-def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Any) -> PreTrainedModel:
+def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     """A NemotronH model with random weights drawn from `seed`, its vocabulary that of `tokenizer`.
 
     Args:
@@ -46,20 +45,16 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Any) 
     return _from_config(config, seed, engine)
 
 
-@dataclass(frozen=True)
-class _OnlyMade:
-    """What making a model asks an engine section, for one that is made, saved, and run elsewhere."""
-
-    attn_implementation: str = "sdpa"
-    allow_reference_kernels: bool = False
+# How a model is made that is saved, and run elsewhere.
+ONLY_MADE = ModelLoadingEngine(name="none", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
 
 
 def save_random_model(section: ModelSection, tokenizer: Path, seed: int, into: Path) -> None:
     """Write a folder with random weights, for an engine that starts from a folder. `tokenizer` may be that folder."""
-    save_model(random_model(section, load_tokenizer(tokenizer), seed, _OnlyMade()), tokenizer, into)
+    save_model(random_model(section, load_tokenizer(tokenizer), seed, ONLY_MADE), tokenizer, into)
 
 
-def random_like(path: Path, seed: int, engine: Any) -> PreTrainedModel:
+def random_like(path: Path, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     """The architecture of a model folder with weights drawn from `seed`."""
     config = read_config(path)
     if isinstance(config, NemotronHConfig):
@@ -73,7 +68,7 @@ def _install_kernels() -> None:
     say(install_cpu_ops())
 
 
-def _from_config(config: Any, seed: int, engine: Any) -> PreTrainedModel:
+def _from_config(config: Any, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     _install_kernels()
     set_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **_implementations(config, engine))
@@ -81,7 +76,7 @@ def _from_config(config: Any, seed: int, engine: Any) -> PreTrainedModel:
     return model
 
 
-def _implementations(config: Any, engine: Any) -> dict[str, str]:
+def _implementations(config: Any, engine: ModelLoadingEngine) -> dict[str, str]:
     """Which attention and experts code runs; the experts of our own only where there is no GPU."""
     chosen = {"attn_implementation": engine.attn_implementation}
     if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():
@@ -108,7 +103,7 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
     return NemotronHConfig(**(values | fields))
 
 
-def load_model(path: Path, engine: Any) -> PreTrainedModel:
+def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
     """A model from a Hugging Face folder, in float32.
 
     Raises:

@@ -5,10 +5,12 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model, require_same_tokenizer
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.config.schema import LocalEngine
+from nemotron_shared.config.training import TrainingConfig
+from nemotron_shared.runtime.task import Task
 
 
-def checked_base(task: Task) -> Path | None:
+def checked_base(task: Task[TrainingConfig]) -> Path | None:
     """Folder of the model to start from; None for random weights.
 
     Raises:
@@ -21,7 +23,7 @@ def checked_base(task: Task) -> Path | None:
     return base.path
 
 
-def starting_model(task: Task) -> PreTrainedModel:
+def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> PreTrainedModel:
     """The model to train with transformers, float32."""
     config, base = task.config, checked_base(task)
     if base is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_engines.nemo_rl.compose import at
+from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import Node, type_fault
 from nemotron_shared.errors import UserError
 
@@ -39,7 +40,7 @@ class Layout:
         return self.train_gpus / self.model_parallel
 
 
-def check(values: dict[str, Any], schema: Node, engine: Any, algorithm: str) -> None:
+def check(values: dict[str, Any], schema: Node, engine: NeMoRLEngine, algorithm: str) -> None:
     """Judge a whole configuration.
 
     Raises:
@@ -70,7 +71,7 @@ def layout_of(values: dict[str, Any]) -> Layout:
     return Layout(train, generation, sizes["tensor_parallel_size"], sizes["context_parallel_size"], 1, 1, 1)
 
 
-def gpus_divide(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def gpus_divide(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """The parallel sizes must divide the GPUs of their side."""
     layout = layout_of(values)
     if layout.train_gpus < 1:
@@ -88,7 +89,7 @@ def gpus_divide(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"{layout.train_gpus} GPUs that train are no multiple of {experts} (expert x expert tensor x pipeline)"
 
 
-def generation_divides(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def generation_divides(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """vLLM's sizes must divide the GPUs that generate."""
     sizes = at(values, "policy.generation.vllm_cfg")
     if at(values, "policy.generation.backend") != "vllm" or not sizes:
@@ -102,7 +103,7 @@ def generation_divides(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"policy.generation.vllm_cfg.expert_parallel_size {expert} is no multiple of its tensor_parallel_size"
 
 
-def batch_divides(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def batch_divides(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """The global batch must be whole micro batches on every copy of the model."""
     policy, data = values["policy"], layout_of(values).data
     batch, micro = policy["train_global_batch_size"], policy["train_micro_batch_size"]
@@ -113,7 +114,7 @@ def batch_divides(values: dict[str, Any], engine: Any) -> Iterator[str]:
         )
 
 
-def rollouts_divide(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def rollouts_divide(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """A step's completions must be whole training batches."""
     grpo, batch = values["grpo"], values["policy"]["train_global_batch_size"]
     completions = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
@@ -126,7 +127,7 @@ def rollouts_divide(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"loss_fn.force_on_policy_ratio needs policy.train_global_batch_size {completions}, it is {batch}"
 
 
-def lengths_fit(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def lengths_fit(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """A completion is part of the sequence; packed context-parallel sequences are cut into even parts."""
     whole, new = engine.max_total_sequence_length, at(values, "policy.generation.max_new_tokens", 0)
     if new > whole:
@@ -137,7 +138,7 @@ def lengths_fit(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"engine.max_total_sequence_length {whole} is no multiple of {name} {divisor}"
 
 
-def saves_in_time(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def saves_in_time(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """A checkpoint that is due after the end would make every kill lose the whole run."""
     steps = at(values, "grpo.max_num_steps") or at(values, "sft.max_num_steps")
     period = values["checkpointing"]["save_period"]
@@ -145,7 +146,7 @@ def saves_in_time(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"checkpoint.save_interval {period} is more than train.train_iters {steps}: a kill would lose everything"
 
 
-def metric_is_measured(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def metric_is_measured(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """A best checkpoint by a validation metric needs a validation before each checkpoint."""
     metric = values["checkpointing"]["metric_name"]
     period = at(values, "grpo.val_period", at(values, "sft.val_period"))
@@ -155,7 +156,7 @@ def metric_is_measured(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"checkpointing.metric_name '{metric}' needs validation, but there is no validation data"
 
 
-def gym_is_reachable(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def gym_is_reachable(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """NeMo-Gym talks to vLLM over HTTP and takes the validation set as it is."""
     if not at(values, "env.should_use_nemo_gym"):
         return
@@ -176,14 +177,14 @@ def gym_is_reachable(values: dict[str, Any], engine: Any) -> Iterator[str]:
         )
 
 
-def math_is_verified(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def math_is_verified(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """Without a known verifier NeMo-RL swallows the error and every reward is 0."""
     verifier = at(values, "env.math.math_verify_impl")
     if at(values, "env.math") is not None and verifier not in VERIFIERS:
         yield f"env.math.math_verify_impl is {verifier!r}: every reward would be 0; give {' or '.join(VERIFIERS)}"
 
 
-def plan_is_known(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def plan_is_known(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """A parallel plan is Python code that NeMo-RL imports."""
     plan = at(values, "policy.dtensor_cfg.custom_parallel_plan")
     if plan is not None and not str(plan).startswith(OWN_PLANS) and not engine.trust_remote_code:
@@ -191,7 +192,7 @@ def plan_is_known(values: dict[str, Any], engine: Any) -> Iterator[str]:
         yield f"{name} '{plan}' is code from outside {OWN_PLANS}*; engine.trust_remote_code=true allows it"
 
 
-def is_allowed(values: dict[str, Any], engine: Any) -> Iterator[str]:
+def is_allowed(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
     """A recipe that upstream itself has switched off runs only when asked for."""
     if engine.experimental and not engine.allow_experimental:
         reasons = "".join(f"\n    {reason}" for reason in engine.experimental)
@@ -205,7 +206,7 @@ def missing(schema: Node, values: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {type_fault(node, values[name])}"
 
 
-Rule = Callable[[dict[str, Any], Any], Iterator[str]]
+Rule = Callable[[dict[str, Any], NeMoRLEngine], Iterator[str]]
 COMMON: tuple[Rule, ...] = (is_allowed, gpus_divide, batch_divides, lengths_fit, saves_in_time, metric_is_measured)
 RULES: dict[str, tuple[Rule, ...]] = {
     "sft": (*COMMON, plan_is_known),

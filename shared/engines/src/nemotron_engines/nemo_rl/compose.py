@@ -14,10 +14,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
+from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 
-KEYS: dict[str, Callable[..., Flat]] = {"grpo": grpo_keys, "sft": sft_keys}
 RESOLVERS: dict[str, Callable[[Any, Any], Any]] = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
@@ -28,7 +29,12 @@ VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
 
 
 def build(
-    config: Any, algorithm: str, places: Places, base: dict[str, Any], *, complete: bool = True
+    config: TrainingConfig[NeMoRLEngine],
+    algorithm: str,
+    places: Places,
+    base: dict[str, Any],
+    *,
+    complete: bool = True,
 ) -> dict[str, Any]:
     """The whole configuration, resolved.
 
@@ -40,18 +46,30 @@ def build(
     """
     overrides = config.engine.overrides
     megatron = uses_megatron(base, overrides)
-    ours = KEYS[algorithm](config, places, megatron=megatron)
+    ours = our_keys(config, algorithm, places, megatron=megatron)
     refuse_repeated(overrides, ours)
     refined = {key: value for key, value in ours.items() if not (key in REFINABLE and has(overrides, key))}
     tree = OmegaConf.create(with_variables(base, complete=complete))
     for key, value in refined.items():
         OmegaConf.update(tree, key, value, merge=isinstance(value, dict) and key == "data.default", force_add=True)
-    whole = OmegaConf.merge(tree, {"env": {"math": {"math_verify_impl": VERIFIER}}} if _math(config) else {}, overrides)
+    whole = OmegaConf.merge(
+        tree, {"env": {"math": {"math_verify_impl": VERIFIER}}} if _math(config.engine) else {}, overrides
+    )
     return resolved(whole)
 
 
-def _math(config: Any) -> bool:
-    return getattr(config.engine, "environment", None) == "math"
+def our_keys(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places, *, megatron: bool) -> Flat:
+    """What our own sections say, under NeMo-RL's names."""
+    if isinstance(config, GRPOConfig) and algorithm == "grpo":
+        return grpo_keys(config, places, megatron=megatron)
+    assert isinstance(config, SupervisedConfig) and algorithm == "sft", (
+        f"no stage trains {algorithm} with such a config"
+    )
+    return sft_keys(config, places, megatron=megatron)
+
+
+def _math(engine: NeMoRLEngine) -> bool:
+    return isinstance(engine, NeMoRLGRPOEngine) and engine.environment == "math"
 
 
 def resolved(tree: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_engines.nemo_rl.bases import digest_of, load_base
+from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import base_of, load_table
 from nemotron_engines.nemo_rl.versions import REPOSITORY, VERSIONS, commit_of, version_of
 from nemotron_shared.errors import UserError
@@ -41,7 +42,7 @@ class Installation:
         return kept | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def find_installation(engine: Any) -> Installation:
+def find_installation(engine: NeMoRLEngine) -> Installation:
     """The checkout that `engine` asks for.
 
     Raises:
@@ -60,7 +61,7 @@ def find_installation(engine: Any) -> Installation:
     return Installation(checkout, base, engine.runner)
 
 
-def find_checkout(engine: Any) -> Path:
+def find_checkout(engine: NeMoRLEngine) -> Path:
     """`engine.checkout`, the place that `nemo_rl` is imported from, or the container's."""
     if engine.checkout is not None:
         folder = Path(engine.checkout).expanduser().resolve()
@@ -77,7 +78,7 @@ def find_checkout(engine: Any) -> Path:
     )
 
 
-def require_version(engine: Any, checkout: Path) -> None:
+def require_version(engine: NeMoRLEngine, checkout: Path) -> None:
     """Refuse a checkout of another package version. The commit may differ, as in a container with a fix on top; the
     base config is compared word by word in any case."""
     wanted, commit, package = VERSIONS[engine.version], commit_of(checkout), version_of(checkout)

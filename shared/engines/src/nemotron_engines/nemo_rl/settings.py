@@ -1,6 +1,6 @@
 """The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -39,8 +39,6 @@ class NeMoRLEngine(EngineSection):
     """Let NeMo-RL run the Python files that lie in the model folder, and a parallel plan from outside the checkout."""
     stop_before_training: How[bool]
     """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
-
-    previewed: ClassVar[bool] = True
 
     @model_validator(mode="after")
     def known_to_nemo_rl(self) -> "NeMoRLEngine":

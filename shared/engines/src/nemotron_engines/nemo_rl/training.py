@@ -15,14 +15,16 @@ from nemotron_engines.nemo_rl.compose import at, build, leaves
 from nemotron_engines.nemo_rl.driver import ask, require_gpus, require_one_process, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
 from nemotron_engines.nemo_rl.metrics import write_figures
+from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import base_of, load_table
 from nemotron_engines.nemo_rl.translate import Places, code_in
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.atomic import write_text
+from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.step import Outcome
 from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.runtime.task import Outcome, Task
 
 PLACEHOLDER = "/path/to/"
 
@@ -31,7 +33,7 @@ class Rehearsed(SystemExit):
     """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
 
 
-def check_config(config: Any, algorithm: str, places: Places) -> dict[str, Any]:
+def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> dict[str, Any]:
     """What a dry run checks, from the table alone; returns the config that NeMo-RL would get.
 
     Raises:
@@ -49,7 +51,9 @@ def check_config(config: Any, algorithm: str, places: Places) -> dict[str, Any]:
     return values
 
 
-def train_with_nemo_rl(task: Any, algorithm: str, places: Places, *, environment: str) -> Outcome:
+def train_with_nemo_rl(
+    task: Task[TrainingConfig[NeMoRLEngine]], algorithm: str, places: Places, *, environment: str
+) -> Outcome:
     """Train and convert. The caller has checked its rows and has made `places`."""
     config, run = task.config, task.run
     require_one_process()
@@ -68,7 +72,7 @@ def train_with_nemo_rl(task: Any, algorithm: str, places: Places, *, environment
     return publish(task, installation, places)
 
 
-def render(config: Any, algorithm: str, places: Places) -> str:
+def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> str:
     """The config that NeMo-RL would get, as far as it can be known without a run."""
     return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
 
@@ -82,7 +86,7 @@ def require_filled(values: dict[str, Any]) -> None:
         )
 
 
-def require_own_code(model: Path, engine: Any, run: Run) -> None:
+def require_own_code(model: Path, engine: NeMoRLEngine, run: Run) -> None:
     """NeMo-RL runs whatever Python lies in a model folder, so that is refused unless the config allows it."""
     code = code_in(model)
     if code and not engine.trust_remote_code:
@@ -108,7 +112,9 @@ def rehearse(installation: Installation, run: Run, file: Path, algorithm: str, s
     raise Rehearsed(0)
 
 
-def train(task: Any, installation: Installation, values: dict[str, Any], command: list[str]) -> None:
+def train(
+    task: Task[TrainingConfig[NeMoRLEngine]], installation: Installation, values: dict[str, Any], command: list[str]
+) -> None:
     """Run the driver until the last step has its checkpoint.
 
     Raises:
@@ -139,7 +145,7 @@ def _note(logs: Path, file: Path) -> Callable[[], None]:
     return lambda: write_figures(logs, file)
 
 
-def publish(task: Any, installation: Installation, places: Places) -> Outcome:
+def publish(task: Task[TrainingConfig[NeMoRLEngine]], installation: Installation, places: Places) -> Outcome:
     """The newest checkpoint as a Hugging Face folder."""
     run = task.run
     last = newest(Path(places.checkpoints))

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run
 
 Flat = dict[str, Any]
 
@@ -52,7 +55,7 @@ def placeholders(model: str | None = None, *, train: bool = True, valid: bool = 
     return Places(model or "<run.model>", *rows, "<checkpoints>", "<logs>", "check")
 
 
-def run_places(run: Any, model: Path, train: Path | None, valid: Path | None) -> Places:
+def run_places(run: Run, model: Path, train: Path | None, valid: Path | None) -> Places:
     """Places of a run. NeMo-RL works in the checkout, so every path is a whole one."""
     return Places(
         model=str(model.resolve()),
@@ -64,11 +67,12 @@ def run_places(run: Any, model: Path, train: Path | None, valid: Path | None) ->
     )
 
 
-def grpo_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
+def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
     """NeMo-RL's keys for the sections of the rl stage."""
-    grpo, train = config.grpo, config.train
-    gym = config.engine.environment == "nemo_gym"
-    validates = places.valid is not None or config.engine.environment == "base"
+    grpo, train, engine = config.grpo, config.train, config.engine
+    assert isinstance(engine, NeMoRLGRPOEngine)
+    gym = engine.environment == "nemo_gym"
+    validates = places.valid is not None or engine.environment == "base"
     keys: Flat = {
         "grpo.num_prompts_per_step": grpo.num_prompts_per_step,
         "grpo.num_generations_per_prompt": grpo.num_generations_per_prompt,
@@ -88,12 +92,12 @@ def grpo_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
     }
     if not gym:
         keys["grpo.val_batch_size"] = train.eval_rows
-    if config.engine.environment == "math":
+    if engine.environment == "math":
         keys["grpo.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
-    return keys | grpo_data_keys(config.engine, places) | common_keys(config, places, megatron=megatron)
+    return keys | grpo_data_keys(engine, places) | common_keys(config, places, megatron=megatron)
 
 
-def grpo_data_keys(engine: Any, places: Places) -> Flat:
+def grpo_data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
     """Where the rows are and who rewards; the names differ between versions.
 
     Raises:
@@ -136,7 +140,7 @@ def math_data_keys(places: Places) -> Flat:
     }
 
 
-def sft_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
+def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
     """NeMo-RL's keys for the sections of the sft stage."""
     train = config.train
     validates = places.train is None or places.valid is not None
@@ -158,7 +162,7 @@ def sft_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
     return keys | common_keys(config, places, megatron=megatron)
 
 
-def common_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
+def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
     """What both algorithms share: model, batch, optimizer, schedule, checkpoints, figures and machines."""
     engine, logger = config.engine, config.logger
     keys: Flat = {
@@ -185,14 +189,20 @@ def common_keys(config: Any, places: Places, *, megatron: bool) -> Flat:
     return keys | (megatron_optimizer(config) if megatron else torch_optimizer(config))
 
 
-def megatron_optimizer(config: Any) -> Flat:
+def megatron_optimizer(config: TrainingConfig) -> Flat:
     """Optimizer and schedule of the Megatron backend."""
     optimizer, scheduler = config.optimizer, config.scheduler
     if scheduler.lr_decay_style == "WSD":
         raise UserError("scheduler.lr_decay_style: NeMo-RL has no WSD", "constant, linear and cosine work")
     above = "policy.megatron_cfg"
-    names = ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")
-    values = {f"{above}.optimizer.{name}": getattr(optimizer, name) for name in names}
+    values: Flat = {
+        f"{above}.optimizer.lr": optimizer.lr,
+        f"{above}.optimizer.min_lr": optimizer.min_lr,
+        f"{above}.optimizer.weight_decay": optimizer.weight_decay,
+        f"{above}.optimizer.adam_beta1": optimizer.adam_beta1,
+        f"{above}.optimizer.adam_beta2": optimizer.adam_beta2,
+        f"{above}.optimizer.adam_eps": optimizer.adam_eps,
+    }
     constant = scheduler.lr_decay_style == "constant"
     return values | {
         f"{above}.scheduler.lr_decay_style": scheduler.lr_decay_style,
@@ -201,7 +211,7 @@ def megatron_optimizer(config: Any) -> Flat:
     }
 
 
-def torch_optimizer(config: Any) -> Flat:
+def torch_optimizer(config: TrainingConfig) -> Flat:
     """Optimizer and schedule of the DTensor backend, torch's own classes, and checkpoints that hold a whole model."""
     optimizer = config.optimizer
     return {
@@ -216,7 +226,7 @@ def torch_optimizer(config: Any) -> Flat:
     }
 
 
-def torch_schedule(config: Any) -> list[dict[str, Any]]:
+def torch_schedule(config: TrainingConfig) -> list[dict[str, Any]]:
     """A warm-up, where there is one, and the decay after it."""
     warmup = config.scheduler.lr_warmup_iters
     decay = _decay(config, max(1, config.train.train_iters - warmup))
@@ -226,7 +236,7 @@ def torch_schedule(config: Any) -> list[dict[str, Any]]:
     return [{"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": start}, decay, {"milestones": [warmup]}]
 
 
-def _decay(config: Any, steps: int) -> dict[str, Any]:
+def _decay(config: TrainingConfig, steps: int) -> dict[str, Any]:
     optimizer, style = config.optimizer, config.scheduler.lr_decay_style
     kwargs: Mapping[str, Any]
     if style == "constant":

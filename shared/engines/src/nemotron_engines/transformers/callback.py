@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations import TensorBoardCallback
 
 from nemotron_engines.transformers.checkpoints import LAYOUT
-from nemotron_shared.config.schema import CheckpointSection
+from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed
 from nemotron_shared.runtime.progress import Progress

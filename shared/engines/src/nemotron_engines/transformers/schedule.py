@@ -6,7 +6,7 @@ warmup, then one of:  constant ─────   linear ╲   cosine ╰╮   WS
 import math
 from collections.abc import Callable
 
-from nemotron_shared.config.schema import OptimizerSection, SchedulerSection
+from nemotron_shared.config.training import OptimizerSection, SchedulerSection
 
 
 def learning_rate_factor(

@@ -21,6 +21,8 @@ from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, 
 from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_engines.transformers.stop import InterruptibleTrainer
 from nemotron_shared.atomic import link_or_copy
+from nemotron_shared.config.schema import LocalEngine
+from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.run import Run
@@ -31,7 +33,7 @@ from nemotron_shared.runtime.validation import Validation, report_best
 class StageTrainer(InterruptibleTrainer):
     """What our Trainers change in the library's, whichever of them it is: schedule, resume and stop."""
 
-    stage_config: Any
+    stage_config: TrainingConfig
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save as the library does, where there is room for it; a full disk is one error and loses nothing."""
@@ -76,19 +78,19 @@ class ScheduledTrainer(StageTrainer, Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
 
 
-def make_scheduler(config: Any, optimizer: torch.optim.Optimizer | None) -> LambdaLR:
+def make_scheduler(config: TrainingConfig, optimizer: torch.optim.Optimizer | None) -> LambdaLR:
     """Learning-rate schedule of a stage's config, on an optimizer that the Trainer has made."""
     assert optimizer is not None
     return LambdaLR(optimizer, learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters))
 
 
-def micro_batch_size(config: Any) -> int:
+def micro_batch_size(config: TrainingConfig) -> int:
     """Rows per forward pass and process: as configured, or the process's whole share.
 
     Raises:
         UserError: the global batch is not made of whole micro batches on this many processes.
     """
-    rows, processes = rows_per_step(config), distributed.world_size()
+    rows, processes = config.rows_per_step, distributed.world_size()
     micro = config.train.micro_batch_size or max(1, rows // processes)
     if rows % (micro * processes):
         raise UserError(
@@ -98,21 +100,14 @@ def micro_batch_size(config: Any) -> int:
     return micro
 
 
-def rows_per_step(config: Any) -> int:
-    """The global batch: rows, or completions in RL."""
-    if hasattr(config, "grpo"):
-        return config.grpo.num_prompts_per_step * config.grpo.num_generations_per_prompt
-    return config.train.global_batch_size
-
-
-def trainer_settings(config: Any, run: Run, *, validate: bool) -> dict[str, Any]:
+def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
     micro = micro_batch_size(config)
     return {
         "output_dir": str(run.checkpoints),
         "max_steps": config.train.train_iters,
         "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": rows_per_step(config) // (micro * distributed.world_size()),
+        "gradient_accumulation_steps": config.rows_per_step // (micro * distributed.world_size()),
         "learning_rate": config.optimizer.lr,
         "weight_decay": config.optimizer.weight_decay,
         "adam_beta1": config.optimizer.adam_beta1,
@@ -156,7 +151,7 @@ def _reporters(wandb_project: str | None) -> list[str]:
     return ["wandb"]
 
 
-def callbacks(config: Any, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
+def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
     """Our callback, TensorBoard where it is wanted, and W&B's environment where it is configured."""
     chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint, tokens_at)]
     if config.logger.tensorboard and distributed.rank() == 0:
@@ -215,7 +210,7 @@ def save_result(model: Any, tokenizer: Path, run: Run) -> Path:
     return distributed.on_rank_zero(save)
 
 
-def best_validation(config: Any, tokenizer: Path, run: Run) -> dict[str, float]:
+def best_validation(config: TrainingConfig, tokenizer: Path, run: Run) -> dict[str, float]:
     """`best_step` and its figure for the manifest; where a later step is published, the best model stays in the run."""
 
     def keep(best: Validation) -> str:

@@ -15,11 +15,15 @@ from nemotron_engines.transformers.trainer import (
     train_to_end,
     trainer_settings,
 )
+from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.sft.schema import SFTConfig
+
+StageTask = Task[SFTConfig[TransformersEngine]]
 
 
-def train(task: Task) -> Outcome:
+def train(task: StageTask) -> Outcome:
     """Train on the assistant's tokens of the packed rows."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
@@ -45,7 +49,7 @@ def train(task: Task) -> Outcome:
     return Outcome(output, metadata | best_validation(config, data.path / "tokenizer", run), figures)
 
 
-def validation_rows(task: Task, vocab_size: int | None = None) -> PackedRows | None:
+def validation_rows(task: StageTask, vocab_size: int | None = None) -> PackedRows | None:
     """Rows of the validation split; None, said aloud, where it is empty."""
     file = task.input("data").path / "valid.parquet"
     if not file.is_file():

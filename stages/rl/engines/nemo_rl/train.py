@@ -1,54 +1,29 @@
-"""Reinforce with NeMo-RL's GRPO: rollouts by vLLM, training by Megatron or DTensor, all of it on Ray.
-
-Nothing of NeMo-RL, torch or Ray is imported here; the checkout's own program is started with a config that we write.
-"""
+"""Reinforce with NeMo-RL's GRPO on our rows, or on the data that its own config names."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.nemo_rl.training import check_config, train_with_nemo_rl
-from nemotron_engines.nemo_rl.training import render as nemo_rl_config
-from nemotron_engines.nemo_rl.translate import Places, placeholders, run_places
+from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
+from nemotron_engines.nemo_rl.training import train_with_nemo_rl
+from nemotron_engines.nemo_rl.translate import Places, run_places
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.schema import RLConfig
 
 ALGORITHM = "grpo"
+GRPOTask = Task[RLConfig[NeMoRLGRPOEngine]]
 
 
-def check(config: Any) -> None:
-    """What can be judged before any work; raises UserError."""
-    own_data = config.engine.environment == "base"
-    if own_data and config.run.data is not None:
-        raise UserError(
-            f"engine.environment: base takes the data set that engine.base names, and run.data is {config.run.data}",
-            "set run.data=null, or engine.environment=math or nemo_gym",
-        )
-    if not own_data and config.run.data is None:
-        raise UserError("run.data: null, but engine.environment needs our rows", "name a data artifact in run.data")
-    check_config(config, ALGORITHM, places_without_run(config))
-
-
-def render(config: Any, model: str | None) -> str:
-    """NeMo-RL's config, for people."""
-    return nemo_rl_config(config, ALGORITHM, places_without_run(config, model))
-
-
-def places_without_run(config: Any, model: str | None = None) -> Places:
-    """Names instead of paths, where no run has begun."""
-    ours = config.engine.environment != "base"
-    return placeholders(model, train=ours, valid=ours)
-
-
-def train(task: Task) -> Outcome:
+def train(task: GRPOTask) -> Outcome:
     """Follow what did better than its group, as NeMo-RL's environment judges it."""
     environment = task.config.engine.environment
     task.run.say(f"rewards come from NeMo-RL's environment '{environment}'; the section `rewards` is for engine trl")
     return train_with_nemo_rl(task, ALGORITHM, places(task), environment=environment)
 
 
-def places(task: Task) -> Places:
+def places(task: GRPOTask) -> Places:
     """Model, rows and folders of this run; raises UserError for a row that NeMo-RL could not use."""
     data = task.inputs["data"]
     train = valid = None
@@ -59,7 +34,7 @@ def places(task: Task) -> Places:
     return run_places(task.run, model_folder(task), train, valid)
 
 
-def model_folder(task: Task) -> Path:
+def model_folder(task: GRPOTask) -> Path:
     """The folder of the instruct model, or of random weights where the config allows it."""
     config, base = task.config, task.inputs["model"]
     if base is not None:

@@ -11,25 +11,28 @@ from typing import Any
 from nemotron_shared.atomic import write_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.evaluate import LABELS, as_table, flat_scores, result_name
+from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import find_program, reported_results, require_versions
 from stages.eval.intervals import Z95, wilson
 from stages.eval.launcher_config import chosen, rendered_config
 from stages.eval.launcher_jobs import TESTED_VERSIONS, Launcher
+from stages.eval.schema import EvalConfig
 
+LauncherTask = Task[EvalConfig[NemoEvaluatorLauncherEngine]]
 # The metric that stands for a task, where it has it: the first of these, else the task's first.
 PREFERRED = ("acc_norm", "acc", "exact_match")
 
 
-def evaluate(task: Task) -> Outcome:
+def evaluate(task: LauncherTask) -> Outcome:
     """Submit, wait, and write the results."""
     results = distributed.on_rank_zero(lambda: _evaluate(task))
     names = [entry["task"] for entry in results["scores"]]
     return Outcome(task.run.output, {"tasks": sorted(names), "models": results["models"]}, flat_scores(results))
 
 
-def _evaluate(task: Task) -> dict[str, Any]:
+def _evaluate(task: LauncherTask) -> dict[str, Any]:
     config, model = task.config, task.inputs["model"]
     engine = config.engine
     program = find_program("nemo-evaluator-launcher", engine.launcher, "engine.launcher")
@@ -59,7 +62,7 @@ def _require_checkpoint(rendered: dict[str, Any], ours: bool) -> None:
         )
 
 
-def summarise(task: Task, folders: dict[str, Path], invocation: str) -> dict[str, Any]:
+def summarise(task: LauncherTask, folders: dict[str, Path], invocation: str) -> dict[str, Any]:
     """results.json, in the form of the other engines."""
     model = task.inputs["model"]
     name = result_name(model, "rl") if model else task.config.engine.deployment.served_model_name
@@ -122,7 +125,7 @@ def _rows(folder: Path) -> int:
     return sum(int(count["effective"]) for count in counts.values())
 
 
-def _write(task: Task, results: dict[str, Any], folders: dict[str, Path]) -> None:
+def _write(task: LauncherTask, results: dict[str, Any], folders: dict[str, Path]) -> None:
     output = task.run.fresh_output()
     write_json(output / "results.json", results)
     for name, folder in folders.items():

@@ -24,11 +24,13 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
 from stages.eval.endpoint import serve
+from stages.eval.evaluator_section import NemoEvaluatorEngine
 from stages.eval.harness import TESTED_VERSIONS, find_program, read_samples, require_versions, run_eval
 from stages.eval.harness_tasks import Samples, task_definition
 from stages.eval.models import model_to_ask, tokenizer_folder
+from stages.eval.schema import EvalConfig
 
 # A task of our own needs one of the harness's to stand in for; everything that it sets is set again below.
 CHAT = ("lm-evaluation-harness.gsm8k_cot_instruct", "chat", "/v1/chat/completions")
@@ -36,6 +38,7 @@ COMPLETIONS = ("lm-evaluation-harness.hellaswag", "completions", "/v1/completion
 HEALTH_SECONDS = 10.0
 
 Tasks = dict[str, dict[str, Any]]
+Config = EvalConfig[NemoEvaluatorEngine]
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Served:
     max_length: int
 
 
-def evaluate_model(task: Task, model: Artifact | None, tasks: Tasks) -> Samples:
+def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> Samples:
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
     program = find_program("nemo-evaluator", task.config.engine.evaluator, "engine.evaluator")
@@ -89,7 +92,7 @@ def _plain(path: Path) -> Path:
 
 
 def run_config(
-    config: Any,
+    config: Config,
     host: tuple[str, str, str],
     served: Served,
     names: list[str],
@@ -132,7 +135,7 @@ def run_config(
     }
 
 
-def _write_tasks(folder: Path, tasks: Tasks, task: Task, tokenizer: Path) -> None:
+def _write_tasks(folder: Path, tasks: Tasks, task: Task[Config], tokenizer: Path) -> None:
     eos = load_tokenizer(tokenizer).eos_token
     for name, about in tasks.items():
         definition = task_definition(name, about, task.config.evaluation, eos)
@@ -145,7 +148,7 @@ def _offline(run: Run) -> dict[str, str]:
     return offline | {"HF_DATASETS_CACHE": str(run.directory / "evaluator" / "cache")}
 
 
-def _require_one_model(task: Task) -> None:
+def _require_one_model(task: Task[Config]) -> None:
     """A server of the user's serves one model.
 
     Raises:
@@ -161,7 +164,7 @@ def _require_one_model(task: Task) -> None:
 
 
 @contextmanager
-def _endpoint(task: Task, model: Artifact | None) -> Generator[Served]:
+def _endpoint(task: Task[Config], model: Artifact | None) -> Generator[Served]:
     """The user's server, or one that ends with the block."""
     engine = task.config.engine
     if engine.endpoint is not None:

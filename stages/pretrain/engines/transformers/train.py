@@ -15,11 +15,15 @@ from nemotron_engines.transformers.trainer import (
     train_to_end,
     trainer_settings,
 )
+from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.pretrain.schema import PretrainConfig
+
+StageTask = Task[PretrainConfig[TransformersEngine]]
 
 
-def train(task: Task) -> Outcome:
+def train(task: StageTask) -> Outcome:
     """Train from random weights, or on from a model, on rows cut from the shuffled documents."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
@@ -43,7 +47,7 @@ def train(task: Task) -> Outcome:
     return Outcome(output, metadata | best_validation(config, data.path / "tokenizer", run), figures)
 
 
-def _rows(task: Task, split: str, num_rows: int, vocab_size: int) -> BlendedRows | None:
+def _rows(task: StageTask, split: str, num_rows: int, vocab_size: int) -> BlendedRows | None:
     """Rows of one split in the proportions of the blend; None, said aloud, where the split is empty."""
     entries = read_blend(task.input("data").path / "blend.json").get(split)
     if not entries:

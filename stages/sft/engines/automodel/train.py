@@ -4,17 +4,20 @@ from pathlib import Path
 
 from nemotron_engines.automodel.data import packed_file
 from nemotron_engines.automodel.loop import train_with_automodel
+from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.modeling.start import checked_base
 from nemotron_engines.rows.packed import PackedRows
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.sft.schema import SFTConfig
 
 
-def train(task: Task) -> Outcome:
+def train(task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
     """Train on the assistant's tokens."""
     config, data = task.config, task.input("data")
     checked_base(task)
     if config.engine.data == "chat":
         chats = config.engine.chats
+        assert chats.train is not None, "engine.data=chat was validated with its file"
         return train_with_automodel(task, "chat", Path(chats.train), Path(chats.valid) if chats.valid else None, None)
     batch = config.train.global_batch_size
     rows = PackedRows(packed_file(data.path / "train.parquet"), config.train.train_iters * batch, config.run.seed)

@@ -6,17 +6,17 @@ On a CPU the configuration is built and judged by Bridge, and then the run is re
 a packed row apart is an attention kernel of Transformer Engine, for which there is no other.
 """
 
-from typing import Any
-
 from nemotron_engines.megatron_bridge.environment import megatron_output, prepare
 from nemotron_engines.megatron_bridge.loop import train_with_megatron
+from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import build_config
 from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.sft.schema import SFTConfig
 
 
-def train(task: Task) -> Outcome:
+def train(task: Task[SFTConfig[MegatronBridgeEngine]]) -> Outcome:
     """Train on the assistant's tokens of the packed rows; adapters are merged into the exported weights.
 
     Raises:
@@ -30,7 +30,7 @@ def train(task: Task) -> Outcome:
     return train_with_megatron(task)
 
 
-def _needs_gpu(engine: Any) -> UserError:
+def _needs_gpu(engine: MegatronBridgeEngine) -> UserError:
     processes = engine.world_size or 1
     what = "engine megatron_bridge cannot fine-tune without a GPU: packed rows need attention of Transformer Engine"
     sound = f"Megatron-Bridge accepts this configuration for {processes} process{'es' if processes > 1 else ''}"

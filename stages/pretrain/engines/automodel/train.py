@@ -2,12 +2,14 @@
 
 from nemotron_data.formats.bin_idx import read_blend
 from nemotron_engines.automodel.loop import train_with_automodel
+from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.pretrain.schema import PretrainConfig
 
 
-def train(task: Task) -> Outcome:
+def train(task: Task[PretrainConfig[AutomodelEngine]]) -> Outcome:
     """Train on every token.
 
     Raises:

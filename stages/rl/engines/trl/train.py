@@ -21,9 +21,9 @@ from nemotron_engines.transformers.trainer import (
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.metrics import last_values
-from nemotron_shared.runtime.step import Outcome, Task
+from nemotron_shared.runtime.task import Outcome, Task
 from stages.rl.rewards import REWARDS
-from stages.rl.schema import RLConfig
+from stages.rl.schema import RLConfig, TRLEngine
 
 
 class ScheduledGRPOTrainer(StageTrainer, GRPOTrainer):
@@ -35,7 +35,7 @@ class ScheduledGRPOTrainer(StageTrainer, GRPOTrainer):
             return super()._generate_single_turn(*args, **kwargs)
 
 
-def train(task: Task) -> Outcome:
+def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     """Sample groups of completions, reward them, and follow what did better than its group."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
@@ -60,7 +60,7 @@ def train(task: Task) -> Outcome:
     return Outcome(output, metadata | best_validation(config, tokenizer_folder, run), figures)
 
 
-def starting_point(task: Task) -> tuple[Any, Path]:
+def starting_point(task: Task[RLConfig[TRLEngine]]) -> tuple[Any, Path]:
     """The instruct model and the folder of its tokenizer, or random weights where the config allows it."""
     config, base = task.config, task.inputs["model"]
     if base is not None:

@@ -15,9 +15,10 @@ from lm_eval.tasks import TaskManager
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.step import Task
+from nemotron_shared.runtime.task import Task
 from stages.eval.harness_tasks import Samples, read_sample, task_definition
 from stages.eval.models import model_to_ask
+from stages.eval.schema import EvalConfig, LMEvalEngine
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
@@ -51,7 +52,9 @@ class QuietLM(HFLM):
         return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
 
 
-def evaluate_model(task: Task, model: Artifact | None, tasks: dict[str, dict[str, Any]]) -> Samples:
+def evaluate_model(
+    task: Task[EvalConfig[LMEvalEngine]], model: Artifact | None, tasks: dict[str, dict[str, Any]]
+) -> Samples:
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
     lm, eos_token = _language_model(task, model)
@@ -74,7 +77,7 @@ def evaluate_model(task: Task, model: Artifact | None, tasks: dict[str, dict[str
     return samples
 
 
-def _language_model(task: Task, artifact: Artifact | None) -> tuple[QuietLM, str]:
+def _language_model(task: Task[EvalConfig[LMEvalEngine]], artifact: Artifact | None) -> tuple[QuietLM, str]:
     """lm-eval's wrapper around the model, and the token that ends an answer."""
     model, tokenizer, device = model_to_ask(task, artifact)
     batch_size = task.config.evaluation.batch_size

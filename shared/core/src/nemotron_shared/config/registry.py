@@ -1,0 +1,91 @@
+"""Things that a config chooses by name: the repository's own, and those that installed packages bring along.
+
+    ENGINES = Registry("engine", "nemotron.engines.sft", {"automodel": "stages.sft.engines.automodel:Automodel"})
+    ENGINES.load("automodel")
+
+A package outside this repository adds one by a line in its pyproject.toml:
+
+    [project.entry-points."nemotron.engines.sft"]
+    mine = "my_package.engine:MyEngine"
+
+Names and places are text: nothing is imported before it is chosen.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from nemotron_shared.errors import UserError, did_you_mean
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Registry(Generic[Item]):
+    """Items by name.
+
+    Attributes:
+        kind: what an item is, for messages: "engine".
+        group: entry points of other packages that count as well.
+        own: "module:NAME" of each item of this repository.
+    """
+
+    kind: str
+    group: str
+    own: Mapping[str, str]
+
+    def places(self) -> dict[str, str]:
+        """ "module:NAME" of every item by its name, the repository's own first.
+
+        Raises:
+            UserError: a package takes a name that is given already, so that a config would mean either.
+        """
+        found = dict(self.own)
+        for name, place, package in installed(self.group):
+            if found.get(name, place) != place:
+                raise UserError(
+                    f"{self.kind} '{name}' is defined twice: by {found[name]} and by the package {package} ({place})",
+                    f"uninstall {package}, or give its {self.kind} another name",
+                )
+            found[name] = place
+        return found
+
+    def module_of(self, name: str) -> str:
+        """The module that an item stands in."""
+        return self._place(name).partition(":")[0]
+
+    def load(self, name: str) -> Item:
+        """Import the item called `name`.
+
+        Raises:
+            UserError: there is none, or a package that it needs is not installed.
+        """
+        module, _, attribute = self._place(name).partition(":")
+        try:
+            found: Any = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if module == error.name or module.startswith(f"{error.name}."):
+                raise UserError(f"{self.kind} '{name}': there is no module {error.name}") from error
+            raise
+        return getattr(found, attribute) if attribute else found
+
+    def unknown(self, name: str) -> UserError:
+        """The error for a name that nobody has defined."""
+        known = list(self.places())
+        return UserError(f"no {self.kind} named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
+
+    def _place(self, name: str) -> str:
+        places = self.places()
+        if name not in places:
+            raise self.unknown(name)
+        return places[name]
+
+
+@cache
+def installed(group: str) -> tuple[tuple[str, str, str], ...]:
+    """Name, "module:NAME" and package of each entry point of a group, by name."""
+    found = {(point.name, point.value, point.dist.name if point.dist else "?") for point in entry_points(group=group)}
+    return tuple(sorted(found))

@@ -1,0 +1,175 @@
+"""The sections of a training, and the configurations that the training stages derive theirs from.
+
+    TrainingConfig                    run, engine, model, train, optimizer, scheduler, checkpoint, logger
+      SupervisedConfig                batches of rows: pretrain and sft
+      GRPOConfig                      groups of completions: rl
+
+An engine that several stages share is written against these, with its own section as the parameter:
+
+    def translate(config: SupervisedConfig[AutomodelEngine], ...) -> ...
+"""
+
+from typing import Generic, Literal
+
+from pydantic import Field, model_validator
+
+from nemotron_shared.config.schema import EngineT, How, ModelSection, RandomModelSection, Section, StageConfig
+
+
+class TrainBase(Section):
+    """How long to train, and how often to validate."""
+
+    train_iters: int = Field(ge=1)
+    """Optimizer steps."""
+    micro_batch_size: How[int | None] = Field(ge=1)
+    """Rows (in RL: completions) per forward pass and process; the rest is gradient accumulation. null: all in one
+    pass."""
+    eval_interval: How[int] = Field(ge=1)
+    """Steps between validations; the last step is always validated."""
+    eval_rows: How[int] = Field(ge=1)
+    """Rows (in RL: prompts) per validation."""
+
+
+class TrainSection(TrainBase):
+    """How much to train."""
+
+    global_batch_size: int = Field(ge=1)
+    """Rows per optimizer step, over all processes."""
+
+    @model_validator(mode="after")
+    def divisible(self) -> "TrainSection":
+        """The global batch must be made of whole micro batches."""
+        if self.micro_batch_size and self.global_batch_size % self.micro_batch_size:
+            raise ValueError(
+                f"train.global_batch_size {self.global_batch_size} is not a multiple of "
+                f"train.micro_batch_size {self.micro_batch_size}; change one of them"
+            )
+        return self
+
+
+class PretrainTrain(TrainSection):
+    """How much to train, and on rows of what length."""
+
+    seq_length: int = Field(ge=8)
+    """Tokens per row."""
+
+
+class RLTrain(TrainBase):
+    """How much to train. A step's batch is num_prompts_per_step x num_generations_per_prompt completions."""
+
+
+class GRPOSection(Section):
+    """Group relative policy optimisation."""
+
+    num_prompts_per_step: int = Field(ge=1)
+    num_generations_per_prompt: int = Field(ge=2)
+    """Completions that are compared with each other."""
+    max_new_tokens: int = Field(ge=1)
+    """Longest completion."""
+    temperature: float = Field(gt=0)
+    top_p: float = Field(gt=0, le=1)
+    reference_policy_kl_penalty: float = Field(ge=0)
+    """Weight of the distance to the starting model; 0 keeps no reference model in memory."""
+    ratio_clip_min: float = Field(gt=0)
+    ratio_clip_max: float = Field(gt=0)
+    normalize_rewards: bool
+    """Divide advantages by the standard deviation of their group."""
+    overlong_filtering: bool
+    """Leave completions that were cut at max_new_tokens out of the loss."""
+
+
+class OptimizerSection(Section):
+    """AdamW."""
+
+    lr: float = Field(gt=0)
+    min_lr: float = Field(ge=0)
+    """Learning rate at the end of decay."""
+    weight_decay: float = Field(ge=0)
+    adam_beta1: float = Field(ge=0, lt=1)
+    adam_beta2: float = Field(ge=0, lt=1)
+    adam_eps: float = Field(gt=0)
+    clip_grad: float = Field(gt=0)
+    """Largest gradient norm."""
+
+
+class SchedulerSection(Section):
+    """Learning rate over time."""
+
+    lr_decay_style: Literal["constant", "linear", "cosine", "WSD"]
+    lr_warmup_iters: int = Field(ge=0)
+    lr_wsd_decay_iters: int = Field(ge=0)
+    """Steps of decay at the end of WSD (warmup, stable, decay)."""
+
+
+class CheckpointSection(Section):
+    """What survives a kill."""
+
+    save_interval: How[int] = Field(ge=1)
+    """Steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT."""
+    most_recent_k: How[int] = Field(ge=1)
+    """Newest checkpoints to keep."""
+    keep_best: How[bool]
+    """Keep the checkpoint with the best validation as well, however old (engines transformers, trl and automodel)."""
+    keep_last_state: How[bool]
+    """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
+
+
+class LoggerSection(Section):
+    """Where figures go besides the console and metrics.jsonl."""
+
+    log_interval: How[int] = Field(ge=1)
+    """Steps between console lines."""
+    tensorboard: How[bool]
+    wandb_project: How[str | None]
+    """Weights & Biases project; null: W&B is not used."""
+    wandb_entity: How[str | None]
+
+
+class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
+    """What every training is told."""
+
+    model: ModelSection
+    train: TrainBase
+    optimizer: OptimizerSection
+    scheduler: SchedulerSection
+    checkpoint: CheckpointSection
+    logger: LoggerSection
+
+    @property
+    def rows_per_step(self) -> int:
+        """The global batch."""
+        raise NotImplementedError
+
+
+class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):
+    """Training on batches of prepared rows."""
+
+    train: TrainSection
+
+    @property
+    def rows_per_step(self) -> int:
+        """The global batch."""
+        return self.train.global_batch_size
+
+
+class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
+    """Reinforcement by groups of completions."""
+
+    model: RandomModelSection
+    train: RLTrain
+    grpo: GRPOSection
+
+    @property
+    def rows_per_step(self) -> int:
+        """Completions of a step."""
+        return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
+
+    @model_validator(mode="after")
+    def divisible(self) -> "GRPOConfig[EngineT]":
+        """A step's completions must be made of whole micro batches, and those of whole groups or parts of one."""
+        if self.train.micro_batch_size and self.rows_per_step % self.train.micro_batch_size:
+            raise ValueError(
+                f"{self.rows_per_step} completions per step (num_prompts_per_step x num_generations_per_prompt) are "
+                f"not a multiple of train.micro_batch_size {self.train.micro_batch_size}; change one of them"
+            )
+        return self

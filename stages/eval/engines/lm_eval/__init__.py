@@ -1,0 +1,18 @@
+"""EleutherAI's lm-eval, in this process, offline."""
+
+from nemotron_shared.runtime.engine import Engine
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.eval.schema import EvalConfig, LMEvalEngine
+
+
+class LMEval(Engine[EvalConfig[LMEvalEngine]]):
+    """lm-eval asks one model after the other."""
+
+    settings = LMEvalEngine
+
+    def run(self, task: Task[EvalConfig[LMEvalEngine]]) -> Outcome:
+        """Score and compare the models."""
+        from stages.eval.engines.lm_eval.ask import evaluate_model
+        from stages.eval.evaluate import evaluate
+
+        return evaluate(task, lambda model, tasks: evaluate_model(task, model, tasks))

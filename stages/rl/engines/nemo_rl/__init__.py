@@ -1,0 +1,55 @@
+"""NeMo-RL's GRPO: rollouts by vLLM, training by Megatron or DTensor, all of it on Ray.
+
+Nothing of NeMo-RL, torch or Ray is imported in this process; the checkout's own program is started with a config that
+we write.
+"""
+
+from collections.abc import Iterator
+
+from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
+from nemotron_engines.nemo_rl.training import check_config
+from nemotron_engines.nemo_rl.training import render as nemo_rl_config
+from nemotron_engines.nemo_rl.translate import Places, placeholders
+from nemotron_shared.runtime.engine import Engine, Inputs, Problem
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.schema import RLConfig
+
+Config = RLConfig[NeMoRLGRPOEngine]
+ALGORITHM = "grpo"
+
+
+class NeMoRL(Engine[Config]):
+    """NeMo-RL's GRPO, started as one driver."""
+
+    settings = NeMoRLGRPOEngine
+
+    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+        """Whose rows they are first; then what NeMo-RL would be told."""
+        own_data = config.engine.environment == "base"
+        if own_data and config.run.data is not None:
+            yield Problem(
+                f"engine.environment: base takes the data set that engine.base names, and run.data is "
+                f"{config.run.data}",
+                "set run.data=null, or engine.environment=math or nemo_gym",
+            )
+        elif not own_data and config.run.data is None:
+            yield Problem("run.data: null, but engine.environment needs our rows", "name a data artifact in run.data")
+        else:
+            check_config(config, ALGORITHM, places_without_run(config))
+
+    def render(self, config: Config, model: str | None) -> str:
+        """NeMo-RL's config, for people."""
+        return nemo_rl_config(config, ALGORITHM, places_without_run(config, model))
+
+    def run(self, task: Task[Config]) -> Outcome:
+        """Follow what did better than its group."""
+        from stages.rl.engines.nemo_rl.train import train
+
+        return train(task)
+
+
+def places_without_run(config: Config, model: str | None = None) -> Places:
+    """Names instead of paths, where no run has begun."""
+    ours = config.engine.environment != "base"
+    return placeholders(model, train=ours, valid=ours)

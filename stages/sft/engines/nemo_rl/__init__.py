@@ -1,0 +1,57 @@
+"""NeMo-RL's fine-tuning, for models that its recipes cover: Llama 3.3 Nemotron Super 49B.
+
+It packs conversations itself and reads none of our packed rows: `engine.train_chats` is a JSONL file of OpenAI
+messages, or null for the data set that `engine.base` names.
+"""
+
+from collections.abc import Iterator
+
+from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
+from nemotron_engines.nemo_rl.training import check_config
+from nemotron_engines.nemo_rl.training import render as nemo_rl_config
+from nemotron_engines.nemo_rl.translate import Places, placeholders
+from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_shared.runtime.engine import Engine, Inputs, Problem
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.sft.schema import SFTConfig
+
+Config = SFTConfig[NeMoRLSFTEngine]
+ALGORITHM = "sft"
+
+
+class NeMoRL(Engine[Config]):
+    """NeMo-RL's fine-tuning, started as one driver."""
+
+    settings = NeMoRLSFTEngine
+
+    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+        """Data and version first; then what NeMo-RL would be told."""
+        engine = config.engine
+        if config.run.data is not None:
+            yield Problem(
+                f"run.data: NeMo-RL reads no packed rows, and run.data is {config.run.data}",
+                "set run.data=null and engine.train_chats=chats.jsonl",
+            )
+        elif ALGORITHM not in VERSIONS[engine.version].scripts:
+            yield Problem(f"engine.version: {engine.version} is for reinforcement only", "engine.version=v0.7.0")
+        elif engine.valid_chats is not None and engine.train_chats is None:
+            yield Problem("engine.valid_chats without engine.train_chats", "give both, or neither")
+        else:
+            check_config(config, ALGORITHM, places_without_run(config))
+
+    def render(self, config: Config, model: str | None) -> str:
+        """NeMo-RL's config, for people."""
+        return nemo_rl_config(config, ALGORITHM, places_without_run(config, model))
+
+    def run(self, task: Task[Config]) -> Outcome:
+        """Fine-tune on conversations."""
+        from stages.sft.engines.nemo_rl.train import train
+
+        return train(task)
+
+
+def places_without_run(config: Config, model: str | None = None) -> Places:
+    """Names instead of paths, where no run has begun."""
+    engine = config.engine
+    return placeholders(model, train=engine.train_chats is not None, valid=engine.valid_chats is not None)
