@@ -19,13 +19,15 @@ from nemotron_shared.atomic import read_json, write_json, write_text
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.stages import STAGES, TRAINING
 from stages.eval.overlap import check_overlap
 from stages.eval.schema import EvalConfig
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 
 RANDOM = "random"
-ROLES = {"base": "base", "sft": "sft", "model": "rl"}  # role in the config's run section -> name in the results
-LABELS = {RANDOM: "random weights", "base": "base", "sft": "after SFT", "rl": "after RL"}
+# Role in the config's run section -> name in the results; that name -> what people read.
+ROLES = {stage.role: stage.model for stage in TRAINING if stage.role and stage.model}
+LABELS = {RANDOM: "random weights"} | {stage.model: stage.label for stage in TRAINING if stage.model and stage.label}
 
 Samples = dict[str, list[dict[str, Any]]]
 EvaluateModel = Callable[[Artifact | None, dict[str, dict[str, Any]]], Samples]
@@ -77,8 +79,8 @@ def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
 
 def result_name(artifact: Artifact, usual: str) -> str:
     """`base`, `sft` or `rl` by the stage that made a model; its own name otherwise."""
-    stages = {"pretrain": "base", "sft": "sft", "rl": "rl"}
-    return stages.get(artifact.manifest.producer.stage, artifact.manifest.name)
+    made_by = STAGES.get(artifact.manifest.producer.stage)
+    return made_by.model if made_by and made_by.model else artifact.manifest.name
 
 
 def _score_model(

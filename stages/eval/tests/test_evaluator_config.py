@@ -8,7 +8,9 @@ from evaluator_support import CONFIG, config_of
 
 from nemotron_app.main import parse
 from nemotron_shared.errors import UserError
-from stages.eval.launcher_config import check, preview, rendered_config
+from nemotron_shared.runtime.engine import engine_of, require_no_problems
+from stages.eval.launcher_config import rendered_config
+from stages.eval.schema import EvalConfig
 
 FIVE = ["adlr_mmlu", "adlr_arc_challenge_llama_25_shot", "hellaswag", "openbookqa", "adlr_winogrande_5_shot"]
 NANO_ORDER = ["adlr_mmlu", "adlr_arc_challenge_llama_25_shot", "adlr_winogrande_5_shot", "hellaswag", "openbookqa"]
@@ -17,6 +19,11 @@ CLUSTER = (
     "engine.execution.account=mine",
     "engine.execution.output_dir=/lustre/mine/evaluations",
 )
+
+
+def check(config: EvalConfig) -> None:
+    """What the engine refuses before any work."""
+    require_no_problems(config, {}, Path(), {})
 
 
 @pytest.mark.parametrize(("recipe", "order", "parallel"), [("super3", FIVE, (1, 8)), ("nano3", NANO_ORDER, (2, 8))])
@@ -86,10 +93,10 @@ def test_wandb_is_written_only_where_a_project_is_named() -> None:
 
 def test_the_dry_run_shows_what_the_launcher_is_told() -> None:
     config = config_of("nano3", *CLUSTER)
-    shown = preview(config, "/models/rl")
+    shown = engine_of(config).render(config, "/models/rl")
     assert shown is not None
     assert yaml.safe_load(shown) == rendered_config(config, "/models/rl")
-    assert preview(config_of("tiny"), "/models/rl") is None
+    assert engine_of(config_of("tiny")).render(config_of("tiny"), "/models/rl") is None
 
 
 def test_a_cluster_needs_an_account() -> None:

@@ -13,6 +13,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.engine import require_no_problems
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 
@@ -42,6 +43,11 @@ MEANT = {
 }
 
 
+def check(config: RLConfig) -> None:
+    """What the engine refuses before any work."""
+    require_no_problems(config, {}, Path(), {})
+
+
 def config_of(recipe: str, *overrides: str) -> RLConfig:
     composed = compose(CONFIG, recipe, [ALLOWED, *overrides])
     return validate(RLConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
@@ -60,7 +66,7 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_passes_our_checks_and_differs_from_nemo_rls_own_only_where_it_means_to(recipe: str) -> None:
     config = config_of(recipe)
-    nemo_rl.check(config)
+    check(config)
     base = load_table(config.engine.version).bases[config.engine.base].values
     theirs = resolved(OmegaConf.create(with_variables(base, complete=False)))
     assert differences(built(recipe), theirs) - OURS == MEANT.get(recipe, set())
@@ -147,7 +153,7 @@ WRONG = [
 def test_what_cannot_work_together_is_refused_before_any_gpu(recipe: str, override: str, message: str) -> None:
     engine = ["engine=nemo_rl"] if recipe == "tiny" else []
     with pytest.raises(UserError, match=message):
-        nemo_rl.check(config_of(recipe, *engine, override))
+        check(config_of(recipe, *engine, override))
 
 
 def test_the_math_environment_always_has_a_verifier() -> None:
@@ -157,7 +163,7 @@ def test_the_math_environment_always_has_a_verifier() -> None:
 def test_torchrun_with_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "8")
     with pytest.raises(UserError, match="one driver, and here are 8 processes"):
-        nemo_rl.check(config_of("super3"))
+        check(config_of("super3"))
 
 
 def test_a_value_of_ours_reaches_what_nemo_rl_derives_from_it() -> None:

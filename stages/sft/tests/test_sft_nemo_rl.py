@@ -13,6 +13,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.engine import require_no_problems
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
 
@@ -33,6 +34,11 @@ MEANT = {
 }
 
 
+def check(config: SFTConfig) -> None:
+    """What the engine refuses before any work."""
+    require_no_problems(config, {}, Path(), {})
+
+
 def config_of(recipe: str, *overrides: str) -> SFTConfig:
     composed = compose(CONFIG, recipe, list(overrides))
     return validate(SFTConfig, resolve(composed.tree, lambda role, field: "x"), composed.origins)
@@ -40,7 +46,7 @@ def config_of(recipe: str, *overrides: str) -> SFTConfig:
 
 def built(recipe: str, *overrides: str) -> dict[str, Any]:
     config = config_of(recipe, *overrides)
-    nemo_rl.check(config)
+    check(config)
     return check_config(config, "sft", nemo_rl.places_without_run(config))
 
 
@@ -90,7 +96,7 @@ WRONG = [
 @pytest.mark.parametrize(("recipe", "overrides", "message"), WRONG)
 def test_what_cannot_run_is_refused_before_any_gpu(recipe: str, overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        nemo_rl.check(config_of(recipe, *overrides))
+        check(config_of(recipe, *overrides))
 
 
 def test_a_slip_in_the_recipe_is_found_and_named() -> None:

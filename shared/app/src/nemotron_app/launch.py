@@ -5,10 +5,12 @@ import importlib.util
 import signal
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
+from nemotron_app.table import families
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
@@ -28,6 +30,7 @@ def run_step(stage: str, verb: str, request: "Request") -> int:
 def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     """The command line of one step's process."""
     directory = stage_directory(stage)
+    request = replace(request, config=families()[request.family].config(stage, request.config))
     command = [*start_command(stage, verb, directory, request), "-c", request.config]
     command += request.overrides
     command += ["--dry-run"] if request.dry_run else []

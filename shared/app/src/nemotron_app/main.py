@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nemotron_app.table import FAMILIES, STAGES, usage
+from nemotron_app.table import STAGES, families, usage
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.runtime.arguments import add_options, flags_as_overrides
 
@@ -74,7 +74,7 @@ def _inspect_words(words: list[str]) -> list[str] | None:
     """What follows `data inspect`, or `MODEL data inspect`; None for any other command."""
     if words[:2] == ["data", "inspect"]:
         return words[2:]
-    if words[1:3] == ["data", "inspect"] and words[0] in FAMILIES:
+    if words[1:3] == ["data", "inspect"] and words[0] in families():
         return ["--family", words[0], *words[3:]]
     return None
 
@@ -102,10 +102,10 @@ def parse(words: list[str]) -> Request | None:
 
 def _request(names: list[str], options: argparse.Namespace) -> Request:
     family, *command = names
-    if family not in FAMILIES:
-        raise UserError(f"no model named '{family}'", did_you_mean(family, FAMILIES, "see: nemotron --help"))
+    if family not in families():
+        raise UserError(f"no model named '{family}'", did_you_mean(family, families(), "see: nemotron --help"))
     _check_command(family, command)
-    if FAMILIES[family].experimental and not options.allow_experimental:
+    if families()[family].experimental and not options.allow_experimental:
         raise UserError(f"{family} is experimental: nobody has run it whole here", "add --allow-experimental")
     overrides = (*flags_as_overrides(options), f"run.family={family}")
     if options.task:
@@ -128,8 +128,8 @@ def _check_command(family: str, command: list[str]) -> None:
     if command[0] != "data" and len(command) != 1:
         raise UserError(f"'{command[1]}' after '{command[0]}' means nothing", "overrides are written key=value")
     stage = command[-1]
-    if stage in STAGES and stage not in FAMILIES[family].stages:
-        raise UserError(f"{family} has no {stage} stage", f"it has: {', '.join(FAMILIES[family].stages)}")
+    if stage in STAGES and stage not in families()[family].stages:
+        raise UserError(f"{family} has no {stage} stage", f"it has: {', '.join(families()[family].stages)}")
 
 
 def step_of(command: tuple[str, ...]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemotron_app.launch import run_process, run_step, stage_directory, step_command
-from nemotron_app.table import FAMILIES, PIPELINE, STAGES, PipelineStep
+from nemotron_app.table import PIPELINE, STAGES, PipelineStep, families
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def run_pipeline(request: "Request") -> int:
     """Run the steps of the family's stages until one fails; returns its exit code, or 0."""
-    steps = [step for step in PIPELINE if step.stage in FAMILIES[request.family].stages]
+    steps = [step for step in PIPELINE if step.stage in families()[request.family].stages]
     for step in steps:
         stage_directory(step.stage)
     if request.dry_run:

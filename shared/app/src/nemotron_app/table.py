@@ -2,23 +2,21 @@
 
 from dataclasses import dataclass
 
-STAGES = ("pretrain", "sft", "rl", "eval")
-
-
-@dataclass(frozen=True)
-class Family:
-    """A model family: the first word of a command, and the first part of its artifacts' names."""
-
-    title: str
-    stages: tuple[str, ...] = STAGES
-    experimental: bool = False
-
+from nemotron_shared.config.registry import Registry
+from nemotron_shared.families import Family
+from nemotron_shared.stages import STAGES
 
 FAMILIES = {
     "super3": Family("Nemotron 3 Super, hybrid Mamba-Transformer-MoE (the default family)"),
     "nano3": Family("Nemotron 3 Nano, hybrid Mamba-Transformer-MoE"),
     "super49b": Family("Llama 3.3 Nemotron Super 49B", ("sft", "rl", "eval"), experimental=True),
 }
+
+
+def families() -> dict[str, Family]:
+    """Ours, and those of installed packages."""
+    outside: Registry[Family] = Registry("family", "nemotron.families", {})
+    return FAMILIES | {name: outside.load(name) for name in outside.places()}
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,18 @@ class PipelineStep:
     verbs: tuple[str, ...]
 
 
-PIPELINE = (
-    PipelineStep("pretrain data prep", "pretrain", ("data_prep",)),
-    PipelineStep("pretrain", "pretrain", ("train",)),
-    PipelineStep("sft data prep", "sft", ("data_prep",)),
-    PipelineStep("sft", "sft", ("train",)),
-    PipelineStep("rl data prep", "rl", ("data_prep",)),
-    PipelineStep("rl", "rl", ("train",)),
-    PipelineStep("eval", "eval", ("data_prep", "train")),
+PIPELINE = tuple(
+    step
+    for stage in STAGES.values()
+    for step in (
+        # the two halves of the evaluation are one step: its data alone is of no use
+        [PipelineStep(stage.result.step, stage.name, ("data_prep", "train"))]
+        if stage.model is None
+        else [
+            PipelineStep(stage.data.step, stage.name, ("data_prep",)),
+            PipelineStep(stage.result.step, stage.name, ("train",)),
+        ]
+    )
 )
 
 USAGE = """\
@@ -78,8 +80,8 @@ start here
 
 def usage() -> str:
     """The text of `nemotron --help`."""
-    families = "\n".join(
+    listed = "\n".join(
         f"  {name:<10} {family.title}{' [experimental]' if family.experimental else ''}"
-        for name, family in FAMILIES.items()
+        for name, family in families().items()
     )
-    return USAGE.format(families=families)
+    return USAGE.format(families=listed)

@@ -17,20 +17,10 @@ from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.metrics import read_metrics
+from nemotron_shared.stages import RESULTS, TRAINING, products
 
-STAGES = ("pretrain", "sft", "rl")
-RESULTS = "eval-results"
 # What follows the family in an artifact's name -> the pipeline step that makes it, in the order of the pipeline.
-STEPS = {
-    "pretrain-data": "pretrain data prep",
-    "pretrain-model": "pretrain",
-    "sft-data": "sft data prep",
-    "sft-model": "sft",
-    "rl-data": "rl data prep",
-    "rl-model": "rl",
-    "eval-data": "eval data prep",
-    RESULTS: "eval",
-}
+STEPS = {made.kind: made.step for made in products()}
 RESULTS_SCHEMA = 1
 NO_RESULTS: dict[str, Any] = {
     "tasks": {}, "models": {}, "scores": [], "comparisons": [], "overlap": {}, "settings": {}
@@ -97,7 +87,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
         artifacts=artifacts,
         absent=absent,
         newer=_newer(store, family, artifacts),
-        metrics={stage: _metrics(artifacts.get(f"{stage}-model")) for stage in STAGES},
+        metrics={stage.name: _metrics(artifacts.get(stage.result.kind)) for stage in TRAINING},
         results=results,
         samples=read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {},
         lineage=_lineage(store, artifacts),

@@ -8,9 +8,10 @@ from typing import Any
 from nemotron_app.report import wording
 from nemotron_app.report.charts import Strip, StripAxis, strip_axis
 from nemotron_app.report.collect import in_order, sample_task
+from nemotron_shared.stages import TRAINING
 
 Results = Mapping[str, Any]
-MODEL_OF_STAGE = {"pretrain": "base", "sft": "sft", "rl": "rl"}
+MODEL_OF_STAGE = {stage.name: stage.model for stage in TRAINING if stage.model}
 # A base model has not learned to answer, so what it is judged by is the text that it predicts.
 KINDS_FOR = {"pretrain": ("text", "choice", "generate")}
 KINDS = ("generate", "choice", "text")

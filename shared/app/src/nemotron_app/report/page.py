@@ -10,11 +10,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nemotron_app.report import findings, tables, training, wording
-from nemotron_app.report.collect import STAGES, Collected, sample_task
+from nemotron_app.report.collect import Collected, sample_task
 from nemotron_app.report.samples import choose_questions
+from nemotron_shared.stages import STAGES, TRAINING
 
-TITLES = {"pretrain": "Pretraining", "sft": "Supervised fine-tuning", "rl": "Reinforcement learning"}
-COLOURED = ("base", "sft", "rl", "random")
+COLOURED = (*findings.MODEL_OF_STAGE.values(), "random")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _view(collected: Collected) -> dict[str, Any]:
         "total_time": wording.duration(collected.pipeline["seconds"]) if "seconds" in collected.pipeline else None,
         "parameters": _parameters(collected),
         "headline": findings.headline(results),
-        "stages": [_stage(collected, stage) for stage in STAGES],
+        "stages": [_stage(collected, stage.name) for stage in TRAINING],
         "tasks": findings.task_scores(results),
         "changes": findings.task_changes(results),
         "overlap": results["overlap"],
@@ -91,15 +91,15 @@ def _questions(collected: Collected) -> list[Any]:
 
 
 def _stage(collected: Collected, stage: str) -> Stage:
-    artifact = collected.artifacts.get(f"{stage}-model")
+    artifact = collected.artifacts.get(STAGES[stage].result.kind)
     facts = training.facts(collected.metrics[stage])
     number, about = _stage_number(collected, stage, facts)
     return Stage(
         name=stage,
-        title=TITLES[stage],
+        title=STAGES[stage].title,
         model=findings.MODEL_OF_STAGE[stage],
         reference=artifact.reference if artifact else None,
-        absent=collected.absent.get(f"{stage}-model"),
+        absent=collected.absent.get(STAGES[stage].result.kind),
         number=number,
         about=about,
         sentence=findings.stage_sentence(collected.results, stage) or "Not evaluated.",

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemotron_app.report import tables, wording
-from nemotron_app.report.collect import RESULTS, STEPS, Collected, sample_task
+from nemotron_app.report.collect import STEPS, Collected, sample_task
 from nemotron_app.report.findings import MODEL_OF_STAGE, score_of
 from nemotron_app.report.training import Facts, facts, key_figure
+from nemotron_shared.stages import RESULTS
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -25,11 +25,12 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import ArtifactType
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -41,14 +42,6 @@ SELF_DIGEST = "self_digest"
 HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
 # Read by pydantic: no unknown keys, and no conversions such as "1" to 1.
 STRICT = {"strict": True, "extra": "forbid"}
-ArtifactType = Literal[
-    "PretrainBlendsArtifact",
-    "SFTDataArtifact",
-    "SplitJsonlDataArtifact",
-    "EvalDataArtifact",
-    "ModelArtifact",
-    "EvalResultsArtifact",
-]
 TYPES: tuple[str, ...] = get_args(ArtifactType)
 DAMAGED = "the file was edited or damaged; restore it, or delete its folder and make the artifact again"
 

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import STAGES, products
 
 LATEST = "latest"
 DEFAULT_FAMILY = "super3"
@@ -23,31 +24,11 @@ EXACT = re.compile(rf"({WORD.pattern}):v([1-9][0-9]{{0,8}})")
 RESERVED_ALIAS = re.compile(r"latest|v?[0-9]+")
 EXAMPLE = "write NAME or NAME:VERSION, for example super3-sft-model:v2, sft:latest or sft-data:best"
 
-# What follows the family in the full name.
-SHORT_NAMES = {
-    "pretrain": "pretrain-model",
-    "sft": "sft-model",
-    "rl": "rl-model",
-    "eval": "eval-results",
-    "pretrain-model": "pretrain-model",
-    "sft-model": "sft-model",
-    "rl-model": "rl-model",
-    "pretrain-data": "pretrain-data",
-    "sft-data": "sft-data",
-    "rl-data": "rl-data",
-    "eval-data": "eval-data",
-    "eval-results": "eval-results",
+# What follows the family in the full name: as it stands there, or short for it.
+SHORT_NAMES = {stage.name: stage.result.kind for stage in STAGES.values()} | {
+    made.kind: made.kind for made in products()
 }
-CLASS_NAMES = {
-    "ModelArtifact-pretrain": "pretrain-model",
-    "ModelArtifact-sft": "sft-model",
-    "ModelArtifact-rl": "rl-model",
-    "PretrainBlendsArtifact": "pretrain-data",
-    "SFTDataArtifact": "sft-data",
-    "SFTDataArtifact-sft": "sft-data",
-    "DataBlendsArtifact-rl": "rl-data",
-    "SplitJsonlDataArtifact-rl": "rl-data",
-}
+CLASS_NAMES = {name: made.kind for made in products() for name in made.class_names}
 
 
 @dataclass(frozen=True)

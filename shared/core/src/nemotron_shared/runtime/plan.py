@@ -18,6 +18,7 @@ from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import require_no_problems
 from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
+from nemotron_shared.stages import STAGES
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -141,7 +142,7 @@ def how_to_make(step: "Step", role: str, run: RunSection, arguments: Arguments, 
     options = f"-c {arguments.config}{' --force' if again else ''}"
     if role == "data":
         return f"make it: nemotron {run.family} data prep {step.stage} {options}"
-    before = {"sft": "pretrain", "rl": "sft", "eval": "rl"}.get(step.stage, "pretrain")
+    before = STAGES[step.stage].before or step.stage
     return f"make it: nemotron {run.family} {before} {options} (or give run.model=PATH)"
 
 

@@ -1,0 +1,117 @@
+"""The stages, their order and what each makes: the one table that commands, pipeline, report and lineage read.
+
+STAGES["sft"].result.name("super3")     "super3-sft-model"
+STAGES["sft"].before                    "pretrain"
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+ArtifactType = Literal[
+    "PretrainBlendsArtifact",
+    "SFTDataArtifact",
+    "SplitJsonlDataArtifact",
+    "EvalDataArtifact",
+    "ModelArtifact",
+    "EvalResultsArtifact",
+]
+
+
+@dataclass(frozen=True)
+class Product:
+    """What one step makes.
+
+    Attributes:
+        kind: what follows the family in the artifact's name.
+        step: the pipeline step that makes it, in words.
+        class_names: how older configs write a reference to it.
+    """
+
+    kind: str
+    type: ArtifactType
+    step: str
+    class_names: tuple[str, ...] = ()
+
+    def name(self, family: str) -> str:
+        """The artifact's name, without a version."""
+        return f"{family}-{self.kind}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    Attributes:
+        before: the stage whose model this one starts from; None for the first.
+        model: what evaluation and report call its model; None for a stage that makes none.
+        label: the same for people.
+        role: the key of the evaluation's section `run` that names its model.
+    """
+
+    name: str
+    title: str
+    before: str | None
+    data: Product
+    result: Product
+    model: str | None = None
+    label: str | None = None
+    role: str | None = None
+
+
+STAGES = {
+    stage.name: stage
+    for stage in (
+        Stage(
+            "pretrain",
+            "Pretraining",
+            before=None,
+            data=Product("pretrain-data", "PretrainBlendsArtifact", "pretrain data prep", ("PretrainBlendsArtifact",)),
+            result=Product("pretrain-model", "ModelArtifact", "pretrain", ("ModelArtifact-pretrain",)),
+            model="base",
+            label="base",
+            role="base",
+        ),
+        Stage(
+            "sft",
+            "Supervised fine-tuning",
+            before="pretrain",
+            data=Product("sft-data", "SFTDataArtifact", "sft data prep", ("SFTDataArtifact", "SFTDataArtifact-sft")),
+            result=Product("sft-model", "ModelArtifact", "sft", ("ModelArtifact-sft",)),
+            model="sft",
+            label="after SFT",
+            role="sft",
+        ),
+        Stage(
+            "rl",
+            "Reinforcement learning",
+            before="sft",
+            data=Product(
+                "rl-data",
+                "SplitJsonlDataArtifact",
+                "rl data prep",
+                ("DataBlendsArtifact-rl", "SplitJsonlDataArtifact-rl"),
+            ),
+            result=Product("rl-model", "ModelArtifact", "rl", ("ModelArtifact-rl",)),
+            model="rl",
+            label="after RL",
+            role="model",
+        ),
+        Stage(
+            "eval",
+            "Evaluation",
+            before="rl",
+            data=Product("eval-data", "EvalDataArtifact", "eval data prep"),
+            result=Product("eval-results", "EvalResultsArtifact", "eval"),
+        ),
+    )
+}
+RESULTS = STAGES["eval"].result.kind
+TRAINING = tuple(stage for stage in STAGES.values() if stage.model is not None)
+"""The stages that make a model."""
+
+
+def products() -> Iterator[Product]:
+    """Everything that is made, in the order of the pipeline."""
+    for stage in STAGES.values():
+        yield from (stage.data, stage.result)
