@@ -1,9 +1,10 @@
-"""Write the parts of the documents that the code knows better: the module tables of the shared packages.
+"""Write the parts of the documents that the code knows better: tables of modules and of settings.
 
     uv run python ci/pages.py            # write them
     uv run python ci/pages.py --check    # exit code 1 where a page is out of date, for CI
 
-A generated part stands between `<!-- modules -->` and `<!-- end of modules -->`, and is never edited by hand.
+A generated part stands between `<!-- modules -->` and `<!-- end of modules -->`, and is never edited by hand. What a
+setting means stands below its field in the schema, and nowhere else.
 """
 
 import ast
@@ -11,7 +12,11 @@ import re
 import sys
 from pathlib import Path
 
+from settings import engine_table, stage_tables
+
 ROOT = Path(__file__).resolve().parent.parent
+STAGES = ("pretrain", "sft", "rl", "eval")
+ENGINE = re.compile(r"<!-- settings of (\w+) -->")
 
 
 def module_table(package: Path) -> str:
@@ -46,6 +51,17 @@ def pages() -> dict[Path, str]:
     for package in sorted((ROOT / "shared").glob("*/src/*")):
         page = package.parent.parent / "README.md"
         made[page] = replaced(page.read_text(encoding="utf-8"), "modules", module_table(package))
+    for stage in STAGES:
+        page = ROOT / "stages" / stage / "README.md"
+        text = page.read_text(encoding="utf-8")
+        for section, table in stage_tables(stage).items():
+            text = replaced(text, f"settings of {section}", table)
+        made[page] = text
+    for page in sorted((ROOT / "docs" / "engines").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for engine in ENGINE.findall(text):
+            text = replaced(text, f"settings of {engine}", engine_table(engine))
+        made[page] = text
     return made
 
 

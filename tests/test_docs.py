@@ -242,19 +242,6 @@ def read(cell: str) -> object:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_the_settings_tables_show_the_values_of_the_configs(stage: str) -> None:
-    readme, default, tiny = ROOT / "stages" / stage / "README.md", raw(stage, "default"), raw(stage, "tiny")
-    rows = [row for table in tables(readme, "| key | meaning | default | tiny |") for row in table]
-    assert [row[0].strip("`") for row in rows] == list(dict.fromkeys(row[0].strip("`") for row in rows))
-    assert {row[0].strip("`") for row in rows} == set(default)
-    for key, meaning, *shown in rows:
-        name = key.strip("`")
-        assert len(meaning) > 5
-        assert read(shown[0]) == default[name], f"{stage}: {name}: default"
-        assert (read(shown[1]) if shown[1] else default[name]) == tiny[name], f"{stage}: {name}: tiny"
-
-
-@pytest.mark.parametrize("stage", STAGES)
 def test_the_qa_table_shows_what_qa_changes(stage: str) -> None:
     tiny, qa = raw(stage, "tiny"), raw(stage, "qa")
     (rows,) = tables(ROOT / "stages" / stage / "README.md", "| key | tiny | qa |")

@@ -20,15 +20,16 @@ class NemoEvaluatorEngine(ModelLoadingEngine):
 
     name: Literal["nemo_evaluator"]
     evaluator: How[str | None]
-    """The program nemo-evaluator, as a path. null: the one of this environment."""
+    """Path of the program `nemo-evaluator`. `null`: the one beside this Python."""
     endpoint: str | None
-    """Base URL of a server that already runs, such as http://host:8000. null: one is started for the run."""
+    """Base URL of a server that already runs, without `/v1`. `null`: one is started for the run."""
     served_model_name: str = Field(pattern=r"^[\w./:-]+$")
     """What the server calls the model."""
     api_key_name: How[str | None] = Field(pattern=r"^[A-Z_][A-Z0-9_]*$")
-    """Environment variable that holds the endpoint's key."""
+    """Environment variable that holds the server's key."""
     parallelism: How[int] = Field(ge=1)
-    """Requests under way at the same time."""
+    """Requests under way at the same time. Those that wait together are one batch of at most
+    `evaluation.batch_size`."""
     request_timeout: How[int] = Field(ge=1)
     """Seconds for one request."""
     max_retries: How[int] = Field(ge=1)
@@ -51,34 +52,47 @@ class Mounts(Section):
     """Folders that a container sees: {/on/the/host: /in/the/container}."""
 
     deployment: dict[str, str]
+    """Folders that the server's container sees: `{/on/the/host: /inside}`."""
     evaluation: dict[str, str]
+    """Folders that the harness's container sees."""
     mount_home: bool
-    """Show it the user's home too."""
+    """Also the user's home."""
 
 
 class Execution(Section):
     """Where the jobs run: a Slurm cluster reached by ssh, or this machine with Docker."""
 
     type: Literal["slurm", "local"]
+    """`slurm`, or `local`: Docker on this machine."""
     output_dir: str
-    """Folder of the results. On a cluster: absolute, and visible to the compute nodes."""
+    """Folder of the results; on a cluster absolute, and seen by the compute nodes."""
     hostname: str | None
     """Login node. This and what follows is of Slurm only."""
     username: str | None
+    """User there."""
     account: str | None
+    """Account that is charged. Slurm needs it."""
     partition: str | None
+    """Partition. Slurm needs it; `nano3` sets `batch`."""
     walltime: str = Field(pattern=r"^\d+:[0-5]\d:[0-5]\d$")
+    """Longest time of a job."""
     num_nodes: int = Field(ge=1)
+    """Nodes of a job."""
     num_instances: int = Field(ge=1)
-    """Servers of the model; num_nodes is a multiple."""
+    """Servers of the model; `num_nodes` is a multiple."""
     ntasks_per_node: int = Field(ge=1)
+    """Slurm tasks per node."""
     gres: str | None
+    """Generic resources."""
     subproject: str
+    """Part of the jobs' names."""
     sbatch_comment: str | None
+    """Comment of the jobs; `super3` asks the cluster not to end it while its GPUs wait for data."""
     mounts: Mounts
     proxy_image: str
     """HAProxy, in front of several instances."""
     proxy_port: int = Field(ge=1, le=65535)
+    """Its port."""
 
     @model_validator(mode="after")
     def whole_instances(self) -> "Execution":
@@ -99,34 +113,43 @@ class Endpoints(Section):
     """Paths of the server."""
 
     chat: str
+    """Path of chat completions."""
     completions: str
+    """Path of completions."""
     health: str
+    """Path that answers when the server is ready."""
 
 
 class Deployment(Section):
     """How the model is served."""
 
     type: Literal["generic", "vllm", "none"]
-    """`generic` runs `command`; `vllm` serves a Hugging Face folder; `none` asks the server at `url`."""
+    """`generic` runs `command`, `vllm` serves a Hugging Face folder, `none` asks `url`."""
     checkpoint_path: str | None
-    """Model folder as the machine that serves it sees it. null: that of run.model, its `megatron/` for generic."""
+    """Model folder where it is served. `null`: that of `run.model`, for `generic` its folder `megatron`."""
     served_model_name: str
+    """What the server calls the model."""
     port: int = Field(ge=1, le=65535)
+    """Port of the server."""
     endpoints: Endpoints
     command: str | None
-    """Starts the server; of `generic` only."""
+    """Starts the server of `generic`. The recipes have NVIDIA's: TP 1, EP 8 for Super, TP 2, EP 8 for Nano."""
     tensor_parallel_size: int = Field(ge=1)
     """This and the next three are of vllm; a generic `command` states its own."""
     pipeline_parallel_size: int = Field(ge=1)
+    """Of vLLM."""
     data_parallel_size: int = Field(ge=1)
+    """Of vLLM."""
     gpu_memory_utilization: float = Field(gt=0, le=1)
+    """Of vLLM."""
     extra_args: str
     """More arguments of the server."""
     env_vars: dict[str, str]
+    """Environment of the server's container."""
     url: str | None
-    """Full URL that is asked, with its path; of `none` only."""
+    """Full URL that `none` asks, with its path."""
     api_key_name: str | None
-    """Environment variable that holds the key; of `none` only."""
+    """Environment variable that holds its key."""
 
     @field_validator("env_vars")
     @classmethod
@@ -136,30 +159,45 @@ class Deployment(Section):
 
 
 class Params(Section):
-    """Parameters of all tasks. null: what the task itself says."""
+    """Parameters of all tasks. `null`: what the task itself says."""
 
     max_retries: int = Field(ge=0)
+    """Attempts at one request."""
     parallelism: int = Field(ge=1)
+    """Requests under way at the same time."""
     request_timeout: int = Field(ge=1)
+    """Seconds for one request."""
     max_new_tokens: int | None = Field(ge=1)
+    """Longest answer. `null`: what the task says."""
     temperature: float | None = Field(ge=0)
+    """Temperature. `null`: what the task says."""
     top_p: float | None = Field(ge=0, le=1)
+    """Nucleus. `null`: what the task says."""
     tokenizer: str | None
-    """Tokenizer folder as the evaluation's container sees it; scoring by likelihood needs it. null: run.model."""
+    """Tokenizer folder as the evaluation's container sees it. `null`: the folder of `run.model`."""
     tokenizer_backend: Literal["huggingface", "tiktoken", "None"]
+    """`huggingface`, `tiktoken` or `None`."""
 
 
 class Adapter(Section):
     """What stands between the harness and the server: cache and logs of requests."""
 
     output_dir: str
+    """Folder in the container for what stands between harness and server."""
     use_progress_tracking: bool
+    """Report progress."""
     use_caching: bool
+    """Keep answers, so that a job that starts again does not ask twice."""
     caching_dir: str
+    """Where."""
     use_request_logging: bool
+    """Log requests."""
     max_logged_requests: int = Field(ge=0)
+    """At most so many."""
     use_response_logging: bool
+    """Log responses."""
     max_logged_responses: int = Field(ge=0)
+    """At most so many."""
 
 
 class TaskParams(Section):
@@ -180,14 +218,16 @@ class LauncherTask(Section):
     name: str
     params: TaskParams
     container: str | None = None
-    """Image of the harness. null: the launcher's own."""
+    """Image of the harness. `null`: the launcher's own."""
 
 
 class WandbExport(Section):
-    """Where the scores go besides the results. project null: W&B is not used."""
+    """Where the scores go besides the results. project `null`: W&B is not used."""
 
     entity: str | None
+    """Account at W&B."""
     project: str | None
+    """Project that scores are exported to; the key is taken from `WANDB_API_KEY`. `null`: W&B is not used."""
 
 
 class NemoEvaluatorLauncherEngine(EngineSection):
@@ -195,7 +235,7 @@ class NemoEvaluatorLauncherEngine(EngineSection):
 
     name: Literal["nemo_evaluator_launcher"]
     launcher: How[str | None]
-    """The program nemo-evaluator-launcher, as a path. null: the one of this environment."""
+    """Path of the program `nemo-evaluator-launcher`. `null`: the one beside this Python."""
     container: str | None
     """Image that serves the model, with its tag."""
     execution: How[Execution]
@@ -203,9 +243,10 @@ class NemoEvaluatorLauncherEngine(EngineSection):
     params: Params
     adapter: Adapter
     tasks: list[LauncherTask] = Field(min_length=1)
-    """What is run; `-t NAME` picks some of them."""
+    """Tasks, each with `name` and `params`: `{max_new_tokens, temperature, top_p, parallelism, request_timeout,
+    extra}`, and `container` for another harness's image."""
     env_vars: dict[str, str]
-    """Environment of all containers; values begin with host:, lit: or runtime:."""
+    """Environment of all containers. A value says where it comes from: `host:NAME`, `lit:value` or `runtime:NAME`."""
     wandb: How[WandbExport]
     poll_interval: How[int] = Field(ge=1)
     """Seconds between two looks at the jobs."""

@@ -36,15 +36,16 @@ class EvalData(SourceSection):
     world_texts: int = Field(ge=1)
     """Held-out texts for bits per byte."""
     question_field: str
-    """Field of the question, in the user's own rows."""
+    """Field of the question, in your own rows."""
     answer_field: str
     """Field of the expected answer."""
     answer_pattern: str | None
-    """Regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`."""
+    """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
+    field."""
     text_template: str | None
-    """Text for bits per byte, made of fields: `"{question}\\n{answer}"`. null: no such task."""
+    r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
     most_questions: int | None = Field(ge=1)
-    """Keep at most this many questions of the test split."""
+    """Keep at most this many questions of the test split. `null`: all."""
 
 
 class LMEvalEngine(ModelLoadingEngine):
@@ -57,14 +58,15 @@ class EvaluationSection(Section):
     """What is asked, and how."""
 
     tasks: list[str] | None
-    """Tasks to run. null: all that the data has."""
+    """List of tasks to run; `-t NAME` sets it. `null`: all that the data has."""
     limit: int | None = Field(ge=1)
-    """Use only the first rows of each task."""
+    """Use only the first rows of each task. `null`: all."""
     batch_size: How[int] = Field(ge=1)
+    """Rows per forward pass."""
     max_new_tokens: int = Field(ge=1)
-    """Longest answer."""
+    """Longest answer, in tokens."""
     answer_pattern: str | None
-    """Regular expression whose first group is the answer in what the model wrote. null: all after its thinking."""
+    """Regular expression whose first group is the answer in what the model wrote. `null`: all after its thinking."""
     random_baseline: bool
     """Also score the architecture with random weights."""
     check_overlap: bool

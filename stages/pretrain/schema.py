@@ -15,13 +15,13 @@ class PretrainData(PreparedSection):
     world_documents: int = Field(ge=1)
     """Documents that the built-in world writes."""
     text_field: str
-    """Field that holds a row's text; a blend may name another per data set."""
+    """Field that holds a row's text."""
     text_template: str | None
-    """Text made of several fields, such as `"{question}\\n{answer}"`; used instead of `text_field`."""
+    r"""Text made of several fields, such as `"{question}\n{answer}"`; used instead of `text_field`."""
     min_doc_chars: int | None = Field(ge=1)
-    """Shorter documents are rejected and counted."""
+    """Shorter documents, in characters, are rejected and counted. `null`: no limit."""
     max_doc_tokens: int | None = Field(ge=1)
-    """Longer documents are cut there and counted."""
+    """Longer documents are cut there and counted. `null`: no limit."""
     merge: bool
     """One bin/idx pair for each data set and split, instead of one for each shard."""
     tokenizer: TokenizerSection

@@ -15,9 +15,9 @@ class Holdout(Section):
     """The last rows of the input as validation; at most one of the two is set."""
 
     rows: int | None = Field(ge=1)
-    """So many rows."""
+    """Validate on the last so many rows instead of by hash."""
     fraction: float | None = Field(gt=0, lt=1)
-    """This share of the rows, and at least one."""
+    """Validate on this share of the rows, the last ones. At most one of the two is set."""
 
     @property
     def wanted(self) -> bool:
@@ -36,7 +36,10 @@ class PlaceholderSources(Section):
     """Where the source sets of placeholder rows are: a folder, a Parquet file, or `hf://org/name`."""
 
     dapo: str | None
+    """Where DAPO-Math-17k is: a folder, a Parquet file or `hf://...`; see [Placeholders](#placeholders). `null`: rows
+    that need it are bad rows."""
     skywork: str | None
+    """The same for Skywork-OR1-RL-Data."""
 
 
 class RLData(PreparedSection):
@@ -49,11 +52,12 @@ class RLData(PreparedSection):
     answer_field: str
     """Field of the expected answer."""
     answer_pattern: str | None
-    """Regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`."""
+    """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
+    field."""
     system_prompt: str | None
-    """System message before each question."""
+    """System message before each question. `null`: none."""
     agent: str
-    """Name of the NeMo-Gym agent that would verify the answer; written to the `agent_ref` of rows without one."""
+    """Name of the NeMo-Gym agent that verifies the answers of rows without an `agent_ref`."""
     placeholder_sources: PlaceholderSources
     holdout: Holdout
 
@@ -78,7 +82,9 @@ class Reward(Section):
     """One reward function and its weight."""
 
     name: str
+    """A name in the table of `rewards.py`, or one that an installed package brings."""
     weight: float
+    """Its share in the sum."""
 
     @model_validator(mode="after")
     def exists(self) -> "Reward":
@@ -95,3 +101,4 @@ class RLConfig(GRPOConfig[EngineT], Generic[EngineT]):
 
     data_prep: RLData
     rewards: list[Reward] = Field(min_length=1)
+    """Reward functions with weights; see [Rewards](#rewards)."""

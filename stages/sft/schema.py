@@ -15,35 +15,37 @@ class SFTData(PreparedSection):
     world_chats: int = Field(ge=1)
     """Conversations that the built-in world holds."""
     format: Literal["messages", "prompt_response", "sharegpt"]
-    """How a row holds its conversation."""
+    """How a row holds its conversation: `messages`, `prompt_response` or `sharegpt`."""
     messages_field: str
     """Field of OpenAI messages."""
     tools_field: str
     """Field of tool descriptions; a row may lack it."""
     prompt_field: str
-    """Field of the user's words, in prompt_response rows."""
+    """Field of the user's words, in `prompt_response` rows."""
     response_field: str
-    """Field of the assistant's words, in prompt_response rows."""
+    """Field of the assistant's words, in `prompt_response` rows."""
     conversations_field: str
-    """Field of the turns, in sharegpt rows."""
+    """Field of the turns, in `sharegpt` rows."""
     used_in_filter: str | None
-    """Use only rows whose `used_in_field` names this; the others are counted. null: all rows."""
+    """Use only rows whose `used_in_field` names this, such as `nano_v3`; the others are counted. `null`: all rows."""
     used_in_field: str
     """Field with a list, or comma-separated text, of what a row is meant for."""
     chat_template: str | None
-    """The name of a shipped template, a Jinja file, or Jinja text. null: the tokenizer's own template."""
+    """`nano3`, the path of a Jinja file, or Jinja text. `null`: the tokenizer's own template."""
     split_turns: Literal["auto", "never"]
-    """auto: where a template hides the reasoning of earlier answers, each question makes a sequence of its own."""
+    """`auto`: where the template hides the reasoning of earlier answers, each question makes a sequence of its own.
+    `never`: one sequence per conversation."""
     max_doc_tokens: int | None = Field(ge=2)
-    """Cut longer sequences here, before `too_long` is asked. null: no limit."""
+    """Longer sequences are cut there and counted, before `too_long` is asked. `null`: no limit."""
     pack_size: int = Field(ge=8)
-    """Tokens per packed row; a longer sequence is handled by `too_long`."""
+    """Tokens per packed row."""
     too_long: Literal["truncate", "reject"]
-    """A sequence above pack_size: cut its end off, or reject it. Both are counted."""
+    """A sequence above `pack_size`: `truncate` cuts its end off, `reject` leaves it out. Both are counted."""
     algorithm: Literal["best_fit_decreasing", "first_fit_decreasing", "first_fit_shuffle", "concatenative"]
-    """How sequences are put together into rows."""
+    """How sequences share rows: `best_fit_decreasing` (fewest rows; `first_fit_decreasing` is another name of it),
+    `first_fit_shuffle` (lengths mixed), `concatenative` (order kept)."""
     parquet_compression: Literal["zstd", "snappy", "gzip", "none"]
-    """Compression of the packed files."""
+    """`zstd`, `snappy`, `gzip` or `none`."""
     parquet_row_group_size: int = Field(ge=1)
     """Packed rows per row group."""
     tokenizer: TokenizerSection

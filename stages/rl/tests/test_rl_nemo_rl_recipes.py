@@ -17,7 +17,7 @@ from nemotron_shared.runtime.engine import require_no_problems
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 
-CONFIG = Path(nemo_rl.__file__).parents[1] / "config"
+CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "nano3", "super49b"]
 ALLOWED = "engine.allow_experimental=true"
 OURS = {

@@ -17,7 +17,7 @@ from nemotron_shared.runtime.engine import require_no_problems
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
 
-CONFIG = Path(nemo_rl.__file__).parents[1] / "config"
+CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 CHATS = ("engine=nemo_rl", "run.data=null", "engine.train_chats=t.jsonl")
 MEANT = {
     "policy.model_name",

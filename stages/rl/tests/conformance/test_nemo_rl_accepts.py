@@ -29,7 +29,7 @@ from stages.rl.schema import RLConfig
 
 pytestmark = pytest.mark.nemo_rl
 
-CONFIG = Path(nemo_rl.__file__).parents[1] / "config"
+CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "super49b", "tiny", "nano3"]
 JUDGE = """
 import json, sys

@@ -26,7 +26,7 @@ from stages.sft.schema import SFTConfig
 
 pytestmark = pytest.mark.nemo_rl
 
-CONFIG = Path(nemo_rl.__file__).parents[1] / "config"
+CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 
 
 @pytest.fixture

@@ -32,40 +32,45 @@ class RunSection(Section):
     """What this run reads, where it writes, and how it starts."""
 
     family: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """Model family; the first part of artifact names (`super3-sft-model`)."""
+    """Model family, the first part of every artifact name. The `nemotron` command sets it."""
     home: How[str | None]
-    """Folder of the artifact store. null: $NEMOTRON_HOME, else `.nemotron`."""
+    """Folder of the artifact store. `null`: `$NEMOTRON_HOME`, else `.nemotron` in the working directory."""
     data: How[str | None]
-    """Data artifact to read, such as `super3-sft-data:latest`."""
+    """Data artifact to read."""
     model: How[str | None]
-    """Model artifact to start from, or the path of a Hugging Face folder."""
+    """Model to start from, or in eval the one in question: an artifact, or the path of a Hugging Face folder. `null`:
+    random weights."""
     missing_data: How[Literal["error", "prepare"]]
-    """When `data` does not exist: stop, or run data preparation first."""
+    """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first."""
     missing_model: How[Literal["error", "random"]]
-    """When `model` does not exist: stop, or start from random weights."""
+    """What to do when `run.model` does not exist: `error` stops, `random` takes random weights."""
     seed: int = Field(ge=0)
     """Seed of weights, data order and sampling."""
     force: How[bool]
-    """Redo the work even where a finished result exists."""
+    """Do the work again even where a finished result exists; `--force` sets it."""
     on_change: How[Literal["continue", "restart", "refuse"]]
-    """When an unfinished run is found and settings of how, or code, have changed since: go on, begin anew, or stop."""
+    """When an unfinished run is found, and settings of how it is done or its code have changed since: `continue`,
+    `restart`, or `refuse`."""
     threads: How[int | None] = Field(ge=1)
-    """CPU threads per process. null: as many as torch likes."""
+    """CPU threads per process. `null`: as many as torch likes."""
     nproc_per_node: How[int] = Field(ge=1)
-    """Processes that the `nemotron` command starts; torchrun sets its own."""
+    """Processes that the `nemotron` command starts on this machine. torchrun sets its own number."""
 
 
 class TokenizerSection(Section):
     """Which tokenizer turns text into ids."""
 
     model: str | None
-    """`tiny` (made locally), or the path of a Hugging Face tokenizer folder."""
+    """`tiny`, which is made on the spot, or the path of a Hugging Face tokenizer folder. Required: `null` is an
+    error."""
     add_bos: bool
-    """Begin each document with the beginning-of-text id."""
+    """Begin each document with the beginning-of-text id. Not used in sft, where the chat template writes all special
+    tokens."""
     add_eos: bool
-    """End each document with the end-of-text id."""
+    """End each document with the end-of-text id. Not used in sft."""
     backend: How[Literal["auto", "gigatoken", "fastokens", "tokenizers"]]
-    """What encodes. `auto`: the fastest that gives exactly the ids of `tokenizers` on a sample of the data."""
+    """What encodes: `gigatoken`, `fastokens` or `tokenizers`. `auto`: the fastest of them that gives the right ids on a
+    sample of the data."""
 
 
 class EngineSection(Section):
@@ -99,6 +104,7 @@ class StageConfig(Section, Generic[EngineT]):
 
     run: RunSection
     engine: SerializeAsAny[EngineT]
+    """What the chosen engine is told; `engine=NAME` brings its whole block."""
 
     @classmethod
     def engine_class(cls, values: object) -> type[EngineSection] | None:
@@ -123,11 +129,11 @@ class ModelLoadingEngine(EngineSection):
     """An engine that holds one of transformers' models in this process."""
 
     device: How[Literal["auto", "cpu"]]
-    """`auto` takes a GPU where there is one."""
+    """`auto` takes a GPU where there is one; `cpu` never does."""
     attn_implementation: How[Literal["sdpa", "eager", "flash_attention_2"]]
-    """Which of transformers' attention functions computes."""
+    """Attention of transformers: `sdpa`, `eager` or `flash_attention_2`."""
     allow_reference_kernels: How[bool]
-    """Let a model above a billion parameters run on the slow pure-torch Mamba kernels."""
+    """Let a model above one billion parameters run on the slow pure-torch Mamba kernels."""
 
 
 class LocalEngine(ModelLoadingEngine):
@@ -136,7 +142,7 @@ class LocalEngine(ModelLoadingEngine):
     extendable: ClassVar[bool] = True
 
     dtype: Literal["float32", "bfloat16"]
-    """bfloat16: mixed precision over float32 weights."""
+    """`float32`, or `bfloat16` for mixed precision over float32 weights."""
     gradient_checkpointing: How[bool]
     """Compute activations twice to keep fewer of them in memory."""
 
@@ -151,7 +157,8 @@ class ModelSection(Section):
     """Architecture of a model that starts from random weights."""
 
     architecture: str
-    """A name in `nemotron_engines/modeling/architectures`, or the path of a YAML file with NemotronHConfig fields."""
+    """Architecture of random weights: `tiny`, `nano3`, `super3`, or the path of a YAML file with NemotronHConfig
+    fields. Used only where there is no model to start from."""
     overrides: dict[str, Any]
     """NemotronHConfig fields to change, such as `{hidden_size: 128}`."""
 
@@ -160,15 +167,19 @@ class RandomModelSection(ModelSection):
     """A model that starts from random weights where no data brings its tokenizer."""
 
     tokenizer: str
-    """`tiny`, or the path of a Hugging Face tokenizer folder."""
+    """Tokenizer of random weights: `tiny`, or the path of a Hugging Face tokenizer folder."""
 
 
 class SplitSection(Section):
     """Shares of the rows, by hash of each row's key; the same row always falls on the same side."""
 
     train: float = Field(ge=0, le=1)
+    """Share of the rows to train on, 0 to 1, which no evaluation asks. The three shares sum to 1."""
     valid: float = Field(ge=0, le=1)
+    """Share for validation during training, which no evaluation asks either."""
     test: float = Field(ge=0, le=1)
+    """Share that no training reads, and that eval makes tasks of. Use the same shares in all stages where the rows are
+    the same."""
 
     @model_validator(mode="after")
     def whole(self) -> "SplitSection":
@@ -183,28 +194,31 @@ class SourceSection(Section):
     """Rows to read: the built-in world, or the user's own files."""
 
     source: str | list[str] | None
-    """`world`, or paths: files, folders, globs, or a blend JSON."""
+    """`world`, or paths: a file, a folder, a glob, a list of them, or (pretrain, sft) a blend. Required: `null` is an
+    error."""
     subset: str | None
     """Configuration of a hub data set, for a source `hf://org/name`."""
     hub_split: str | None
     """Split of a hub data set to read, such as `train`."""
     sample: int | None = Field(ge=1)
-    """Read at most this many rows (the world: make this many)."""
+    """Read at most this many rows (of the world: make this many). `--sample N` sets it."""
     on_bad_row: Literal["error", "reject"]
-    """A row that cannot be used: stop, or count it and write it to rejected.jsonl."""
+    """A row that cannot be used: `error` stops at it, `reject` counts it and writes it to `rejected.jsonl`."""
     seed: int = Field(ge=0)
-    """Seed of the world and of shuffling."""
+    """Seed of the built-in world and, in sft, of packing."""
     split: SplitSection
     key_field: str | None
-    """Field whose hash decides a row's split. null: the row's own text or question."""
+    """Field whose hash decides a row's split. `null`: the row's own text or question."""
 
 
 class PreparedSection(SourceSection):
     """Rows that are prepared in shards, by several workers."""
 
     workers: How[int | None] = Field(ge=1)
-    """Processes that share the work; the result does not depend on it. null: one for each CPU."""
+    """Processes that share the work; the result does not depend on it. `null`: one for each CPU. `--workers N` sets
+    it."""
     executor: How[Literal["local", "ray"]]
-    """`local`: processes of this machine. `ray`: tasks on a Ray cluster, joined or started here."""
+    """`local`: processes of this machine. `ray`: tasks on a Ray cluster, joined or started here. `--executor` sets
+    it."""
     shard_mb: int = Field(ge=1)
-    """Megabytes of input that one worker takes at a time."""
+    """Megabytes of input, at most about, that one worker takes at a time."""

@@ -22,19 +22,19 @@ class TrainBase(Section):
     train_iters: int = Field(ge=1)
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
-    """Rows (in RL: completions) per forward pass and process; the rest is gradient accumulation. null: all in one
+    """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
     pass."""
     eval_interval: How[int] = Field(ge=1)
     """Steps between validations; the last step is always validated."""
     eval_rows: How[int] = Field(ge=1)
-    """Rows (in RL: prompts) per validation."""
+    """Rows per validation; in rl prompts, one completion each."""
 
 
 class TrainSection(TrainBase):
     """How much to train."""
 
     global_batch_size: int = Field(ge=1)
-    """Rows per optimizer step, over all processes."""
+    """Rows per optimizer step, over all processes. A multiple of the micro batch times the processes."""
 
     @model_validator(mode="after")
     def divisible(self) -> "TrainSection":
@@ -62,54 +62,67 @@ class GRPOSection(Section):
     """Group relative policy optimisation."""
 
     num_prompts_per_step: int = Field(ge=1)
+    """Prompts per optimizer step."""
     num_generations_per_prompt: int = Field(ge=2)
-    """Completions that are compared with each other."""
+    """Completions of each prompt, compared with each other. Times the prompts: the step's batch."""
     max_new_tokens: int = Field(ge=1)
-    """Longest completion."""
+    """Longest completion, in tokens."""
     temperature: float = Field(gt=0)
+    """Sampling temperature."""
     top_p: float = Field(gt=0, le=1)
+    """Sample from the smallest set of tokens with this much probability."""
     reference_policy_kl_penalty: float = Field(ge=0)
-    """Weight of the distance to the starting model; 0 keeps no reference model in memory."""
+    """Weight of the distance to the starting model. 0 keeps no reference model in memory."""
     ratio_clip_min: float = Field(gt=0)
+    """How far the probability ratio may fall below 1 before it is clipped."""
     ratio_clip_max: float = Field(gt=0)
+    """How far it may rise above 1."""
     normalize_rewards: bool
     """Divide advantages by the standard deviation of their group."""
     overlong_filtering: bool
-    """Leave completions that were cut at max_new_tokens out of the loss."""
+    """Leave completions that were cut at `grpo.max_new_tokens` out of the loss."""
 
 
 class OptimizerSection(Section):
     """AdamW."""
 
     lr: float = Field(gt=0)
+    """Peak learning rate of AdamW."""
     min_lr: float = Field(ge=0)
-    """Learning rate at the end of decay."""
+    """Learning rate at the end of the decay."""
     weight_decay: float = Field(ge=0)
+    """Weight decay of AdamW."""
     adam_beta1: float = Field(ge=0, lt=1)
+    """Decay of the first moment."""
     adam_beta2: float = Field(ge=0, lt=1)
+    """Decay of the second moment."""
     adam_eps: float = Field(gt=0)
+    """Added to the denominator."""
     clip_grad: float = Field(gt=0)
-    """Largest gradient norm."""
+    """Largest gradient norm; a longer gradient is scaled down to it."""
 
 
 class SchedulerSection(Section):
     """Learning rate over time."""
 
     lr_decay_style: Literal["constant", "linear", "cosine", "WSD"]
+    """`constant`, `linear`, `cosine` or `WSD` (warmup, stable, decay)."""
     lr_warmup_iters: int = Field(ge=0)
+    """Steps of warmup."""
     lr_wsd_decay_iters: int = Field(ge=0)
-    """Steps of decay at the end of WSD (warmup, stable, decay)."""
+    """Steps of decay at the end of `WSD`; other styles ignore it."""
 
 
 class CheckpointSection(Section):
     """What survives a kill."""
 
     save_interval: How[int] = Field(ge=1)
-    """Steps between checkpoints; one is also written at the end and on SIGTERM or SIGINT."""
+    """Steps between checkpoints. One is also written at the end, on SIGTERM and on Ctrl-C."""
     most_recent_k: How[int] = Field(ge=1)
     """Newest checkpoints to keep."""
     keep_best: How[bool]
-    """Keep the checkpoint with the best validation as well, however old (engines transformers, trl and automodel)."""
+    """Keep the checkpoint with the best validation as well, however old (engines `transformers`, `trl` and
+    `automodel`)."""
     keep_last_state: How[bool]
     """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
 
@@ -118,11 +131,13 @@ class LoggerSection(Section):
     """Where figures go besides the console and metrics.jsonl."""
 
     log_interval: How[int] = Field(ge=1)
-    """Steps between console lines."""
+    """Steps between console lines. `metrics.jsonl` gets every step."""
     tensorboard: How[bool]
+    """Write TensorBoard files to the run folder."""
     wandb_project: How[str | None]
-    """Weights & Biases project; null: W&B is not used."""
+    """Weights & Biases project. `null`: W&B is not used."""
     wandb_entity: How[str | None]
+    """Weights & Biases entity."""
 
 
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):

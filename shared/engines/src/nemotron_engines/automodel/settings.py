@@ -17,18 +17,19 @@ class AutomodelPeft(Section):
     """Low-rank adapters beside frozen weights; the names are those of Automodel's `PeftConfig`."""
 
     dim: int = Field(ge=1)
-    """Rank of an adapter."""
+    """Rank."""
     alpha: int = Field(ge=1)
-    """An adapter's output is scaled by alpha / dim."""
+    """The adapter's output is scaled by alpha / dim."""
     dropout: float = Field(ge=0, lt=1)
+    """Dropout in the adapter."""
     match_all_linear: bool
-    """Adapt every linear layer but Mamba's `out_proj` and what `exclude_modules` names."""
+    """Adapt every linear layer but `out_proj` of Mamba and `exclude_modules`."""
     target_modules: list[str]
     """Names, or patterns with `*`, of the layers to adapt; instead of `match_all_linear`."""
     exclude_modules: list[str]
-    """Names or patterns that `match_all_linear` leaves out."""
+    """What `match_all_linear` leaves out."""
     use_triton: bool
-    """Triton kernels for the adapters; a GPU is needed."""
+    """Triton kernels for the adapters; needs a GPU."""
 
     @model_validator(mode="after")
     def one_choice(self) -> "AutomodelPeft":
@@ -46,9 +47,9 @@ class AutomodelChats(Section):
     train: str | None
     """JSONL file with OpenAI messages."""
     valid: str | None
-    """JSONL file to validate on. null: no validation."""
+    """JSONL file to validate on. `null`: no validation."""
     seq_length: int = Field(ge=8)
-    """Longer chats are cut here."""
+    """Longer chats are cut here; also the length of a packed row."""
     pack: bool
     """Put several chats into one row (NEAT packing); false: one chat per row, padded to the longest of a batch."""
 
@@ -57,11 +58,17 @@ class AutomodelBackend(Section):
     """Which code computes what, in Automodel's `BackendConfig`."""
 
     attn: Literal["sdpa", "te", "flex"]
+    """`sdpa`, `te` or `flex`."""
     linear: Literal["torch", "te"]
+    """`torch` or `te`."""
     rms_norm: Literal["torch", "torch_fp32", "te"]
+    """`torch`, `torch_fp32` or `te`."""
     experts: Literal["torch", "torch_mm", "te", "gmm"]
+    """`torch`, `torch_mm`, `te` or `gmm`."""
     dispatcher: Literal["torch", "deepep", "hybridep"]
+    """`torch`, `deepep` or `hybridep`."""
     rope_fusion: bool
+    """Fused rotary embedding."""
 
 
 class AutomodelEngine(EngineSection):
@@ -69,29 +76,29 @@ class AutomodelEngine(EngineSection):
 
     name: Literal["automodel"]
     container: How[str | None]
-    """Image that a recipe is made for. null: the environment that runs it."""
+    """Image that a recipe is made for. `null`: the environment that runs it."""
     data: Literal["packed", "chat"]
-    """`packed`: the rows of our data artifact. `chat`: Automodel's ChatDataset over the files of `chats`."""
+    """`packed`: the rows of the data artifact. `chat`: the files of `engine.chats`."""
     chats: AutomodelChats
     dtype: Literal["float32", "bfloat16"]
-    """Type of the computation; the weights are kept in float32 either way."""
+    """`float32`, or `bfloat16` over float32 weights (FSDP2 only)."""
     strategy: How[Literal["fsdp2", "ddp"]]
     """`fsdp2` shards weights, gradients and optimizer over the processes, `ddp` keeps them whole on each."""
     tp_size: How[int] = Field(ge=1)
-    """Processes that share each matrix."""
+    """Processes that share a matrix."""
     cp_size: How[int] = Field(ge=1)
-    """Processes that share each row."""
+    """Processes that share a row."""
     ep_size: How[int] = Field(ge=1)
     """Processes that share the experts."""
     activation_checkpointing: How[bool]
-    """Compute activations twice to keep fewer of them in memory."""
+    """Compute activations twice to keep fewer in memory."""
     backend: AutomodelBackend
     peft: AutomodelPeft | None
-    """null: all weights are trained."""
+    """The section below; `null` trains all weights."""
     allow_custom_targets: bool
     """Let `overrides` name code outside Automodel and torch in a `_target_`."""
     overrides: dict[str, Any]
-    """Values of Automodel's recipe, checked against its own classes."""
+    """Any other value of Automodel's recipe, under its own names."""
 
     @model_validator(mode="after")
     def possible(self) -> "AutomodelEngine":

@@ -17,12 +17,13 @@ class MegatronPeft(Section):
     """Adapters beside frozen weights."""
 
     scheme: Literal["lora", "dora"] | None
-    """null: every weight is trained."""
+    """`lora` or `dora`. `null`: every weight is trained."""
     dim: int = Field(ge=1)
     """Rank of an adapter."""
     alpha: int = Field(ge=1)
     """An adapter's output is scaled by alpha / dim."""
     dropout: float = Field(ge=0, lt=1)
+    """Share of an adapter's inputs that are dropped."""
     target_modules: list[str] = Field(min_length=1)
     """Megatron's names of the linear layers that get an adapter."""
 
@@ -33,32 +34,41 @@ class MegatronBridgeEngine(EngineSection):
     name: Literal["megatron_bridge"]
     recipe: str | None = Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$")
     """Function below `megatron.bridge.recipes`, as `nemotronh.nemotron_3_super.nemotron_3_super_pretrain_config`.
-    null: a model made from `model.architecture`, with Bridge's settings for any pretraining."""
+    `null`: a model made from `model.architecture`, with Bridge's settings for any pretraining."""
     container: How[str | None]
-    """Image that the recipe is made for. null: the environment that runs it."""
+    """Image that the recipe is made for; nothing here starts it. `null`: the environment that runs it."""
     device: How[Literal["auto", "cpu"]]
     """`auto` takes GPUs where there are any; without one, TE-only settings are switched off, and that is said."""
     world_size: How[int | None] = Field(ge=1)
-    """Processes that the layout below is made for, and is checked for where no GPU is. null: those that run."""
+    """Processes that the layout is made for; it is judged for that many where there is no GPU and fine-tuning is
+    refused. `null`: those that run."""
     tensor_model_parallel_size: How[int] = Field(ge=1)
+    """TP: processes that share each large matrix."""
     pipeline_model_parallel_size: How[int] = Field(ge=1)
+    """PP: processes that share the layers, in a row."""
     context_parallel_size: How[int] = Field(ge=1)
+    """CP: processes that share a row's tokens. Refused in fine-tuning: the packer does not pad."""
     expert_model_parallel_size: How[int] = Field(ge=1)
+    """EP: processes that share the experts."""
     expert_tensor_parallel_size: How[int] = Field(ge=1)
+    """Processes that share the matrices of each expert."""
     sequence_parallel: How[bool]
+    """Share the work between TP's matrices too. Needs TP above 1; mixture-of-experts training with TP needs it."""
     moe_token_dispatcher_type: How[Literal["allgather", "alltoall", "flex"]]
+    """How tokens reach their experts: `allgather`, `alltoall`, or `flex`."""
     moe_flex_dispatcher_backend: How[Literal["deepep", "hybridep", "ncclep"] | None]
-    """Library behind the `flex` dispatcher."""
+    """Library behind `flex`: `deepep`, `hybridep` or `ncclep`."""
     mixed_precision: str | None
-    """A precision of Bridge: `bf16_mixed`, or with FP8 `bf16_with_fp8_current_scaling_mixed`. null: float32."""
+    """A precision of Bridge, such as `bf16_mixed` or `bf16_with_fp8_current_scaling_mixed`. `null`: float32."""
     peft: MegatronPeft
     start_from: Literal["weights", "state"]
     """What is taken from `run.model`: its weights, with the steps counted from 0; or the whole state of a run that kept
     its Megatron checkpoint (optimizer, schedule, step), which goes on."""
     stop_at: int | None = Field(ge=1)
-    """End after this step, though the schedule goes on to `train.train_iters`. null: go to the end."""
+    """End after this step, though the schedule goes on to `train.train_iters`."""
     keep_checkpoint: bool
-    """Put the last Megatron checkpoint into the artifact too, as `megatron/`."""
+    """Put the last Megatron checkpoint into the artifact, as `megatron/`; a run whose `run.model` has one starts from
+    it. Refused with adapters: Bridge saves them without the weights below."""
     overrides: dict[str, Any]
     """Fields of Bridge's ConfigContainer by section, such as `{ddp: {overlap_grad_reduce: false}}`."""
 

@@ -16,27 +16,31 @@ class NeMoRLEngine(EngineSection):
     version: Literal["v0.7.0", "nano-v3"]
     """Which NeMo-RL: its keys are checked against the table of this version, and the checkout must be of it."""
     container: How[str | None]
-    """Image that holds this version. For the launcher and the messages; null: this environment."""
+    """Image that holds this version. For the launcher and the messages; `null`: this environment."""
     checkout: How[str | None]
-    """Folder of NeMo-RL's source. null: where `nemo_rl` is imported from, else `/opt/nemo-rl`."""
+    """Folder of NeMo-RL's source. `null`: where `nemo_rl` is imported from, else `/opt/nemo-rl`."""
     runner: How[Literal["uv", "python"]]
-    """`uv`: `uv run` in the checkout, with its lock. `python`: the interpreter of this process."""
+    """`uv`: `uv run` in the checkout. `python`: the interpreter of this process, with the checkout on its path."""
     base: str
     """The config of NeMo-RL that ours is laid over, as a path in the checkout."""
     overrides: dict[str, Any]
-    """Keys of NeMo-RL's config that our own sections do not have, as a tree."""
+    """Keys of NeMo-RL's config that our sections do not have, as a tree. On the command line:
+    `++engine.overrides.policy.dtensor_cfg.cpu_offload=true`."""
     num_nodes: How[int] = Field(ge=1)
-    """Nodes that train and generate; nodes of judge models come on top."""
+    """Nodes that train and generate. Judges' nodes (`env.nemo_gym.num_gpu_nodes`) come on top."""
     gpus_per_node: How[int] = Field(ge=1)
+    """GPUs of a node."""
     max_total_sequence_length: int = Field(ge=8)
     """Tokens of a prompt and its completion together."""
     load_path: str | None
-    """A `step_N` folder of an earlier run to continue from; this run's own newest checkpoint goes before it."""
+    """A `step_N` folder of an earlier run to continue from. Checkpoints of this run go before it."""
     experimental: list[str]
     """Why a recipe is not known to work; such a recipe needs allow_experimental."""
     allow_experimental: How[bool]
+    """Run it nevertheless."""
     trust_remote_code: bool
-    """Let NeMo-RL run the Python files that lie in the model folder, and a parallel plan from outside the checkout."""
+    """Let NeMo-RL run the Python files in the model folder, and a parallel plan from outside the checkout. It always
+    loads models with trust_remote_code, so a folder with Python files is refused without this."""
     stop_before_training: How[bool]
     """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
 
@@ -57,16 +61,17 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
     """NeMo-RL's GRPO."""
 
     environment: Literal["math", "nemo_gym", "base"]
-    """Who rewards: NeMo-RL's math verifier, NeMo-Gym's servers, or whatever `base` says, with the data it names."""
+    """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: what `engine.base` says, with the data it
+    names (`run.data: null`)."""
 
 
 class NeMoRLSFTEngine(NeMoRLEngine):
     """NeMo-RL's fine-tuning, which packs conversations itself and so does not read our packed rows."""
 
     train_chats: str | None
-    """JSONL file of OpenAI `messages`. null: the data set that `base` names."""
+    """JSONL file of OpenAI `messages`. `null`: the data set that `engine.base` names."""
     valid_chats: str | None
-    """The same for validation. null with train_chats: no validation."""
+    """The same for validation. `null` with train_chats: no validation."""
 
     def own_files(self) -> tuple[str | None, ...]:
         """Files that are read besides the data artifact."""
