@@ -1,4 +1,4 @@
-"""Tables of settings: keys and words from the schema, values from the configs. `ci/pages.py` puts them into the pages."""
+"""Tables of settings: keys and words from the schema, values from the configs; `ci/pages.py` puts them into pages."""
 
 import ast
 import importlib
@@ -44,7 +44,12 @@ def engine_table(engine: str) -> str:
             words[key] = text
             below = {name.removeprefix(f"{key}."): one for name, one in chosen.items() if name.startswith(f"{key}.")}
             if key in chosen or below:  # if not, the section around it is null in this stage
-                found.setdefault(key, {})[stage] = value_of(key, chosen, below)
+                found.setdefault(key, {})[stage] = value_of(
+                    key,
+                    chosen,
+                    below,
+                    is_section=any(one.startswith(f"{key}.") for one in described_keys(stage, engine)),
+                )
     rows = ["| key | meaning | default |", "|---|---|---|"]
     for key, by_stage in found.items():
         everywhere = all(key in described_keys(stage, engine) for stage in stages)
@@ -57,11 +62,11 @@ def engine_table(engine: str) -> str:
     return "\n".join(rows)
 
 
-def value_of(key: str, chosen: dict[str, Any], below: dict[str, Any]) -> str:
+def value_of(key: str, chosen: dict[str, Any], below: dict[str, Any], *, is_section: bool) -> str:
     """The value at a key; of a section that may be null, that its own rows follow."""
     if key in chosen:
         return f"`{shown(chosen[key])}`"
-    return f"`{shown(below)}`" if any("/" in name for name in below) else "the rows below"
+    return "the rows below" if is_section else f"`{shown(below)}`"
 
 
 @cache

@@ -28,6 +28,7 @@ from nemotron_shared.atomic import write_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval.schema import EvalConfig, EvalData
+from stages.eval.tasks import TASKS, installed_task
 
 KINDS = {"sums": "generate", "facts": "choice", "prose": "text", "questions": "generate", "texts": "text"}
 
@@ -40,11 +41,17 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     output = task.run.fresh_output()
     with Rejects(output / "rejected.jsonl") as rejects:
         tasks = world_tasks(settings) if settings.source == WORLD else own_tasks(settings, rejects)
+    kinds = {name: KINDS[name] for name in tasks}
+    for name in settings.tasks:
+        if name in tasks:
+            raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")
+        added = installed_task(name, settings.seed)
+        tasks[name], kinds[name] = list(added.rows), added.kind
     if not any(tasks.values()):
         raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
     for name, rows in tasks.items():
         write_text(output / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    described = [{"name": name, "kind": KINDS[name], "rows": len(rows)} for name, rows in tasks.items()]
+    described = [{"name": name, "kind": kinds[name], "rows": len(rows)} for name, rows in tasks.items()]
     write_json(output / "tasks.json", described)
     task.run.say(", ".join(f"{len(rows)} {name}" for name, rows in tasks.items()) + f", {rejects.total} rejected")
     by_name = {about["name"]: {"kind": about["kind"], "rows": about["rows"]} for about in described}
@@ -121,6 +128,7 @@ STEP = Step(
     artifact_type="EvalDataArtifact",
     sections=("data_prep",),
     sources=lambda config: describe_sources(config.data_prep, "held-out", config.data_prep.world_problems),
+    chosen=lambda config: [TASKS.module_of(name) for name in config.data_prep.tasks],
     work=prepare,
 )
 

@@ -44,6 +44,8 @@ class EvalData(SourceSection):
     field."""
     text_template: str | None
     r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
+    tasks: list[str]
+    """Tasks of installed packages to add, by name."""
     most_questions: int | None = Field(ge=1)
     """Keep at most this many questions of the test split. `null`: all."""
 

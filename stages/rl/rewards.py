@@ -5,11 +5,14 @@
     last_number("It is 12.", "12")                            1.0
 
 A config names them with weights: `rewards: [{name: exact_match, weight: 1.0}]`. A new one is a function
-here and a line in the table below.
+here and a line in the table below; or, in a package outside this repository, an entry point of the group
+`nemotron.rewards`.
 """
 
 import re
 from collections.abc import Callable
+
+from nemotron_shared.config.registry import Registry
 
 Reward = Callable[[str, str], float]
 
@@ -45,8 +48,8 @@ def _value(number: str) -> float:
     return float(number.replace(",", ""))
 
 
-REWARDS: dict[str, Reward] = {
-    "exact_match": exact_match,
-    "last_number": last_number,
-    "well_formed": well_formed,
-}
+REWARDS: Registry[Reward] = Registry(
+    kind="reward",
+    group="nemotron.rewards",
+    own={name: f"stages.rl.rewards:{name}" for name in ("exact_match", "last_number", "well_formed")},
+)

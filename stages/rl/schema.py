@@ -89,8 +89,8 @@ class Reward(Section):
     @model_validator(mode="after")
     def exists(self) -> "Reward":
         """The name must be in the table of `rewards.py`."""
-        if self.name not in REWARDS:
-            raise ValueError(f"no reward named '{self.name}'; there are: {', '.join(REWARDS)}")
+        if self.name not in REWARDS.places():
+            raise ValueError(str(REWARDS.unknown(self.name)))
         return self
 
 

@@ -13,6 +13,7 @@ from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
 from stages.rl import data_prep
 from stages.rl.engines import ENGINES
+from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig
 
 STEP = Step(
@@ -29,6 +30,7 @@ STEP = Step(
     sources=lambda config: own_files(own_file(config.model.architecture)),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
+    chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards],
     work=run_engine,
 )
 

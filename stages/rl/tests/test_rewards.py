@@ -58,6 +58,6 @@ def test_the_final_answer_stands_after_the_last_thought() -> None:
 
 
 def test_every_reward_of_the_table_is_between_zero_and_one() -> None:
-    assert len(REWARDS) >= 3
-    for reward in REWARDS.values():
+    assert len(REWARDS.own) >= 3
+    for reward in map(REWARDS.load, REWARDS.own):
         assert 0 <= reward("<think>3</think>4", "4") <= 1

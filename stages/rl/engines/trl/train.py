@@ -106,7 +106,7 @@ def read_prompts(file: Path) -> Dataset:
 
 def reward_function(name: str) -> Any:
     """A reward of the table in the form that TRL calls."""
-    score = REWARDS[name]
+    score = REWARDS.load(name)
 
     def reward(completions: list[Any], expected: list[str], **_: Any) -> list[float]:
         texts = [completion[-1]["content"] for completion in completions]

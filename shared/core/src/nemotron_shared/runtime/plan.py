@@ -97,7 +97,7 @@ def identify(
     what |= {f"input {role}": artifact and artifact.manifest.digest for role, artifact in inputs.items()}
     what |= {f"source {source.uri}": source.digest for source in sources}
     what |= {f"content of {key}": json_digest(value) for key, value in step.contents(config).items()}
-    entries = [step.module, *filter(None, [step.engine_module(config)])]
+    entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config)]
     prepared = step.prepare.module if step.prepare else None
     modules = modules_loaded(entries, prepared, step.directory, store.home / "cache" / "code.json")
     identity = Identity(what, how, modules)

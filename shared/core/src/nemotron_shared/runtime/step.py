@@ -60,6 +60,7 @@ class Step(Generic[ConfigT]):
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
         contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
         engines: the engines that may do the work; None for a step that needs none.
+        chosen: modules that the config chooses besides its engine, which may lie outside this repository.
     """
 
     stage: str
@@ -77,6 +78,7 @@ class Step(Generic[ConfigT]):
     sources: Callable[[ConfigT], list[Source]] = lambda config: []
     contents: Callable[[ConfigT], Mapping[str, Any]] = lambda config: {}
     engines: Registry[type[HasSettings]] | None = None
+    chosen: Callable[[ConfigT], list[str]] = lambda config: []
 
     @property
     def module(self) -> str:

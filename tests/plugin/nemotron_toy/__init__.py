@@ -1,0 +1,22 @@
+"""A reward, an evaluation task and a family from outside the repository; the engine is in `engine.py`."""
+
+from pathlib import Path
+
+from nemotron_shared.families import Family
+from stages.eval.tasks import EvalTask
+
+FAMILY = Family("A family of toys", stages=("sft", "eval"), configs=Path(__file__).parent / "families")
+
+
+def brevity(completion: str, expected: str) -> float:
+    """1 for an empty completion, less the longer it is."""
+    return 1 / (1 + len(completion))
+
+
+def capitals(seed: int) -> EvalTask:
+    """Two questions with choices."""
+    rows = [
+        {"question": "What is the capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0},
+        {"question": "What is the capital of Chad?", "choices": ["Lagos", "N'Djamena"], "answer": 1},
+    ]
+    return EvalTask("choice", rows)

@@ -1,0 +1,1 @@
+"""Config groups of this package: `engine/toy.yaml`."""

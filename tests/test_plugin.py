@@ -1,0 +1,107 @@
+"""A package from outside the repository adds an engine, a reward, an evaluation task and a family, by entry points."""
+
+import json
+import os
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support import ROOT, nemotron, short
+
+PLUGIN = ROOT / "tests" / "plugin"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """The environment of a process in which the package is installed; what an installer would write, no network."""
+    site = tmp_path_factory.mktemp("site")
+    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
+    about = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [
+        line
+        for group, points in project["entry-points"].items()
+        for line in (f"[{group}]", *(f"{name} = {place}" for name, place in points.items()))
+    ]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    home = tmp_path_factory.mktemp("home")
+    paths = os.pathsep.join([str(site), str(PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": paths, "NEMOTRON_HOME": str(home)}
+
+
+def run(env: Mapping[str, str], *words: str, code: int = 0) -> str:
+    result = subprocess.run(nemotron(*words), env=dict(env), capture_output=True, text=True)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+def test_the_family_is_listed_and_its_config_is_found(installed: Mapping[str, str]) -> None:
+    assert "A family of toys" in run(installed, "--help")
+    said = run(installed, "toyfamily", "sft", "-c", "small", "--dry-run", "run.missing_data=prepare")
+    assert "toyfamily-sft-model" in said
+    assert "a red toy for 2 steps" in said
+    assert "TOY_LAUNCHED=yes" in said
+    assert "toyfamily has no rl stage" in run(installed, "toyfamily", "rl", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("engine=toys",), "did you mean 'toy'?"),
+        (("engine=toy", "engine.color=blue"), "did you mean 'engine.colour'?"),
+        (("engine=toy", "engine.colour=green"), "engine.colour: Input should be 'red' or 'blue'"),
+        (("engine=toy", "engine.colour=blue", "train.train_iters=3"), "train.train_iters: blue toys need an even"),
+    ],
+)
+def test_its_settings_are_validated_by_its_own_class(
+    installed: Mapping[str, str], words: tuple[str], told: str
+) -> None:
+    assert told in run(installed, "super3", "sft", "-c", "tiny", "-d", *words, code=2 if "did you" in told else 1)
+
+
+def test_the_engine_works_through_the_command(installed: Mapping[str, str]) -> None:
+    words = ("toyfamily", "sft", "-c", "small", "--json")
+    made = json.loads(run_json(installed, *words))
+    config = json.loads((Path(made["path"]) / "config.json").read_text())
+    assert config == {"model_type": "toy", "colour": "red"}
+    assert json.loads(run_json(installed, *words))["reused"]
+
+
+def run_json(env: Mapping[str, str], *words: str) -> str:
+    result = subprocess.run(nemotron(*words), env=dict(env), capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_evaluation_task_becomes_data(installed: Mapping[str, str]) -> None:
+    words = [*short("eval"), "--json", "data_prep.tasks=[capitals]"]
+    made = json.loads(run_json(installed, "super3", "data", "prep", "eval", *words))
+    folder = Path(made["path"])
+    assert {"name": "capitals", "kind": "choice", "rows": 2} in json.loads((folder / "tasks.json").read_text())
+    assert "Chad" in (folder / "capitals.jsonl").read_text()
+    unknown = run(installed, "super3", "data", "prep", "eval", "-c", "tiny", "data_prep.tasks=[capital]", code=2)
+    assert "did you mean 'capitals'?" in unknown
+
+
+def test_the_reward_is_known_by_its_name(installed: Mapping[str, str]) -> None:
+    rewards = "rewards=[{name: brevity, weight: 1.0}]"
+    said = run(installed, "super3", "rl", "-c", "tiny", "-d", "run.missing_data=prepare", rewards)
+    assert "none: this could run" in said
+    assert "did you mean 'brevity'?" in run(
+        installed, "super3", "rl", "-c", "tiny", "-d", rewards.replace("brevity", "brevty"), code=1
+    )
+
+
+@pytest.mark.slow
+def test_the_reward_and_the_task_are_used(installed: Mapping[str, str]) -> None:
+    run(installed, "super3", "rl", *short("rl"), "rewards=[{name: brevity, weight: 1.0}]")
+    home = Path(installed["NEMOTRON_HOME"])
+    (metrics,) = home.rglob("artifacts/super3-rl-model/*/metrics.jsonl")
+    assert "rewards/brevity/mean" in metrics.read_text()
+    tasks = ("data_prep.tasks=[capitals]", "evaluation.tasks=[capitals]", "run.missing_data=prepare")
+    made = json.loads(run_json(installed, "super3", "eval", *short("eval"), *tasks, "--json"))
+    results = json.loads((Path(made["path"]) / "results.json").read_text())
+    assert {score["task"] for score in results["scores"]} == {"capitals"}
