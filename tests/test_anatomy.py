@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from support import MEMBERS, ROOT, STAGES, member_folder
 
 from nemotron_shared.config.compose import compose, leaf_keys
+from nemotron_shared.stages import STAGES as STAGE_TABLE
 
 FILES = (
     "README.md", "CHANGELOG.md", "pyproject.toml", "__init__.py", "schema.py", "data_prep.py", "train.py",
@@ -37,6 +38,13 @@ def test_each_engine_of_the_table_is_a_folder_whose_section_has_its_name(stage: 
     for name in table.own:
         assert (folder(stage) / "engines" / name / "__init__.py").is_file()
         assert get_args(table.load(name).settings.model_fields["name"].annotation) == (name,)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_step_makes_what_the_table_of_stages_says(stage: str) -> None:
+    for verb, made in (("data_prep", STAGE_TABLE[stage].data), ("train", STAGE_TABLE[stage].result)):
+        step = importlib.import_module(f"stages.{stage}.{verb}").STEP
+        assert (step.produces, step.artifact_type) == (made.name("{family}"), made.type)
 
 
 def test_no_engine_is_heavy_before_it_runs() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import ROOT, nemotron, short
 
+from nemotron_shared.runtime.metrics import is_known, read_metrics
+
 PLUGIN = ROOT / "tests" / "plugin"
 
 
@@ -100,7 +102,9 @@ def test_the_reward_and_the_task_are_used(installed: Mapping[str, str]) -> None:
     run(installed, "super3", "rl", *short("rl"), "rewards=[{name: brevity, weight: 1.0}]")
     home = Path(installed["NEMOTRON_HOME"])
     (metrics,) = home.rglob("artifacts/super3-rl-model/*/metrics.jsonl")
-    assert "rewards/brevity/mean" in metrics.read_text()
+    names = {name for entry in read_metrics(metrics) for name in entry} - {"step"}
+    assert "rewards/brevity/mean" in names
+    assert [name for name in names if not is_known(name)] == []
     tasks = ("data_prep.tasks=[capitals]", "evaluation.tasks=[capitals]", "run.missing_data=prepare")
     made = json.loads(run_json(installed, "super3", "eval", *short("eval"), *tasks, "--json"))
     results = json.loads((Path(made["path"]) / "results.json").read_text())

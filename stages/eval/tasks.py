@@ -49,5 +49,6 @@ def installed_task(name: str, seed: int) -> EvalTask:
         missing = [field for field in NEEDED[made.kind] if field not in row]
         if missing:
             raise UserError(f"task '{name}', row {number}: no {', '.join(missing)}", f"a '{made.kind}' needs it")
-    # the overlap check looks for a question by its key
-    return EvalTask(made.kind, [{"key": row["question"], **row} if "question" in row else row for row in made.rows])
+    # what the harness's templates and the overlap check read besides; empty where a task has no use for it
+    rows = [{"key": row.get("question", row.get("text")), "stem": "", **row} for row in made.rows]
+    return EvalTask(made.kind, rows)

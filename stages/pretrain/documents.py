@@ -72,7 +72,7 @@ class Writers:
 
     folder: Path
     work: DocumentWork
-    part: Part
+    part: Part[PretrainData]
     reader: ShardReader
     stack: ExitStack
     waiting: dict[str, list[tuple[Row, str]]] = field(default_factory=dict)

@@ -67,7 +67,7 @@ class ChatWork:
         loaded = ("encoder", "slow_tokenizer")
         return {name: value for name, value in vars(self).items() if name not in loaded}
 
-    def renderer(self, part: Part) -> Renderer:
+    def renderer(self, part: Part[SFTData]) -> Renderer:
         """For the rows of one data set."""
         return Renderer(part.settings, ChatTemplate(self.template, **self.special_tokens))
 
@@ -87,7 +87,7 @@ class Batch:
     """Conversations that wait for the next tokenizer call."""
 
     work: ChatWork
-    part: Part
+    part: Part[SFTData]
     reader: ShardReader
     writer: SequenceWriter
     rows: list[tuple[Row, str, int]] = field(default_factory=list)

@@ -149,14 +149,17 @@ def _composition_error(
     path: Path, config_dir: Path, overrides: Sequence[str], error: ConfigCompositionException
 ) -> UserError:
     group = re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error))
+    places = [path.parent, config_dir, *shared_groups()]
     if group:
-        return _unknown_choice([path.parent, config_dir, *shared_groups()], *group.groups())
+        return _unknown_choice(places, *group.groups())
     match = re.search(r"Could not (?:override|delete|append to config)[^']*'?([\w.@/-]+)", str(error))
     key = match[1].rstrip(".") if match else None
     if key is None or key not in map(override_key, overrides):
         return UserError(f"{path.name}: {_first_line(error)}")
     with _hydra(path.parent):
-        known = list(leaf_keys(hydra_compose(path.stem, overrides=_search_path(path, config_dir))))
+        # with the engine that is asked for, whose keys are not those of the default's
+        chosen = [text for text in overrides if any((place / override_key(text)).is_dir() for place in places)]
+        known = list(leaf_keys(hydra_compose(path.stem, overrides=[*_search_path(path, config_dir), *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
     return UserError(f"{COMMAND_LINE}: unknown key '{key}'", did_you_mean(key, known, "see --dry-run for all keys"))

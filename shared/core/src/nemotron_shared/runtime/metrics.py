@@ -6,13 +6,41 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
 FILE = "metrics.jsonl"
-RESULT_METRICS = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
+Metric = Literal[
+    "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "reward", "reward_std",
+    "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction", "valid_reward",
+    "token_mult_prob_error",
+]  # fmt: skip
+METRICS: dict[Metric, str] = {
+    "loss": "Mean loss of the step.",
+    "grad_norm": "Norm of the gradient, before it is clipped.",
+    "lr": "Learning rate of the step.",
+    "valid_loss": "Mean loss on the valid split.",
+    "tokens": "Tokens trained on so far.",
+    "tokens_per_second": "Speed since this attempt began.",
+    "seconds": "Time since this attempt began.",
+    "reward": "Mean reward of the step's completions.",
+    "reward_std": "Mean deviation of the rewards within a group.",
+    "zero_advantage_fraction": "Share of groups whose completions all have one reward, and teach nothing.",
+    "entropy": "Mean entropy of the sampled tokens.",
+    "kl": "Distance to the starting model.",
+    "completion_length": "Mean tokens of a completion.",
+    "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
+    "valid_reward": "Mean reward on the valid split.",
+    "token_mult_prob_error": "How far the probabilities of generation and training are apart; 1 is none.",
+}
+"""The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""
+Figures = Mapping[Metric, float] | Mapping[str, float]
+"""Figures of a step by name; the second where names of rewards are among them."""
+REWARD_METRIC = "rewards/{name}/mean"
+"""One more for each reward of the config."""
+RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
 """Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
 
 
@@ -46,6 +74,12 @@ class MetricsLog:
         return list(read_metrics(self.path))
 
 
+def is_known(name: str) -> bool:
+    """Whether a name is one of the vocabulary, or the mean of one reward."""
+    before, _, after = REWARD_METRIC.partition("{name}")
+    return name in METRICS or (name.startswith(before) and name.endswith(after))
+
+
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """Entries of a metrics file.
 
@@ -63,7 +97,7 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
             raise UserError(f"{path}:{number}: not valid JSON", "delete the run folder and run again") from error
 
 
-def last_values(log: MetricsLog, names: Mapping[str, str]) -> dict[str, float]:
+def last_values(log: MetricsLog, names: Mapping[Metric, str]) -> dict[str, float]:
     """The last logged value of each metric, under the names that a manifest uses."""
     found: dict[str, float] = {}
     for entry in log.read():

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.console import clock, renew, say
+from nemotron_shared.runtime.metrics import Figures
 from nemotron_shared.runtime.run import Run
 
 SHOWN = ("loss", "reward", "valid_loss", "valid_reward", "lr")
@@ -45,7 +46,7 @@ class Progress:
         if distributed.rank() == 0:
             self.run.metrics.cut_after(step)
 
-    def log(self, step: int, figures: Mapping[str, float], tokens: int | None) -> None:
+    def log(self, step: int, figures: Figures, tokens: int | None) -> None:
         """Keep the figures of a step; show those of every `log_interval`-th, of the last, and of a validation."""
         if distributed.rank() != 0:
             return
@@ -63,7 +64,7 @@ class Progress:
             timing |= {"tokens": tokens, "tokens_per_second": round(per_second, 1)}
         return timing
 
-    def _show(self, step: int, figures: Mapping[str, float], timing: Mapping[str, float]) -> None:
+    def _show(self, step: int, figures: Figures, timing: Mapping[str, float]) -> None:
         left = timing["seconds"] / max(1, step - self._first_step) * (self._last_step - step)
         parts = [f"step {step}/{self._last_step}"]
         parts += [f"{name} {figures[name]:.4g}" for name in SHOWN if name in figures]

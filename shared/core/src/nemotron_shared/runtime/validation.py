@@ -1,10 +1,10 @@
 """Validations of a run, and which of them was the best: the lowest loss, or in RL the highest reward."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nemotron_shared.runtime.metrics import MetricsLog
+from nemotron_shared.runtime.metrics import Figures, MetricsLog
 from nemotron_shared.runtime.run import Run
 
 HIGHER_IS_BETTER = {"valid_reward": True, "valid_loss": False}
@@ -24,11 +24,12 @@ class Validation:
         return (-self.value if HIGHER_IS_BETTER.get(self.name) else self.value, self.step)
 
 
-def validation_of(step: int, figures: Mapping[str, float]) -> Validation | None:
+def validation_of(step: int, figures: Figures) -> Validation | None:
     """The validation among a step's figures; None where there is none, or it is not finite."""
+    known: dict[str, float] = dict(figures.items())
     for name in HIGHER_IS_BETTER:
-        if name in figures and math.isfinite(figures[name]):
-            return Validation(step, name, float(figures[name]))
+        if (value := known.get(name)) is not None and math.isfinite(value):
+            return Validation(step, name, float(value))
     return None
 
 

@@ -20,6 +20,7 @@ from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.checkpoints import mark_complete, removed_when_disk_is_full
+from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.validation import Validation, validation_of, validations
@@ -95,7 +96,11 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         super().log_train_metrics(log_data)
         step, figures = log_data.step + 1, log_data.metrics
         self.tokens = self.tokens_at(step) if self.tokens_at else self.tokens + figures["num_tokens_per_step"]
-        kept = {"loss": float(figures["loss"]), "grad_norm": float(figures["grad_norm"]), "lr": self.rate}
+        kept: dict[Metric, float] = {
+            "loss": float(figures["loss"]),
+            "grad_norm": float(figures["grad_norm"]),
+            "lr": self.rate,
+        }
         self._stop_unless_finite(step, kept)
         self.progress.log(step, kept, self.tokens)
         self.rate = figures["lr"]  # Automodel tells the rate of the next step
@@ -104,12 +109,13 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         """Keep the validation loss."""
         super().log_val_metrics(val_name, log_data, metric_logger)
         if log_data is not None:
-            step, figures = log_data.step + 1, {"valid_loss": float(log_data.metrics["val_loss"])}
+            step = log_data.step + 1
+            figures: dict[Metric, float] = {"valid_loss": float(log_data.metrics["val_loss"])}
             self._stop_unless_finite(step, figures)
             self.validation = validation_of(step, figures)
             self.progress.log(step, figures, self.tokens)
 
-    def _stop_unless_finite(self, step: int, figures: Mapping[str, float]) -> None:
+    def _stop_unless_finite(self, step: int, figures: Mapping[Metric, float]) -> None:
         """Both logs of a step come before its checkpoint, so none is written of weights that are lost."""
         wrong = [f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value)]
         if wrong:

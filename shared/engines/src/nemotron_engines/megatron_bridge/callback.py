@@ -14,6 +14,7 @@ from megatron.bridge.training.callbacks import Callback, CallbackContext  # ty: 
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.task import Task
 
@@ -62,7 +63,7 @@ class RunCallback(Callback):
             self.stopped = True
             state.cfg.train.train_iters = step  # the loop ends here and saves; our own config keeps the real end
             state.train_state.do_valid = state.train_state.do_test = False
-        figures = {"lr": self._lr}
+        figures: dict[Metric, float] = {"lr": self._lr}
         if LOSS in (context.loss_dict or {}):
             figures["loss"] = float(context.loss_dict[LOSS])
         if context.grad_norm is not None:
@@ -75,7 +76,7 @@ class RunCallback(Callback):
         if step == self._validated or LOSS not in (context.total_loss_dict or {}):
             return
         self._validated = step
-        figures = {"valid_loss": float(context.total_loss_dict[LOSS])}
+        figures: dict[Metric, float] = {"valid_loss": float(context.total_loss_dict[LOSS])}
         self._progress.log(step, figures, step * self.tokens_per_step)
 
     def on_train_end(self, context: CallbackContext) -> None:

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, NemotronHConfig, PreTrainedModel, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    NemotronHConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    set_seed,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
@@ -68,7 +76,7 @@ def _install_kernels() -> None:
     say(install_cpu_ops())
 
 
-def _from_config(config: Any, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
+def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     _install_kernels()
     set_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **_implementations(config, engine))
@@ -76,7 +84,7 @@ def _from_config(config: Any, seed: int, engine: ModelLoadingEngine) -> PreTrain
     return model
 
 
-def _implementations(config: Any, engine: ModelLoadingEngine) -> dict[str, str]:
+def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
     """Which attention and experts code runs; the experts of our own only where there is no GPU."""
     chosen = {"attn_implementation": engine.attn_implementation}
     if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():

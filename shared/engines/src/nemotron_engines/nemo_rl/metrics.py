@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.atomic import write_text
+from nemotron_shared.runtime.metrics import Metric
 
-NAMES = {
+NAMES: dict[str, Metric] = {
     "train/loss": "loss",
     "train/lr": "lr",
     "train/grad_norm": "grad_norm",

@@ -12,12 +12,13 @@ from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed
+from nemotron_shared.runtime.metrics import Metric, is_known
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
 # Figures of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
-KEPT = {
+KEPT: dict[str, Metric] = {
     "loss": "loss",
     "grad_norm": "grad_norm",
     "learning_rate": "lr",
@@ -73,8 +74,10 @@ class RunCallback(TrainerCallback):
                 is written of weights that are lost.
         """
         self._stop_unless_finite(state.global_step, logs or {})
-        figures = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
-        figures |= {k: float(v) for k, v in (logs or {}).items() if k.startswith("rewards/") and k.endswith("/mean")}
+        figures: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
+        figures |= {
+            name: float(value) for name, value in (logs or {}).items() if name.startswith("rewards/") and is_known(name)
+        }
         if figures:
             self._validation = validation_of(state.global_step, figures) or self._validation
             self._progress.log(state.global_step, figures, self._tokens(state))
