@@ -20,9 +20,12 @@ def applied(overrides: dict[str, Any], origins: dict[str, str]) -> dict[str, Any
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"seed": 3}, r"seed: this is set elsewhere\n  set run\.seed"),
+        ({"seed": 3}, r"seed: one of our own settings decides this\n  set run\.seed"),
         ({"dataset": {"shuffle_seed": 3}}, r"dataset\.shuffle_seed: our packed rows have no such setting"),
-        ({"optimizer": {"beta": 3}}, r"optimizer\.beta: Automodel's AdamW has no such field\n  did you mean 'betas'\?"),
+        (
+            {"optimizer": {"beta": 3}},
+            r"optimizer\.beta: Automodel's AdamW has no field 'beta'\n  did you mean 'betas'\?",
+        ),
         ({"nvtx": 1}, r"nvtx: 1 is not of type bool"),
         ({"clip_grad_norm": {"backend": "tritn"}}, r"clip_grad_norm\.backend: 'tritn' is not of type"),
         ({"dist_env": {"timeout_minutes": True}}, r"dist_env\.timeout_minutes: True is not of type int"),

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemotron_engines.nemo_rl.compose import at, has, leaves, resolved, with_variables
+from nemotron_engines.nemo_rl.compose import at, has, resolved, with_variables
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.training import check_config
+from nemotron_engines.overrides import leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -59,7 +60,7 @@ def built(recipe: str, *overrides: str) -> dict[str, Any]:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
-    keys = set(leaves(one)) | set(leaves(other))
+    keys = set(dict(leaves(one))) | set(dict(leaves(other)))
     return {key for key in keys if has(one, key) != has(other, key) or at(one, key) != at(other, key)}
 
 
@@ -136,7 +137,7 @@ WRONG = [
     ("super3", "train.micro_batch_size=3", "not a multiple of train.micro_batch_size|no multiple of 3 x"),
     ("super3", "train.train_iters=5", "checkpoint.save_interval 10 is more than train.train_iters 5"),
     ("super3", "scheduler.lr_decay_style=WSD", "NeMo-RL has no WSD"),
-    ("super3", "++engine.overrides.grpo.seed=1", "decided by a section of our own"),
+    ("super3", "++engine.overrides.grpo.seed=1", "one of our own settings decides this"),
     ("super3", "engine.environment=base", "set run.data=null"),
     ("super3_rlhf", "grpo.num_generations_per_prompt=8", "genrm_compare compares"),
     ("super3_rlvr", f"{BATCH}=1024", "force_on_policy_ratio needs"),

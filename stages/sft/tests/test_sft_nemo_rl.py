@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemotron_engines.nemo_rl.compose import at, has, leaves, resolved, with_variables
+from nemotron_engines.nemo_rl.compose import at, has, resolved, with_variables
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.training import check_config
+from nemotron_engines.overrides import leaves
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
@@ -55,7 +56,7 @@ def test_the_recipe_of_super_49b_differs_from_nemo_rls_own_only_where_it_means_t
     base = load_table(config.engine.version).bases[config.engine.base].values
     theirs = resolved(OmegaConf.create(with_variables(base, complete=False)))
     ours = built("super49b", "engine.allow_experimental=true")
-    keys = set(leaves(ours)) | set(leaves(theirs))
+    keys = set(dict(leaves(ours))) | set(dict(leaves(theirs)))
     assert {key for key in keys if has(ours, key) != has(theirs, key) or at(ours, key) != at(theirs, key)} == MEANT
 
 

@@ -1,20 +1,19 @@
 """`engine.overrides`: any value of Automodel's recipe, checked against the classes that will take it.
 
-error: nano3.yaml:31: engine.overrides.step_scheduler.gc_every_step: Automodel's StepSchedulerConfig has no such field
+error: nano3.yaml:31: engine.overrides.step_scheduler.gc_step: Automodel's StepSchedulerConfig has no field 'gc_step'
   did you mean 'gc_every_steps'?
 """
 
 import importlib
 import inspect
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_shared.config.typed_values import has_type, refusal
-from nemotron_shared.errors import did_you_mean
+from nemotron_engines.overrides import Strict, leaves, merge
 
 COMPONENTS = "nemo_automodel.components"
 # Section of the recipe -> what takes its values: a dataclass or a function of Automodel or torch.
@@ -88,7 +87,6 @@ OURS = {
     "validation_dataset.path_or_dataset_id": "engine.chats.valid",
 }
 TRUSTED = ("nemo_automodel.", "torch.optim.", "torch.distributed.", "torch.nn.")
-HERE = "engine.overrides"
 
 
 def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Mapping[str, str]) -> dict[str, Any]:
@@ -101,52 +99,27 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
         UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
-    for key, value in leaves(engine.overrides, recipe):
-        _check(key, value, engine, origins)
+    strict = Strict(OURS, origins)
+    for key, value in leaves(engine.overrides, is_section=lambda key: key in TAKERS or key in READ):
+        _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
-    _refuse_leaking_packing(merged, origins)
+    _refuse_leaking_packing(merged, strict)
     return merged
 
 
-def leaves(tree: dict[str, Any], recipe: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values; a mapping is a value where nothing is known to lie below it."""
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and (key in TAKERS or key in READ):
-            yield from leaves(value, recipe, f"{key}.")
-        else:
-            yield key, value
-
-
-def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping."""
-    both = {
-        name: merge(base[name], value) if isinstance(value, dict) and isinstance(base.get(name), dict) else value
-        for name, value in over.items()
-    }
-    return base | both
-
-
-def _check(key: str, value: Any, engine: AutomodelEngine, origins: Mapping[str, str]) -> None:
+def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> None:
     section, _, name = key.rpartition(".")
-    where = f"{HERE}.{key}"
-    if key in OURS:
-        raise refusal(where, "this is set elsewhere", origins, f"set {OURS[key]}")
+    strict.require_free(key)
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
-        raise refusal(where, "our packed rows have no such setting", origins, "use engine.data=chat")
+        raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
     if name == "_target_":
-        _check_target(where, value, engine, origins)
+        _check_target(key, value, engine, strict)
     known = READ.get(section, {}) | taken(section, engine)
     if not section:
         known |= dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
-    if name not in known:
-        taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
-        remedy = did_you_mean(name, known, f"it has: {', '.join(sorted(known))}")
-        raise refusal(where, f"Automodel's {taker} has no such field", origins, remedy)
-    hint = known[name]
-    if has_type(hint, value, strict=not isinstance(value, (list, dict))) is False:
-        wanted = hint.__name__ if isinstance(hint, type) else str(hint)
-        raise refusal(where, f"{value!r} is not of type {wanted}", origins)
+    taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
+    strict.require_known(section, name, known, f"Automodel's {taker}")
+    strict.require_type(key, known[name], value, strict=not isinstance(value, (list, dict)))
 
 
 def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
@@ -166,16 +139,16 @@ def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
     return {name: hints.get(name) for name in names}
 
 
-def _check_target(where: str, value: Any, engine: AutomodelEngine, origins: Mapping[str, str]) -> None:
+def _check_target(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> None:
     if not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
         what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
-        raise refusal(where, what, origins, "set engine.allow_custom_targets=true if you trust it")
+        raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
 
 
-def _refuse_leaking_packing(recipe: dict[str, Any], origins: Mapping[str, str]) -> None:
+def _refuse_leaking_packing(recipe: dict[str, Any], strict: Strict) -> None:
     """THD packing keeps documents apart in Transformer Engine's attention only; with sdpa they see each other."""
     packing, attention = recipe.get("packed_sequence", {}), recipe["model"]["backend"]["attn"]
     if packing.get("packing_strategy") == "thd" and attention != "te":
         what = f"thd with attn={attention} lets the documents of a row see each other"
         remedy = "use packing_strategy=neat, or engine.backend.attn=te on a GPU"
-        raise refusal(f"{HERE}.packed_sequence.packing_strategy", what, origins, remedy)
+        raise strict.refusal("packed_sequence.packing_strategy", what, remedy)

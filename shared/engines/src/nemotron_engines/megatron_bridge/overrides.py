@@ -20,13 +20,11 @@ from typing import Any
 
 import torch
 
-from nemotron_shared.config.typed_values import has_type, refusal
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_engines.overrides import Strict
+from nemotron_shared.config.typed_values import has_type
 
-ROOT = "engine.overrides"
 # A field of functions that Bridge writes into YAML by name and reads back.
 NAMED_FUNCTIONS = ("activation_func",)
-MOST_NAMES = 30  # fields that a message lists
 # What our own sections decide: the key to use instead. Two places for one value would contradict each other.
 OWNED = {
     "train.train_iters": "train.train_iters",
@@ -70,43 +68,27 @@ def apply_overrides(container: Any, overrides: Mapping[str, Any], origins: Mappi
     Raises:
         UserError: an unknown key, a value of another type, a null where none may be, a number instead of a section.
     """
-    _merge(container, overrides, ROOT, origins or {})
+    _merge(container, overrides, "", Strict(OWNED, origins or {}))
 
 
-def _merge(target: Any, values: Mapping[str, Any], path: str, origins: Mapping[str, str]) -> None:
+def _merge(target: Any, values: Mapping[str, Any], path: str, strict: Strict) -> None:
     known = {field.name for field in dataclasses.fields(target) if not field.name.startswith("_")}
     for key, value in values.items():
-        where = f"{path}.{key}"
-        if key not in known:
-            raise _unknown(target, str(key), known, where, origins)
-        if own := OWNED.get(where.removeprefix(f"{ROOT}.")):
-            raise refusal(where, "one of our own settings decides this", origins, f"set {own}")
+        where = f"{path}.{key}".lstrip(".")
+        strict.require_known(path, str(key), known, type(target).__name__)
+        strict.require_free(where)
         current = getattr(target, key)
         if dataclasses.is_dataclass(current):
-            _merge_section(current, value, where, origins)
+            _merge(
+                current, strict.require_mapping(where, value, f"{type(current).__name__} is a section"), where, strict
+            )
         elif isinstance(value, Mapping) and (section := _optional_section(type(target), key)):
-            setattr(target, key, _new_section(section, value, where, origins))
+            setattr(target, key, _new_section(section, value, where, strict))
         elif isinstance(current, dict):
-            merged = current | dict(_mapping(value, where, origins))
-            setattr(target, key, _converted(target, key, current, merged, where, origins))
+            merged = current | dict(strict.require_mapping(where, value))
+            setattr(target, key, _converted(target, key, current, merged, where, strict))
         else:
-            setattr(target, key, _converted(target, key, current, value, where, origins))
-
-
-def _unknown(target: Any, key: str, known: set[str], where: str, origins: Mapping[str, str]) -> UserError:
-    names = ", ".join(sorted(known)) if len(known) <= MOST_NAMES else f"{len(known)} others"
-    message = f"{type(target).__name__} has no field '{key}'"
-    return refusal(where, message, origins, did_you_mean(key, known, f"it has: {names}"))
-
-
-def _merge_section(section: Any, value: Any, where: str, origins: Mapping[str, str]) -> None:
-    _merge(section, _mapping(value, where, origins, f"{type(section).__name__} is a section"), where, origins)
-
-
-def _mapping(value: Any, where: str, origins: Mapping[str, str], what: str = "this is a mapping") -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise refusal(where, f"{what}, not {value!r}", origins, "give its keys one by one")
-    return value
+            setattr(target, key, _converted(target, key, current, value, where, strict))
 
 
 def _optional_section(owner: type, key: str) -> type | None:
@@ -115,9 +97,9 @@ def _optional_section(owner: type, key: str) -> type | None:
     return members[0] if len(members) == 1 and isinstance(members[0], type) else None
 
 
-def _new_section(section: type, value: Mapping[str, Any], where: str, origins: Mapping[str, str]) -> Any:
+def _new_section(section: type, value: Mapping[str, Any], where: str, strict: Strict) -> Any:
     if inspect.isabstract(section):
-        raise refusal(where, "this section is off", origins, "turn it on with its own key of the engine section")
+        raise strict.refusal(where, "this section is off", "turn it on with its own key of the engine section")
     required = [
         field.name
         for field in dataclasses.fields(section)  # ty: ignore[invalid-argument-type]
@@ -125,36 +107,36 @@ def _new_section(section: type, value: Mapping[str, Any], where: str, origins: M
     ]
     missing = [name for name in required if name not in value]
     if missing:
-        raise refusal(where, f"{section.__name__} needs {', '.join(missing)} too", origins)
+        raise strict.refusal(where, f"{section.__name__} needs {', '.join(missing)} too")
     made = section(**dict.fromkeys(required))
-    _merge(made, value, where, origins)
+    _merge(made, value, where, strict)
     return made
 
 
-def _converted(target: Any, key: str, current: Any, value: Any, where: str, origins: Mapping[str, str]) -> Any:
+def _converted(target: Any, key: str, current: Any, value: Any, where: str, strict: Strict) -> Any:
     """The value as the field holds it; dtypes, enums, paths and named functions may be given as text."""
     hint = _hints(type(target)).get(key)
     if isinstance(value, str):
-        value = _from_text(key, current, hint, value, where, origins)
+        value = _from_text(key, current, hint, value, where, strict)
     if value is None and current is None:
         return None
     if fits(hint, value) or (not fits(hint, current) and _like(current, value)):
         return float(value) if type(value) is int and type(current) is float else value
-    raise refusal(where, f"{value!r} is not {_describe(hint, current)}", origins)
+    raise strict.refusal(where, f"{value!r} is not {_describe(hint, current)}")
 
 
-def _from_text(key: str, current: Any, hint: Any, value: str, where: str, origins: Mapping[str, str]) -> Any:
+def _from_text(key: str, current: Any, hint: Any, value: str, where: str, strict: Strict) -> Any:
     kinds = [kind for kind in _members(hint) if isinstance(kind, type)]
     if torch.dtype in kinds or isinstance(current, torch.dtype):
         dtype = getattr(torch, value.removeprefix("torch."), None)
         if not isinstance(dtype, torch.dtype):
-            raise refusal(where, f"{value!r} is no torch dtype", origins, "such as float32 or bfloat16")
+            raise strict.refusal(where, f"{value!r} is no torch dtype", "such as float32 or bfloat16")
         return dtype
     enums = [kind for kind in kinds if issubclass(kind, Enum)]
     if enums and str not in kinds:
         names = {member.name: member for member in enums[0]}
         if value not in names:
-            raise refusal(where, f"no {enums[0].__name__} '{value}'", origins, f"there are: {', '.join(names)}")
+            raise strict.refusal(where, f"no {enums[0].__name__} '{value}'", f"there are: {', '.join(names)}")
         return names[value]
     if key in NAMED_FUNCTIONS:
         from megatron.bridge.utils.activation_map import str_to_callable  # ty: ignore[import-not-found]
@@ -162,7 +144,7 @@ def _from_text(key: str, current: Any, hint: Any, value: str, where: str, origin
         try:
             return str_to_callable(value)
         except ValueError as error:
-            raise refusal(where, f"no activation function '{value}'", origins) from error
+            raise strict.refusal(where, f"no activation function '{value}'") from error
     return Path(value) if Path in kinds and str not in kinds else value
 
 

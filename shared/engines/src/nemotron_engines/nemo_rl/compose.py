@@ -8,7 +8,7 @@ Interpolations of the base are resolved last, so that a value of ours reaches ev
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
+from nemotron_engines.overrides import Strict, leaves
 from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 
@@ -115,22 +116,11 @@ def uses_megatron(base: dict[str, Any], overrides: dict[str, Any]) -> bool:
 
 def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:
     """An override of what a section of ours decides would make two places for one value."""
-    for key in leaves(overrides):
-        for own in ours:
-            if (key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")) and own not in REFINABLE:
-                raise UserError(
-                    f"engine.overrides.{key}: this is decided by a section of our own ({own})",
-                    "set it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine",
-                )
-
-
-def leaves(values: dict[str, Any], above: str = "") -> Iterator[str]:
-    """Dotted keys of all values."""
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}"
+    there = "it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine"
+    for key, _ in leaves(overrides):
+        decided = [own for own in ours if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")]
+        if not REFINABLE.issuperset(decided):
+            Strict({key: there}, {}).require_free(key)
 
 
 def at(values: Any, key: str, otherwise: Any = None) -> Any:

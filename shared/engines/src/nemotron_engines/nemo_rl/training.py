@@ -11,7 +11,7 @@ import yaml
 
 from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
 from nemotron_engines.nemo_rl.checks import check
-from nemotron_engines.nemo_rl.compose import at, build, leaves
+from nemotron_engines.nemo_rl.compose import build
 from nemotron_engines.nemo_rl.driver import ask, require_gpus, require_one_process, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
 from nemotron_engines.nemo_rl.metrics import write_figures
@@ -19,6 +19,7 @@ from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import base_of, load_table
 from nemotron_engines.nemo_rl.translate import Places, code_in
 from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_engines.overrides import leaves
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
@@ -79,7 +80,7 @@ def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places)
 
 def require_filled(values: dict[str, Any]) -> None:
     """NeMo-RL's configs hold paths that only the user knows; raises UserError where one is left."""
-    left = [key for key in leaves(values) if PLACEHOLDER in str(at(values, key))]
+    left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
     if left:
         raise UserError(
             f"this recipe needs a path for: {', '.join(left)}", f"give it: ++engine.overrides.{left[0]}=PATH"

@@ -22,13 +22,15 @@ from nemotron_shared.runtime.run import Run
 
 Flat = dict[str, Any]
 
-REFINABLE = (
-    "policy.train_global_batch_size",
-    "policy.max_grad_norm",
-    "checkpointing.metric_name",
-    "checkpointing.higher_is_better",
-    "grpo.val_period",
-    "policy.tokenizer.chat_template",
+REFINABLE = frozenset(
+    {
+        "policy.train_global_batch_size",
+        "policy.max_grad_norm",
+        "checkpointing.metric_name",
+        "checkpointing.higher_is_better",
+        "grpo.val_period",
+        "policy.tokenizer.chat_template",
+    }
 )
 FOREVER = 10_000_000_000
 WARMUP_START = 0.1

@@ -1,0 +1,101 @@
+"""Strict overrides: `engine.overrides` is a tree in the words of an engine's library, and every key of it is judged.
+
+    strict = Strict({"train.train_iters": "train.train_iters"}, task.origins)
+    strict.require_known("train", "train_iter", ["train_iters", "seed"], "TrainingConfig")
+
+error: super3.yaml:14: engine.overrides.train.train_iter: TrainingConfig has no field 'train_iter'
+  did you mean 'train_iters'?
+
+What the library knows, and of which type it is, each engine finds out in its own way; what is refused, and in which
+words, is the same for all of them.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nemotron_shared.config.typed_values import has_type, refusal
+from nemotron_shared.errors import UserError, did_you_mean
+
+ROOT = "engine.overrides"
+MOST_NAMES = 30  # fields that a message lists
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Strict:
+    """What is refused.
+
+    Attributes:
+        owned: keys that our own sections decide, and what to set instead. Two places for one value would contradict
+            each other.
+        origins: "file:line" by dotted key of the whole configuration.
+    """
+
+    owned: Mapping[str, str]
+    origins: Mapping[str, str]
+
+    def refusal(self, key: str, message: str, remedy: str | None = None) -> UserError:
+        """The error for a key, which is given without `engine.overrides`."""
+        return refusal(f"{ROOT}.{key}", message, self.origins, remedy)
+
+    def require_free(self, key: str) -> None:
+        """Refuse a key that one of our own settings decides.
+
+        Raises:
+            UserError: naming that setting.
+        """
+        if own := self.owned.get(key):
+            raise self.refusal(key, "one of our own settings decides this", f"set {own}")
+
+    def require_known(self, section: str, name: str, known: Collection[str], owner: str) -> None:
+        """Refuse a name that a section of the library does not have.
+
+        Raises:
+            UserError: with the nearest name, or those that there are.
+        """
+        if name not in known:
+            names = ", ".join(sorted(known)) if len(known) <= MOST_NAMES else f"{len(known)} others"
+            remedy = did_you_mean(name, known, f"it has: {names}")
+            raise self.refusal(f"{section}.{name}".lstrip("."), f"{owner} has no field '{name}'", remedy)
+
+    def require_type(self, key: str, hint: object, value: object, *, strict: bool = True) -> None:
+        """Refuse a value of another type than the library declares; what cannot be judged passes.
+
+        Raises:
+            UserError: naming the type.
+        """
+        if has_type(hint, value, strict=strict) is False:
+            wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+            raise self.refusal(key, f"{value!r} is not of type {wanted}")
+
+    def require_mapping(self, key: str, value: object, what: str = "this is a mapping") -> Mapping[str, Any]:
+        """The keys of a section.
+
+        Raises:
+            UserError: a value stands where a section should.
+        """
+        if not isinstance(value, Mapping):
+            raise self.refusal(key, f"{what}, not {value!r}", "give its keys one by one")
+        return value
+
+
+def leaves(
+    tree: Tree, above: str = "", is_section: Callable[[str], bool] = lambda key: True
+) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values. A mapping is a value where it is empty, or where no section lies at its key."""
+    for name, value in tree.items():
+        key = f"{above}{name}"
+        if isinstance(value, dict) and value and is_section(key):
+            yield from leaves(value, f"{key}.", is_section)
+        else:
+            yield key, value
+
+
+def merge(base: Tree, over: Tree) -> Tree:
+    """`over` laid over `base`, mapping by mapping."""
+    both = {
+        name: merge(base[name], value) if isinstance(value, dict) and isinstance(base.get(name), dict) else value
+        for name, value in over.items()
+    }
+    return base | both
