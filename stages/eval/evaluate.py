@@ -8,7 +8,6 @@ only the models that are missing; with several processes each asks its share of 
 """
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -160,7 +159,6 @@ def write_results(task: Task[EvalConfig], results: dict[str, Any], samples: Mapp
     table = as_table(results)
     write_text(output / "results.md", table)
     task.run.say("\n" + table)
-    shutil.rmtree(task.run.directory / "scored")
     return output
 
 
