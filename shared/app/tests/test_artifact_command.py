@@ -153,10 +153,8 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(two, capsys) -> None:
     (model.path / "manifest.json").write_text("{")
     code, out = run(capsys)
     assert code == 0 and "older layout" in out and "damaged: " in out
-    assert [row["problem"][:12] for row in run_json(capsys, "list")] == [
-        "older layout",
-        "damaged: " + str(model.path)[:3],
-    ]
+    problems = [row["problem"] for row in run_json(capsys, "list")]
+    assert problems[0] == "older layout" and problems[1].startswith("damaged: ")
     code, out = run(capsys, "verify", "sft")
     assert code == 1 and "not valid JSON" in out
 

@@ -41,11 +41,19 @@ def copy_with(whole: Path, target: Path, change) -> Path:
 
 @pytest.mark.slow
 def test_tensors_that_differ_from_the_architecture_are_counted_and_named(whole: Path, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
     from nemotron_engines.modeling.build import load_model
 
     def lose(tensors: dict) -> None:
         for name in sorted(tensors)[:34]:
             del tensors[name]
+
+    def lose_one(tensors: dict) -> None:
+        del tensors["model.embeddings.weight"]
+
+    def lose_an_expert(tensors: dict) -> None:
+        del tensors[next(name for name in sorted(tensors) if ".experts.1." in name)]
 
     def add(tensors: dict) -> None:
         tensors["model.layers.0.mixer.extra"] = np.zeros(3, np.float32)
@@ -54,8 +62,17 @@ def test_tensors_that_differ_from_the_architecture_are_counted_and_named(whole: 
         name = next(name for name in sorted(tensors) if name.endswith("in_proj.weight"))
         tensors[name] = tensors[name][:-1].copy()
 
-    assert load_model(whole, CHOICES).num_parameters() > 0
-    for change, said in ((lose, "34 tensors missing: "), (add, "1 tensors unknown: "), (reshape, "of another shape: ")):
+    intact = load_model(whole, CHOICES)
+    assert intact.config.to_dict() == AutoConfig.from_pretrained(whole).to_dict() | {
+        key: intact.config.to_dict()[key] for key in ("dtype",)
+    }
+    for change, said in (
+        (lose, r"\d+ tensors missing: "),
+        (lose_one, "1 tensors missing: lm_head|embeddings"),
+        (lose_an_expert, "of another shape: |missing: .*experts"),
+        (add, "1 tensors unknown: "),
+        (reshape, "1 tensors of another shape: "),
+    ):
         folder = copy_with(whole, tmp_path / change.__name__, change)
         with pytest.raises(UserError, match=said) as caught:
             load_model(folder, CHOICES)
@@ -81,7 +98,7 @@ def test_files_that_cannot_be_read_are_an_error_for_the_user(whole: Path, tmp_pa
             ("config.json", Path.unlink),
             ("config.json", lambda path: path.write_text("[]")),
             ("config.json", lambda path: path.write_text('{"model_type": "unheard_of"}')),
-            ("config.json", lambda path: path.write_text(path.read_text().replace('"hidden_size": ', '"hidden_size": -'))),
+            ("config.json", lambda path: path.write_text(path.read_text().replace('_size": ', '_size": -'))),
         ]
     ):  # fmt: skip
         folder = tmp_path / str(number)

@@ -116,9 +116,13 @@ def load_model(path: Path, engine: Any) -> PreTrainedModel:
     """
     _install_kernels()
     config = read_config(path)
+    if isinstance(config, NemotronHConfig):
+        # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
+        # is what `lift_time_step_limit` sets and saves.
+        config.time_step_min = NemotronHConfig().time_step_min
     try:
         # Sizes that differ are let through, to be reported below with all other differences.
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
             dtype=torch.float32,
@@ -131,6 +135,7 @@ def load_model(path: Path, engine: Any) -> PreTrainedModel:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
+    model, found = loaded
     _refuse_other_tensors(path, found)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)
