@@ -50,7 +50,7 @@ def test_tensors_that_differ_from_the_architecture_are_counted_and_named(whole: 
             del tensors[name]
 
     def lose_one(tensors: dict) -> None:
-        del tensors["model.embeddings.weight"]
+        del tensors[next(name for name in tensors if name.endswith("embeddings.weight"))]
 
     def lose_an_expert(tensors: dict) -> None:
         del tensors[next(name for name in sorted(tensors) if ".experts.1." in name)]
@@ -68,7 +68,7 @@ def test_tensors_that_differ_from_the_architecture_are_counted_and_named(whole: 
     }
     for change, said in (
         (lose, r"\d+ tensors missing: "),
-        (lose_one, "1 tensors missing: lm_head|embeddings"),
+        (lose_one, r"1 tensors missing: .*embeddings"),
         (lose_an_expert, "of another shape: |missing: .*experts"),
         (add, "1 tensors unknown: "),
         (reshape, "1 tensors of another shape: "),
