@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_support import write_packed
 
 from nemotron_app.inspect.documents import blend_splits, data_set_of
 from nemotron_app.inspect.examples import TokenSequence, digest_of_ids, examples_of
@@ -17,7 +18,7 @@ from nemotron_app.inspect.lines import LineSplit, key_of
 from nemotron_app.inspect.packs import PackedSplit, row_example
 from nemotron_app.inspect.pieces import Decoder, visible
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
-from nemotron_data.formats.packed import PackedRow, labels_of, pack_row, write_packed
+from nemotron_data.formats.packed import PackedRow, labels_of, pack_row
 from nemotron_data.tokenizers.tiny import save_tokenizer
 
 TOKENS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 1)), min_size=2, max_size=8)

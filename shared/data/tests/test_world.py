@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemotron_data import synthetic as world
-from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum, sums_in
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, people
 from nemotron_data.synthetic.split import is_held_out
 from nemotron_shared.errors import UserError
@@ -27,6 +27,14 @@ ROWS = {
     "eval_choices": 60,
     "eval_texts": 50,
 }
+EXPRESSION = re.compile(r"\d+(?:[+-]\d+)+")
+
+
+def sums_in(text: str) -> list[Sum]:
+    """Every sum written in `text`, however it came there."""
+    return [Sum(tuple(int(term) for term in re.findall(r"[+-]?\d+", found))) for found in EXPRESSION.findall(text)]
+
+
 TRAINING = ("pretrain_documents", "chats", "problems")
 
 

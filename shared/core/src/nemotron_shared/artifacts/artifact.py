@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, FileEntry, Manifest, Parent, Producer, Source
+from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, FileEntry, Manifest, Parent, Producer
 from nemotron_shared.atomic import TEMPORARY_PREFIX, sync_directory
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import UserError
@@ -77,11 +77,6 @@ class Artifact:
     def as_parent(self, role: str) -> Parent:
         """How what is made from this artifact of a store records it. An external one is a source instead."""
         return Parent(self.reference, self.manifest.digest, role)
-
-    def as_source(self) -> Source:
-        """How what is made from this external folder records it."""
-        detail = {"type": self.manifest.type, "files": len(self.manifest.files), "bytes": self.size}
-        return Source(self.path.as_uri(), self.manifest.digest, detail)
 
 
 def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:

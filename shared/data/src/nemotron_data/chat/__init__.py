@@ -1,6 +1,6 @@
 """Conversations: rows to messages, messages to text, and which of it the assistant wrote."""
 
-from nemotron_data.chat.masks import mask_by_offsets, tokenize_with_mask
+from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.rows import ChatFields, Message, is_used_in, to_messages, validate_messages
 from nemotron_data.chat.template import ADD_MARKS, ChatTemplate, Span, find_template, template_file
 
@@ -15,6 +15,5 @@ __all__ = [
     "mask_by_offsets",
     "template_file",
     "to_messages",
-    "tokenize_with_mask",
     "validate_messages",
 ]
