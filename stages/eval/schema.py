@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import RandomModelSection, RunSection, Section, SourceSection
+from nemotron_shared.config.schema import PreparedSection, RandomModelSection, RunSection, Section
 from stages.eval.evaluator_section import NemoEvaluatorEngine, NemoEvaluatorLauncherEngine
 
 
@@ -17,7 +17,7 @@ class EvalRun(RunSection):
     """Instruct model to compare with; left out where it does not exist."""
 
 
-class EvalData(SourceSection):
+class EvalData(PreparedSection):
     """How held-out rows become tasks."""
 
     world_problems: int = Field(ge=1)

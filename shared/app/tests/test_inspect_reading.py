@@ -179,9 +179,9 @@ def test_rows_of_every_form_show_question_answer_and_agent(tmp_path):
     first, second, third, fourth, _ = split.scan(10**6)
     assert (first.turns[0], first.question, first.agent) == (("system", "Be brief."), "2+2?", "math")
     assert list(first.facts) == [("expected answer", "4"), ("agent", "math")]
-    assert second.question == third.question == "2+2?" and third.place == "val.jsonl, line 4"
+    assert (second.question, third.question) == ("2+\n2?", "2+2?") and third.place == "val.jsonl, line 4"
     assert [found.problem for found in (first, second, third, fourth)] == [None] * 4
-    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+2?", "2+2?", "k", "Whose?"]
+    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+\n2?", "2+2?", "k", "Whose?"]
 
 
 def test_rows_that_cannot_be_used_say_why(tmp_path):
@@ -191,7 +191,7 @@ def test_rows_that_cannot_be_used_say_why(tmp_path):
     problems = [found.problem for found in split.scan(10**6)]
     assert problems == [
         "not a JSON object", "not a JSON object", "no user turn", "no expected answer",
-        "a placeholder that was not resolved", "no user turn",
+        "a placeholder that was not resolved", "a turn is not an object",
     ]  # fmt: skip
 
 

@@ -11,16 +11,19 @@ from transformers import AutoTokenizer
 
 from nemotron_data.chat import find_template
 from nemotron_data.formats.packed import labels_of, read_packed
+from nemotron_data.prep.pipeline import Inputs
 from nemotron_data.prep.plan import make_shards
-from nemotron_data.prep.shards import Setting, run_shards
-from nemotron_data.sequences import SPLITS, Sequences
+from nemotron_data.prep.shards import Setting
 from nemotron_data.sources.rows import input_files
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from stages.sft.data_prep import STEP, parts_of, sources, work_of, write_split
+from stages.sft.conversations import ChatWork
+from stages.sft.data_prep import ROWS, STEP, sources
+from stages.sft.packs import open_splits, write_split
+from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -128,15 +131,19 @@ def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
     results = []
     for shard_bytes, workers in [(1 << 30, 1), (9000, 1), (9000, 2), (2000, 3)]:
+        parts = ROWS.parts(chosen)
         shards = make_shards([input_files(chosen, tmp_path / "none", chats, 0)], shard_bytes)
-        work, _ = work_of(parts_of(chosen), shards, tokenizer, chosen)
         setting = Setting(tmp_path / f"{shard_bytes}-{workers}", "test", "error", workers, "local", lambda line: None)
-        receipts = run_shards(shards, work, setting)
-        assert len(receipts) == len(shards) > (shard_bytes < 1 << 20)
-        found = Sequences.open([setting.directory / f"{receipt.shard:06d}" for receipt in receipts])
+        inputs = Inputs(parts, shards, setting)
+        rendering = Rendering.of(tokenizer, None)
+        choice = inputs.choose_encoder(tokenizer, rendering.sample, "auto", with_bytes=True)
+        work = ChatWork(parts, rendering, tokenizer.path, choice.for_workers(), choice.reference.token_bytes)
         output = tmp_path / f"out-{shard_bytes}-{workers}"
         output.mkdir()
-        figures = [write_split(output, split, found, chosen) for split in SPLITS if len(found.of_split(split))]
+        prepared = inputs.process(work, output)
+        assert len(prepared.shards) == len(shards) > (shard_bytes < 1 << 20)
+        found, conversations = open_splits(prepared)
+        figures = [write_split(output, split, found, chosen) for split in conversations]
         results.append((figures, [path.read_bytes() for path in sorted(output.glob("*.parquet"))]))
     assert all(result == results[0] for result in results)
 

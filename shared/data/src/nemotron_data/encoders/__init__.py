@@ -10,7 +10,7 @@ from nemotron_data.encoders.base import Encoded, Encoder, one_thread
 from nemotron_data.encoders.choice import BackendRequest, EncoderChoice, choose_encoder
 from nemotron_data.encoders.loss_masks import masks_from_spans, token_bytes
 from nemotron_data.encoders.reference import Reference
-from nemotron_data.encoders.spec import EncoderSpec
+from nemotron_data.encoders.spec import EncoderSpec, WorkerEncoder
 
 __all__ = [
     "BackendRequest",
@@ -19,6 +19,7 @@ __all__ = [
     "EncoderChoice",
     "EncoderSpec",
     "Reference",
+    "WorkerEncoder",
     "choose_encoder",
     "masks_from_spans",
     "one_thread",

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
-from nemotron_data.rejects import entry_of, snippet_of
+from nemotron_data.rejects import Refused, entry_of, snippet_of
 from nemotron_data.sources.files import check_unchanged, format_of, open_input
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
 from nemotron_shared.errors import UserError
@@ -70,6 +70,11 @@ class ShardReader:
     def refuse(self, row: Row, reason: str, detail: str = "", remedy: str = TOLERATE) -> None:
         """Leave out a bad row, or stop at it, as `data_prep.on_bad_row` says. `reason` is a fixed phrase."""
         self._refuse(row.file, row.line, reason, detail, _snippet(row), remedy)
+
+    def refuse_for(self, row: Row, refused: Refused) -> None:
+        """As `refuse`, for a row whose fault was raised."""
+        remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
+        self.refuse(row, refused.reason, refused.detail, remedy)
 
     def leave_out(self, row: Row, reason: str, detail: str = "") -> None:
         """Leave out a row that is not wrong but not wanted either."""

@@ -18,8 +18,10 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.progress import Progress
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
+from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run
 
 
 class Work(Protocol):
@@ -49,7 +51,7 @@ class Setting:
     announce: Callable[[str], None]
 
     @classmethod
-    def of(cls, settings: Any, run: Any) -> "Setting":
+    def of(cls, settings: PreparedSection, run: Run) -> "Setting":
         """As `data_prep` says (`PreparedSection`), in the folder of a run."""
         return cls(
             directory=run.checkpoints / "shards",
