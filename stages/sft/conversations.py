@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nemotron_data.chat import ADD_MARKS, Message, Span, is_used_in, mask_by_offsets
+from nemotron_data.chat.masks import mask_by_offsets
+from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.template import ADD_MARKS, Span
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
 from nemotron_data.prep.reader import TOLERATE, ShardReader
 from nemotron_data.rejects import Refused

@@ -14,7 +14,8 @@ conversations share one packed row and never see each other. The way of a conver
 import sys
 from pathlib import Path
 
-from nemotron_data.chat import template_file
+from nemotron_data.chat.formats import format_sources
+from nemotron_data.chat.template import template_file
 from nemotron_data.prep.pipeline import RowKind, open_inputs
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -62,12 +63,12 @@ def prepare(task: Task) -> Outcome:
 
 
 def sources(config: SFTConfig) -> list[Source]:
-    """Every file that is read, the blend file and the template's file included."""
+    """Every file that is read, those of the blend and the template included; and the code of an added chat format."""
     settings = config.data_prep
     if settings.chat_template is not None:
         template = template_file(settings.chat_template)  # None for Jinja text, which is in the config itself
         settings = settings.model_copy(update={"chat_template": None if template is None else str(template)})
-    return ROWS.sources(settings, settings.world_chats)
+    return [*ROWS.sources(settings, settings.world_chats), *format_sources(settings.format)]
 
 
 STEP = Step(

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nemotron_data.chat import ChatFields, ChatTemplate, Message, Span, find_template, to_messages, validate_messages
+from nemotron_data.chat.formats import ChatFormat, find_format
+from nemotron_data.chat.rows import ChatFields, Message, validate_messages
+from nemotron_data.chat.template import ChatTemplate, Span, find_template
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
@@ -65,10 +67,20 @@ class Renderer:
     template: ChatTemplate
 
     @cached_property
+    def format(self) -> ChatFormat:
+        """How rows hold their conversation."""
+        return find_format(self.settings.format)
+
+    @cached_property
     def fields(self) -> ChatFields:
         """Where rows keep their conversation."""
-        names = ("format", "messages_field", "prompt_field", "response_field", "conversations_field")
-        return ChatFields(**{name: getattr(self.settings, name) for name in names})
+        settings = self.settings
+        return ChatFields(
+            messages_field=settings.messages_field,
+            prompt_field=settings.prompt_field,
+            response_field=settings.response_field,
+            conversations_field=settings.conversations_field,
+        )
 
     def messages_of(self, row: Row) -> list[Message]:
         """The conversation of a row.
@@ -76,7 +88,7 @@ class Renderer:
         Raises:
             UserError: a field is missing, or the conversation makes no sense.
         """
-        messages = to_messages(row.value, self.fields)
+        messages = self.format.to_messages(row.value, self.fields)
         if reason := validate_messages(messages):
             raise UserError(reason, TOLERATE)
         return messages

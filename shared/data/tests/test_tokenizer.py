@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemotron_data.chat import ChatTemplate, mask_by_offsets
+from nemotron_data.chat.masks import mask_by_offsets
+from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.synthetic import eval_texts, pretrain_documents
 from nemotron_data.tokenizers.tiny import (
     CHAT_TEMPLATE,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from nemotron_data.chat import find_template
+from nemotron_data.chat.template import find_template
 from nemotron_data.formats.packed import labels_of, read_packed
 from nemotron_data.prep.pipeline import Inputs
 from nemotron_data.prep.plan import make_shards
@@ -318,3 +318,27 @@ def test_a_named_template_is_part_of_the_identity(tmp_path: Path) -> None:
     digests = [{Path(entry.uri).name: entry.digest for entry in sources(one)} for one in given]
     assert "nano3.jinja" in digests[0]
     assert "nano3.jinja" not in digests[1]
+
+
+def test_a_format_of_another_package_is_found_by_its_name(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"turns": ["2+2?", "4"]}, {"turns": ["2+3?"]}])
+    asked = ["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", "data_prep.format=pairs_of_text"]
+    assert STEP.main(asked) == 2
+    assert "no chat format named 'pairs_of_text'; there are: messages, prompt_response" in capsys.readouterr().err
+    package = tmp_path / "packages"
+    (package / "pairs-1.dist-info").mkdir(parents=True)
+    (package / "pairs-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pairs\nVersion: 1\n")
+    entry = "[nemotron.chat_formats]\npairs_of_text = pairs_of_text:messages\n"
+    (package / "pairs-1.dist-info" / "entry_points.txt").write_text(entry)
+    (package / "pairs_of_text.py").write_text(
+        "def messages(row):\n"
+        "    asked, answer = row['turns']\n"
+        "    return [{'role': 'user', 'content': asked}, {'role': 'assistant', 'content': answer}]\n"
+    )
+    monkeypatch.syspath_prepend(package)
+    made = prepare(home, source, REJECT, ALL_IN_TRAIN, "data_prep.format=pairs_of_text")
+    assert stats(made)["splits"]["train"]["conversations"] == 1
+    assert reasons(made) == {2: "the chat format 'pairs_of_text' fails"}
+    assert "package:pairs" in {source.uri for source in made.manifest.sources}

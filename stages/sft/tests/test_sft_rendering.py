@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemotron_data.chat import ChatTemplate, find_template
+from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import provide_tokenizer
