@@ -63,7 +63,7 @@ def test_own_rows_give_the_test_split_only_and_each_question_once(tmp_path: Path
     rows = [gsm8k(n) for n in range(300)]
     file = write(tmp_path / "rows.jsonl", rows + rows[:50])
     shares = {"train": 0.5, "valid": 0.2, "test": 0.3}
-    own = (f"data_prep.source={file}", f"data_prep.split={json.dumps(shares)}")
+    own = (f"data_prep.source={file}", "data_prep.split={train: 0.5, valid: 0.2, test: 0.3}")
     folder = prepare("qa", *own)
     found = rows_of(folder, "questions")
     split = Split(shares, salt="questions")
