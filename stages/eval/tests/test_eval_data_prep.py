@@ -71,9 +71,7 @@ def test_own_rows_give_the_test_split_only_and_each_question_once(tmp_path: Path
     assert [row["question"] for row in found] == wanted, "in the order of the input"
     assert [row["text"].split("\n")[0] for row in rows_of(folder, "texts")] == wanted
     assert all(row["expected"] in row["question"] and row["key"] == row["question"] for row in found)
-    few = prepare(
-        "qa", f"data_prep.source={file}", f"data_prep.split={json.dumps(shares)}", "data_prep.most_questions=5"
-    )
+    few = prepare("qa", *own, "data_prep.most_questions=5")
     assert [row["question"] for row in rows_of(few, "questions")] == wanted[:5]
     assert len(rows_of(few, "texts")) == 5
 
