@@ -3,7 +3,7 @@
     python stages/eval/data_prep.py -c tiny
     python stages/eval/data_prep.py data_prep.source=problems.jsonl
 
-The built-in world gives three tasks:
+The synthetic data gives three tasks:
 
     sums    {"question": "What is 3+14-5?", "expected": "12", "key": "3+14-5"}
     facts   {"question": "Where does Mira live?", "choices": ["Oster", "Kelby", ...], "answer": 0}
@@ -23,7 +23,7 @@ from typing import Any
 
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import RowKind, open_inputs
-from nemotron_data.sources.rows import WORLD
+from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
@@ -42,14 +42,14 @@ def prepare(task: Task) -> Outcome:
     output = task.run.fresh_output()
 
     # read: the files, cut into shards
-    inputs = open_inputs(ROWS, settings, settings.world_problems, task.run)
+    inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
 
     # split, encode: every worker keeps the questions of the test split
     prepared = inputs.process(QuestionWork(inputs.parts), output)
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
-    tasks = world_tasks(settings, questions) if settings.source == WORLD else own_tasks(questions, texts)
+    tasks = synthetic_tasks(settings, questions) if settings.source == SYNTHETIC else own_tasks(questions, texts)
     if not questions:
         raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
 
@@ -60,12 +60,12 @@ def prepare(task: Task) -> Outcome:
     return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata()})
 
 
-def world_tasks(settings: EvalData, questions: Rows) -> Tasks:
-    """The three tasks of the built-in world."""
+def synthetic_tasks(settings: EvalData, questions: Rows) -> Tasks:
+    """The three tasks of the synthetic data."""
     return {
         "sums": ("generate", questions),
-        "facts": ("choice", eval_choices(settings.seed, settings.world_choices)),
-        "prose": ("text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.world_texts))),
+        "facts": ("choice", eval_choices(settings.seed, settings.synthetic_choices)),
+        "prose": ("text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))),
     }
 
 
@@ -84,7 +84,7 @@ STEP = Step(
     produces="{family}-eval-data",
     artifact_type="EvalDataArtifact",
     sections=("data_prep",),
-    sources=lambda config: ROWS.sources(config.data_prep, config.data_prep.world_problems),
+    sources=lambda config: ROWS.sources(config.data_prep, config.data_prep.synthetic_problems),
     work=prepare,
 )
 

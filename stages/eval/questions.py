@@ -20,7 +20,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import WORLD, split_key
+from nemotron_data.sources.rows import SYNTHETIC, split_key
 from nemotron_data.split import Split
 from stages.eval.schema import EvalData
 
@@ -39,8 +39,8 @@ class QuestionWork:
         """Write `asked.jsonl`; gives {"asked": its rows}."""
         part = self.parts[reader.shard.part]
         split = Split(part.settings.split.model_dump(), salt="questions")
-        # built-in questions are held out by how they are made, whatever the shares say
-        only = TEST if part.settings.source == WORLD else part.only or split.only
+        # synthetic questions are held out by how they are made, whatever the shares say
+        only = TEST if part.settings.source == SYNTHETIC else part.only or split.only
         asked = 0
         with (folder / ASKED).open("wb", buffering=1 << 20) as file:
             for row in reader:  # read
@@ -66,8 +66,8 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
     fields = QuestionFields(settings.question_field, settings.answer_field, settings.answer_pattern)
     question = read_question(row.value, fields)
     split_by = split_key(row.value, settings, question.text)
-    # built-in questions come with a key that is found in other wordings of the same sum, too
-    searched = str(row.value["key"]) if settings.source == WORLD else question.text
+    # synthetic questions come with a key that is found in other wordings of the same sum, too
+    searched = str(row.value["key"]) if settings.source == SYNTHETIC else question.text
     made = {"question": question.text, "expected": question.expected, "key": searched}
     if settings.text_template is not None:
         try:

@@ -20,11 +20,11 @@ class EvalRun(RunSection):
 class EvalData(PreparedSection):
     """How held-out rows become tasks."""
 
-    world_problems: int = Field(ge=1)
-    """Held-out sums of the built-in world."""
-    world_choices: int = Field(ge=1)
+    synthetic_problems: int = Field(ge=1)
+    """Held-out sums of the synthetic data."""
+    synthetic_choices: int = Field(ge=1)
     """Multiple-choice questions about its people."""
-    world_texts: int = Field(ge=1)
+    synthetic_texts: int = Field(ge=1)
     """Held-out texts for bits per byte."""
     question_field: str
     """Field of the question, in the user's own rows."""

@@ -38,7 +38,7 @@ def prepare(task: Task) -> Outcome:
     output = task.run.fresh_output()
 
     # read: the files of each data set, cut into shards
-    inputs = open_inputs(ROWS, settings, settings.world_documents, task.run)
+    inputs = open_inputs(ROWS, settings, settings.synthetic_documents, task.run)
 
     # split, encode: every worker reads the documents of a shard, and writes the ids of each split back to back
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
@@ -68,7 +68,7 @@ def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
 
 def sources(config: PretrainConfig) -> list[Source]:
     """Every file that is read, the blend file included."""
-    return ROWS.sources(config.data_prep, config.data_prep.world_documents)
+    return ROWS.sources(config.data_prep, config.data_prep.synthetic_documents)
 
 
 STEP = Step(

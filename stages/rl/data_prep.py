@@ -44,7 +44,7 @@ def prepare(task: Task) -> Outcome:
     output = task.run.fresh_output()
 
     # read: the files of each data set, cut into shards, and the sets that placeholders point into
-    inputs = open_inputs(ROWS, settings, settings.world_problems, task.run)
+    inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
     tables = lay_out(source_sets(settings), inputs.setting, settings.shard_mb << 20)
 
     # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
@@ -93,7 +93,7 @@ def sources(config: RLConfig) -> list[Source]:
     """Every file that is read, those of the placeholders' source sets included."""
     settings = config.data_prep
     others = [file for files in source_sets(settings).values() for file in files]
-    own = ROWS.sources(settings, settings.world_problems)
+    own = ROWS.sources(settings, settings.synthetic_problems)
     return [*own, *(Source(file.path, *identity(file)) for file in others)]
 
 

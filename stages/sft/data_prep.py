@@ -37,7 +37,7 @@ def prepare(task: Task) -> Outcome:
     output = task.run.fresh_output()
 
     # read: the files of each data set, cut into shards
-    inputs = open_inputs(ROWS, settings, settings.world_chats, task.run)
+    inputs = open_inputs(ROWS, settings, settings.synthetic_chats, task.run)
 
     # split, encode: every worker renders, tokenises and masks the conversations of a shard
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
@@ -68,7 +68,7 @@ def sources(config: SFTConfig) -> list[Source]:
     if settings.chat_template is not None:
         template = template_file(settings.chat_template)  # None for Jinja text, which is in the config itself
         settings = settings.model_copy(update={"chat_template": None if template is None else str(template)})
-    return [*ROWS.sources(settings, settings.world_chats), *format_sources(settings.format)]
+    return [*ROWS.sources(settings, settings.synthetic_chats), *format_sources(settings.format)]
 
 
 STEP = Step(

@@ -27,8 +27,8 @@ from nemotron_shared.errors import UserError
 class SFTData(PreparedSection):
     """How chats become packed rows."""
 
-    world_chats: int = Field(ge=1)
-    """Conversations that the built-in world holds."""
+    synthetic_chats: int = Field(ge=1)
+    """Conversations that the synthetic data has."""
     format: str
     """How a row holds its conversation: `messages`, `prompt_response`, `sharegpt`, or one that a package adds."""
     messages_field: str

@@ -76,7 +76,7 @@ def test_digits_stand_alone():
     assert tokens == list("1234+56=1290")
 
 
-def test_world_text_becomes_few_tokens():
+def test_synthetic_text_becomes_few_tokens():
     prose = [row["text"] for row in eval_texts(99, 100)]
     sums = [row["text"] for row in pretrain_documents(99, 200)]
     assert characters_per_token(prose) > 2.5

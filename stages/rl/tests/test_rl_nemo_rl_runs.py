@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(home: Path, *overrides: str) -> int:
     engine = ["engine=nemo_rl", f"engine.checkout={home.parent / 'nemo-rl'}", "engine.runner=python"]
     model = f"run.model={home.parent / 'model'}"
-    return STEP.main(["-c", "tiny", *engine, model, "data_prep.world_problems=60", *SMALL, *overrides])
+    return STEP.main(["-c", "tiny", *engine, model, "data_prep.synthetic_problems=60", *SMALL, *overrides])
 
 
 def folder(home: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The input of a data preparation: the built-in world, or the user's files."""
+"""The input of a data preparation: the synthetic data, or the user's files."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,13 +15,13 @@ from nemotron_shared.config.schema import SourceSection, TokenizerSection
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
 
-WORLD = "world"
+SYNTHETIC = "synthetic"
 SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 
 
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
     """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there."""
-    if section.source != WORLD:
+    if section.source != SYNTHETIC:
         return expand(paths(section), subset=section.subset, split=section.hub_split)
     if not made.is_file():
         with open_atomic(made, "wb") as file:
@@ -44,7 +44,7 @@ def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> st
         Refused: the row lacks the configured field.
     """
     if section.key_field is None:
-        return str(row.get("key", otherwise)) if section.source == WORLD else otherwise
+        return str(row.get("key", otherwise)) if section.source == SYNTHETIC else otherwise
     if section.key_field not in row:
         raise Refused(f"no field '{section.key_field}' (data_prep.key_field)", f"fields here: {', '.join(row)}")
     return str(row[section.key_field])
@@ -57,7 +57,9 @@ def require_source(section: SourceSection) -> None:
         UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set.
     """
     if section.source is None:
-        raise UserError("data_prep.source is not set", "give files, folders or globs; or 'world' for the built-in text")
+        raise UserError(
+            "data_prep.source is not set", "give files, folders or globs; or 'synthetic' for the built-in text"
+        )
     tokenizer = getattr(section, "tokenizer", None)
     if tokenizer is not None and tokenizer.model is None:
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
@@ -68,16 +70,16 @@ def paths(section: SourceSection) -> list[str]:
     return [section.source] if isinstance(section.source, str) else list(section.source or [])
 
 
-def describe_sources(section: SourceSection, kind: str, world_rows: int) -> list[Source]:
+def describe_sources(section: SourceSection, kind: str, count: int) -> list[Source]:
     """Manifest entries for what is read; raises UserError where a file is missing."""
     require_source(section)
     tokenizer = getattr(section, "tokenizer", None)
     own = own_files(getattr(section, "chat_template", None), *_tokenizer_files(tokenizer))
-    if section.source != WORLD:
+    if section.source != SYNTHETIC:
         files = expand(paths(section), subset=section.subset, split=section.hub_split)
         return [*(Source(file.path, *identity(file)) for file in files), *own]
-    world = {"world": kind, "seed": section.seed, "rows": world_rows}
-    return [Source(f"{WORLD}:{kind}", json_digest(world), world), *own]
+    made = {"synthetic": kind, "seed": section.seed, "rows": count}
+    return [Source(f"{SYNTHETIC}:{kind}", json_digest(made), made), *own]
 
 
 def _tokenizer_files(tokenizer: TokenizerSection | None) -> list[str]:
