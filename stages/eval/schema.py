@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import EngineSection, How, RandomModelSection, RunSection, Section, SourceSection
+from nemotron_shared.config.schema import EngineSection, How, PreparedSection, RandomModelSection, RunSection, Section
 from stages.eval.evaluator_section import NemoEvaluatorEngine, NemoEvaluatorLauncherEngine
 
 
@@ -17,14 +17,14 @@ class EvalRun(RunSection):
     """Instruct model to compare with; left out where it does not exist."""
 
 
-class EvalData(SourceSection):
+class EvalData(PreparedSection):
     """How held-out rows become tasks."""
 
-    world_problems: int = Field(ge=1)
-    """Held-out sums of the built-in world."""
-    world_choices: int = Field(ge=1)
+    synthetic_problems: int = Field(ge=1)
+    """Held-out sums of the synthetic data."""
+    synthetic_choices: int = Field(ge=1)
     """Multiple-choice questions about its people."""
-    world_texts: int = Field(ge=1)
+    synthetic_texts: int = Field(ge=1)
     """Held-out texts for bits per byte."""
     question_field: str
     """Field of the question, in the user's own rows."""

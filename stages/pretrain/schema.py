@@ -24,8 +24,8 @@ from nemotron_shared.config.schema import (
 class PretrainData(PreparedSection):
     """How text becomes token shards."""
 
-    world_documents: int = Field(ge=1)
-    """Documents that the built-in world writes."""
+    synthetic_documents: int = Field(ge=1)
+    """Documents that the synthetic data has."""
     text_field: str
     """Field that holds a row's text; a blend may name another per data set."""
     text_template: str | None

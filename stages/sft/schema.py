@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from nemotron_data.chat.formats import check_format
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
@@ -20,15 +21,16 @@ from nemotron_shared.config.schema import (
     TrainSection,
     TransformersEngine,
 )
+from nemotron_shared.errors import UserError
 
 
 class SFTData(PreparedSection):
     """How chats become packed rows."""
 
-    world_chats: int = Field(ge=1)
-    """Conversations that the built-in world holds."""
-    format: Literal["messages", "prompt_response", "sharegpt"]
-    """How a row holds its conversation."""
+    synthetic_chats: int = Field(ge=1)
+    """Conversations that the synthetic data has."""
+    format: str
+    """How a row holds its conversation: `messages`, `prompt_response`, `sharegpt`, or one that a package adds."""
     messages_field: str
     """Field of OpenAI messages."""
     tools_field: str
@@ -60,6 +62,15 @@ class SFTData(PreparedSection):
     parquet_row_group_size: int = Field(ge=1)
     """Packed rows per row group."""
     tokenizer: TokenizerSection
+
+    @field_validator("format")
+    @classmethod
+    def is_a_format(cls, name: str) -> str:
+        """In the table of chat formats, or offered by an installed package."""
+        try:
+            return check_format(name)
+        except UserError as error:
+            raise ValueError(f"{error.message}; {error.remedy}") from error
 
 
 class SFTConfig(Section):

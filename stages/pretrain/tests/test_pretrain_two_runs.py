@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stages.pretrain.data_prep import STEP
 
-COMMAND = ["-c", "tiny", "data_prep.world_documents=20_000", "data_prep.workers=1"]
+COMMAND = ["-c", "tiny", "data_prep.synthetic_documents=20_000", "data_prep.workers=1"]
 
 
 def wait_for_owner(home: Path, process: subprocess.Popen) -> None:

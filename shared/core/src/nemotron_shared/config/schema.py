@@ -197,20 +197,20 @@ class SplitSection(Section):
 
 
 class SourceSection(Section):
-    """Rows to read: the built-in world, or the user's own files."""
+    """Rows to read: the synthetic data, or the user's own files."""
 
     source: str | list[str] | None
-    """`world`, or paths: files, folders, globs, or a blend JSON."""
+    """`synthetic`, or paths: files, folders, globs, or a blend JSON."""
     subset: str | None
     """Configuration of a hub data set, for a source `hf://org/name`."""
     hub_split: str | None
     """Split of a hub data set to read, such as `train`."""
     sample: int | None = Field(ge=1)
-    """Read at most this many rows (the world: make this many)."""
+    """Read at most this many rows (the synthetic ones: make this many)."""
     on_bad_row: Literal["error", "reject"]
     """A row that cannot be used: stop, or count it and write it to rejected.jsonl."""
     seed: int = Field(ge=0)
-    """Seed of the world and of shuffling."""
+    """Seed of the synthetic rows and of shuffling."""
     split: SplitSection
     key_field: str | None
     """Field whose hash decides a row's split. null: the row's own text or question."""

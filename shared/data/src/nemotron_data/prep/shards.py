@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from nemotron_data.prep.heartbeat import Pulse
+from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.progress import Progress
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
+from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run
 
 
 class Work(Protocol):
@@ -49,7 +51,7 @@ class Setting:
     announce: Callable[[str], None]
 
     @classmethod
-    def of(cls, settings: Any, run: Any) -> "Setting":
+    def of(cls, settings: PreparedSection, run: Run) -> "Setting":
         """As `data_prep` says (`PreparedSection`), in the folder of a run."""
         return cls(
             directory=run.checkpoints / "shards",
@@ -88,10 +90,10 @@ class Job:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _fill(self, shard: Shard, folder: Path) -> tuple[Receipt, Mapping[str, str]]:
-        pulse = Pulse(folder)
-        with ShardReader(shard, folder, self.on_bad_row, pulse) as reader:
+        heartbeat = Heartbeat(folder)
+        with ShardReader(shard, folder, self.on_bad_row, heartbeat) as reader:
             figures = self.work.run(reader, folder)
-        pulse.stop()
+        heartbeat.stop()
         receipt = Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
         return receipt, reader.digests
 
