@@ -8,7 +8,6 @@ only the models that are missing; with several processes each asks its share of 
 """
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -152,7 +151,6 @@ def write_results(task: Task, results: dict[str, Any], samples: Mapping[str, Sam
     table = as_table(results)
     write_text(output / "results.md", table)
     task.run.say("\n" + table)
-    shutil.rmtree(task.run.directory / "scored")
     return output
 
 

@@ -18,7 +18,7 @@ from nemotron_shared.lock import holder_of, record_of
 WORKER = """
 import pathlib, sys, time
 from nemotron_shared.runtime.run import open_run
-with open_run(pathlib.Path(sys.argv[1]), "x", saves_on_stop=True, fresh=False) as run:
+with open_run(pathlib.Path(sys.argv[1]), "x", "") as run, run.watched():
     print("working", flush=True)
     while not run.stop_requested:
         time.sleep(0.05)
