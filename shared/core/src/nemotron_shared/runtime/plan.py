@@ -133,9 +133,8 @@ def _meant_data(step: "Step", choice: DataChoice, run: RunSection, store: Store,
     if run.missing_data == "error" or step.prepare is None:
         message = f"run.data: no data was prepared with {', '.join(choice.given)} as given here"
         raise UserError(message, how_to_prepare(step, run, arguments))
-    say(
-        f"[{step.prepare.produces.format(family=run.family)}] none with {', '.join(choice.given)} as given: preparing it"
-    )
+    name = step.prepare.produces.format(family=run.family)
+    say(f"[{name}] none with {', '.join(choice.given)} as given here: preparing it first")
     return step.prepare.make(arguments)[0]
 
 
