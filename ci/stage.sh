@@ -25,7 +25,7 @@ uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with p
 short=(-c tiny)
 case $stage in
 pretrain | sft) short+=(train.train_iters=4 train.eval_interval=4) ;;
-rl) short+=(train.train_iters=2 train.eval_interval=2 grpo.max_new_tokens=8 data_prep.world_problems=100) ;;
+rl) short+=(train.train_iters=2 train.eval_interval=2 grpo.max_new_tokens=8 data_prep.synthetic_problems=100) ;;
 eval) short+=(evaluation.limit=8) ;;
 esac
 "$UV_PROJECT_ENVIRONMENT/bin/torchrun" "stages/$stage/train.py" "${short[@]}"

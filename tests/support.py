@@ -93,13 +93,13 @@ def last_json(result: "CompletedProcess[str]") -> Any:
 # Overrides that make a tiny run last seconds, for tests that look at behaviour and not at what was learned.
 SHORT = {
     "pretrain": ("train.train_iters=6", "train.eval_interval=3", "train.eval_rows=8", "checkpoint.save_interval=2",
-                 "data_prep.world_documents=400", "logger.tensorboard=false"),
+                 "data_prep.synthetic_documents=400", "logger.tensorboard=false"),
     "sft": ("train.train_iters=6", "train.eval_interval=3", "train.eval_rows=8", "checkpoint.save_interval=2",
-            "data_prep.world_chats=400", "logger.tensorboard=false"),
+            "data_prep.synthetic_chats=400", "logger.tensorboard=false"),
     "rl": ("train.train_iters=4", "train.eval_interval=2", "train.eval_rows=8", "checkpoint.save_interval=2",
-           "data_prep.world_problems=60", "grpo.max_new_tokens=8", "grpo.num_prompts_per_step=4",
+           "data_prep.synthetic_problems=60", "grpo.max_new_tokens=8", "grpo.num_prompts_per_step=4",
            "logger.tensorboard=false"),
-    "eval": ("data_prep.world_problems=24", "data_prep.world_choices=12", "data_prep.world_texts=8",
+    "eval": ("data_prep.synthetic_problems=24", "data_prep.synthetic_choices=12", "data_prep.synthetic_texts=8",
              "evaluation.max_new_tokens=8"),
 }  # fmt: skip
 

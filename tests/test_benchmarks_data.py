@@ -108,7 +108,7 @@ def test_a_failing_command_tells_its_last_lines(tmp_path: Path) -> None:
 
 
 def test_packed_files_are_compared_by_sequence(tmp_path: Path) -> None:
-    from nemotron_data.formats.packed import write_packed
+    from packed_support import write_packed
 
     sequences = [([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1]), ([1, 2, 3, 4], [0, 0, 1, 1])]
     write_packed(tmp_path / "one.parquet", sequences, [[0, 1], [2]])

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 from omegaconf import OmegaConf
+from packed_support import write_packed
 from support import ROOT
 from transformers import NemotronHConfig
 
-from nemotron_data.formats.packed import write_packed
 from nemotron_engines.kernels import mamba_ops
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.config.compose import compose

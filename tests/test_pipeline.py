@@ -48,7 +48,7 @@ def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
     assert run(*nemotron("artifacts", "verify")).returncode == 0
     lineage = run(*nemotron("artifacts", "lineage", "super3-eval-results:v1")).stdout
     assert all(f"{name}:v1" in lineage for name in ARTIFACTS)
-    assert "world:documents" in lineage
+    assert "synthetic:documents" in lineage
     mermaid = run(*nemotron("artifacts", "lineage", "super3-eval-results", "--mermaid")).stdout
     assert mermaid.startswith("flowchart") or mermaid.startswith("graph")
 

@@ -5,7 +5,7 @@ import rename_keys
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["eval_interval", "seq_length", "world_choices"])
+@pytest.mark.parametrize("name", ["eval_interval", "seq_length", "synthetic_choices"])
 def test_a_renamed_key_fails_the_type_check(name: str) -> None:
     assert rename_keys.errors([rename_keys.keys()[name]])
 

@@ -91,7 +91,7 @@ def is_running(process: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_step_ends_with_the_command_that_started_it(tmp_path: Path, number: signal.Signals) -> None:
     environment = os.environ | {"NEMOTRON_HOME": str(tmp_path)}
-    words = ("super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.world_documents=200_000")
+    words = ("super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.synthetic_documents=200_000")
     parent = subprocess.Popen(nemotron(*words), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: owner(tmp_path), "the step has not begun")

@@ -88,7 +88,7 @@ class Bench:
 
 
 def write_chats(path: Path, count: int = 1500) -> Path:
-    """Chats with answers of 30 to 1500 words, the same ones each time; the built-in world's are a line each."""
+    """Chats with answers of 30 to 1500 words, the same ones each time; the synthetic rows are a line each."""
     draw = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):

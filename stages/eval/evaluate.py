@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
 from nemotron_shared.errors import UserError, did_you_mean
@@ -29,7 +30,8 @@ ROLES = {stage.role: stage.model for stage in TRAINING if stage.role and stage.m
 LABELS = {RANDOM: "random weights"} | {stage.model: stage.label for stage in TRAINING if stage.model and stage.label}
 
 Samples = dict[str, list[dict[str, Any]]]
-EvaluateModel = Callable[[Artifact | None, dict[str, dict[str, Any]]], Samples]
+Tasks = Mapping[str, EvalTask]
+EvaluateModel = Callable[[Artifact | None, Tasks], Samples]
 
 
 def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
@@ -47,19 +49,18 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
     return Outcome(output, {"tasks": sorted(tasks), "models": results["models"]}, flat_scores(results))
 
 
-def chosen_tasks(task: Task[EvalConfig]) -> dict[str, dict[str, Any]]:
-    """Tasks of the data that the config asks for: name -> {"kind", "rows", "file"}.
+def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
+    """Tasks of the data that the config asks for, by name.
 
     Raises:
         UserError: a task that the data does not have.
     """
-    folder = task.input("data").path
-    known = {about["name"]: about for about in read_json(folder / "tasks.json")}
+    known = read_tasks(task.input("data").path)
     wanted = task.config.evaluation.tasks or list(known)
     for name in wanted:
         if name not in known:
             raise UserError(f"no task named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
-    return {name: {**known[name], "file": str(folder / f"{name}.jsonl")} for name in wanted}
+    return {name: known[name] for name in wanted}
 
 
 def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
@@ -83,11 +84,7 @@ def result_name(artifact: Artifact, usual: str) -> str:
 
 
 def _score_model(
-    task: Task[EvalConfig],
-    name: str,
-    model: Artifact | None,
-    tasks: dict[str, dict[str, Any]],
-    evaluate_model: EvaluateModel,
+    task: Task[EvalConfig], name: str, model: Artifact | None, tasks: Tasks, evaluate_model: EvaluateModel
 ) -> None:
     file = _samples_file(task, name)
     if file.is_file():
@@ -102,7 +99,7 @@ def _samples_file(task: Task[EvalConfig], name: str) -> Path:
 
 def summarise(
     task: Task[EvalConfig],
-    tasks: Mapping[str, Mapping[str, Any]],
+    tasks: Tasks,
     models: Mapping[str, Artifact | None],
     samples: Mapping[str, Samples],
 ) -> dict[str, Any]:
@@ -117,12 +114,12 @@ def summarise(
             for name, model in models.items()
         },
         "scores": [
-            {"model": model, "task": name, **score(about["kind"], samples[model][name])}
+            {"model": model, "task": name, **score(about.kind, samples[model][name])}
             for name, about in tasks.items()
             for model in names
         ],
         "comparisons": [
-            {"task": name, "from": old, "to": new, **compare(about["kind"], samples[old][name], samples[new][name])}
+            {"task": name, "from": old, "to": new, **compare(about.kind, samples[old][name], samples[new][name])}
             for name, about in tasks.items()
             for old, new in steps
         ],
@@ -137,10 +134,10 @@ def summarise(
     }
 
 
-def _describe(about: Mapping[str, Any], samples: list[dict[str, Any]]) -> dict[str, Any]:
-    metric = METRICS[about["kind"]]
+def _describe(about: EvalTask, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    metric = METRICS[about.kind]
     return {
-        "kind": about["kind"],
+        "kind": about.kind,
         "metric": metric,
         "lower_is_better": metric in LOWER_IS_BETTER,
         "n": len(samples),

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from nemotron_data.formats.eval_tasks import Kind
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.process import end_group, ending_with_us
@@ -118,7 +119,7 @@ def last_lines(log: Path, most: int = 15) -> str:
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-most:])
 
 
-def read_samples(folder: Path, name: str, kind: str, rows: int) -> list[dict[str, Any]]:
+def read_samples(folder: Path, name: str, kind: Kind, rows: int) -> list[dict[str, Any]]:
     """Samples of one task, in the order of its rows.
 
     Raises:
@@ -137,7 +138,7 @@ def read_samples(folder: Path, name: str, kind: str, rows: int) -> list[dict[str
     return samples
 
 
-def _require_same_score(results: Path, name: str, kind: str, samples: list[dict[str, Any]]) -> None:
+def _require_same_score(results: Path, name: str, kind: Kind, samples: list[dict[str, Any]]) -> None:
     reported = reported_results(results).get(name, {})
     ours = score(kind, samples)["value"]
     theirs = next((entry["value"] for metric, entry in reported.items() if metric.startswith(METRICS[kind])), None)

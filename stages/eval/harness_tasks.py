@@ -1,6 +1,6 @@
 """Tasks in lm-eval's terms, and its samples in ours; the same for lm-eval here and for its fork elsewhere.
 
-    task_definition("sums", {"kind": "generate", "file": "sums.jsonl"}, settings, "<|im_end|>")
+    task_definition(EvalTask("sums", "generate", 400, Path("sums.jsonl")), settings, "<|im_end|>")
     read_sample("generate", {"doc_id": 0, "doc": {...}, "resps": [["8"]], "exact_match": 1.0})
 
 No library is imported: an engine whose harness lives in another environment needs neither lm-eval nor torch.
@@ -8,9 +8,9 @@ No library is imported: an engine whose harness lives in another environment nee
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+from nemotron_data.formats.eval_tasks import EvalTask, Kind
 from stages.eval.schema import EvaluationSection
 
 # What stands after the thinking; the whole text where there is none.
@@ -19,24 +19,23 @@ FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
 Samples = dict[str, list[dict[str, Any]]]
 
 
-def task_definition(name: str, about: Mapping[str, Any], settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
+def task_definition(about: EvalTask, settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
     """A task in lm-eval's terms.
 
     Args:
-        about: `kind` (generate, choice or text) and `file` of the task's rows.
         settings: the config's evaluation section.
     """
     common = {
-        "task": name,
+        "task": about.name,
         "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(Path(about["file"]).resolve())}},
+        "dataset_kwargs": {"data_files": {"test": str(about.file.resolve())}},
         "test_split": "test",
         "num_fewshot": 0,
         "metadata": {"version": 1.0},
     }
-    if about["kind"] == "choice":
+    if about.kind == "choice":
         return common | _CHOICE
-    if about["kind"] == "text":
+    if about.kind == "text":
         return common | _TEXT
     return common | _generation(settings, eos_token)
 
@@ -74,7 +73,7 @@ def _generation(settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
     }
 
 
-def read_sample(kind: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
     """One of lm-eval's samples, from memory or from its file, in which numbers of responses are text."""
     return _READERS[kind](sample)
 
@@ -107,7 +106,7 @@ def _read(sample: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": sample["doc_id"], "bits": -nats / math.log(2), "bytes": num_bytes}
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+_READERS: dict[Kind, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "generate": _generated,
     "choice": _chosen,
     "text": _read,

@@ -3,15 +3,17 @@
 The training data is found through the models' lineage, so it is the data that really was used.
 """
 
-import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_data.formats.packed import read_packed
+from nemotron_data.formats.rl_rows import read_rl_rows
 from nemotron_data.overlap import find_overlap
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import ancestors
@@ -20,15 +22,15 @@ from stages.eval.schema import EvalConfig
 
 
 def check_overlap(
-    task: Task[EvalConfig], tasks: Mapping[str, Mapping[str, Any]], models: Mapping[str, Artifact | None]
+    task: Task[EvalConfig], tasks: Mapping[str, EvalTask], models: Mapping[str, Artifact | None]
 ) -> dict[str, Any]:
     """For each task of questions: the training data looked through, and how many questions it holds."""
     data = training_data(task, models)
     found = {}
     for name, about in tasks.items():
-        if about["kind"] != "generate":
+        if about.kind != "generate":
             continue
-        keys = [row["key"] for row in read_rows(Path(about["file"]))][: task.config.evaluation.limit]
+        keys = [row["key"] for row in islice(read_task_rows(about.file, about.kind), task.config.evaluation.limit)]
         hits = set()
         for artifact in data.values():
             hits |= set(find_overlap(keys, training_texts(artifact)))
@@ -53,12 +55,6 @@ def training_texts(artifact: Artifact) -> Iterator[str]:
     return READERS[artifact.manifest.type](artifact.path)
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Rows of a prepared JSONL file."""
-    # not splitlines(): a question may hold U+2028
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-
-
 def _pretrain_texts(folder: Path) -> Iterator[str]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     for _, prefix in read_blend(folder / "blend.json")["train"]:
@@ -76,8 +72,8 @@ def _sft_texts(folder: Path) -> Iterator[str]:
 
 
 def _rl_texts(folder: Path) -> Iterator[str]:
-    for row in read_rows(folder / "train.jsonl"):
-        yield from (str(turn["content"]) for turn in row["responses_create_params"]["input"])
+    for row in read_rl_rows(folder / "train.jsonl"):  # unchecked: whatever a row says was seen in training
+        yield from (turn.text for turn in row.prompt)
 
 
 READERS = {

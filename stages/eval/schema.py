@@ -8,10 +8,10 @@ from nemotron_shared.config.schema import (
     EngineT,
     How,
     ModelLoadingEngine,
+    PreparedSection,
     RandomModelSection,
     RunSection,
     Section,
-    SourceSection,
     StageConfig,
 )
 from stages.eval.engines import ENGINES
@@ -26,14 +26,14 @@ class EvalRun(RunSection):
     """Instruct model to compare with; left out where it does not exist."""
 
 
-class EvalData(SourceSection):
+class EvalData(PreparedSection):
     """How held-out rows become tasks."""
 
-    world_problems: int = Field(ge=1)
-    """Held-out sums of the built-in world."""
-    world_choices: int = Field(ge=1)
+    synthetic_problems: int = Field(ge=1)
+    """Held-out sums of the synthetic data."""
+    synthetic_choices: int = Field(ge=1)
     """Multiple-choice questions about its people."""
-    world_texts: int = Field(ge=1)
+    synthetic_texts: int = Field(ge=1)
     """Held-out texts for bits per byte."""
     question_field: str
     """Field of the question, in your own rows."""

@@ -3,52 +3,43 @@
     [project.entry-points."nemotron.eval_tasks"]
     capitals = "my_package:capitals"
 
-    def capitals(seed: int) -> EvalTask:
-        return EvalTask("choice", [{"question": "Capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0}])
+    def capitals(seed: int) -> TaskRows:
+        return TaskRows("choice", [{"question": "Capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0}])
 
-`data_prep.tasks=[capitals]` then adds it to the data. What a row needs depends on the kind:
-
-    generate    question, expected
-    choice      question, choices, answer (the index of the right one)
-    text        text
+`data_prep.tasks=[capitals]` then adds it to the data. What a row needs stands in `nemotron_data.formats.eval_tasks`;
+its `key` is its question where it has none.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from nemotron_data.formats.eval_tasks import FIELDS, Kind
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError
 
-Kind = Literal["generate", "choice", "text"]
-NEEDED = {"generate": ("question", "expected"), "choice": ("question", "choices", "answer"), "text": ("text",)}
-
 
 @dataclass(frozen=True)
-class EvalTask:
+class TaskRows:
     """What a model is asked, and how its answers are scored."""
 
     kind: Kind
     rows: Sequence[dict[str, Any]]
 
 
-MakeTask = Callable[[int], EvalTask]
+MakeTask = Callable[[int], TaskRows]
 TASKS: Registry[MakeTask] = Registry(kind="task", group="nemotron.eval_tasks", own={})
 
 
-def installed_task(name: str, seed: int) -> EvalTask:
+def installed_task(name: str, seed: int) -> TaskRows:
     """The rows of a package's task, as data preparation writes them.
 
     Raises:
-        UserError: there is no such task, or a row lacks what its kind needs.
+        UserError: there is no such task, or no such kind.
     """
     made = TASKS.load(name)(seed)
-    if made.kind not in NEEDED:
-        raise UserError(f"task '{name}': there is no kind '{made.kind}'", f"there are: {', '.join(NEEDED)}")
-    for number, row in enumerate(made.rows, start=1):
-        missing = [field for field in NEEDED[made.kind] if field not in row]
-        if missing:
-            raise UserError(f"task '{name}', row {number}: no {', '.join(missing)}", f"a '{made.kind}' needs it")
-    # what the harness's templates and the overlap check read besides; empty where a task has no use for it
-    rows = [{"key": row.get("question", row.get("text")), "stem": "", **row} for row in made.rows]
-    return EvalTask(made.kind, rows)
+    if made.kind not in FIELDS:
+        raise UserError(f"task '{name}': there is no kind '{made.kind}'", f"there are: {', '.join(FIELDS)}")
+    # the harness's template reads a stem, be it empty
+    extra = {"stem": ""} if made.kind == "choice" else {}
+    return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows])

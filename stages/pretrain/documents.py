@@ -3,22 +3,24 @@
 {"text": "Mira lives in Oster."}  ->  train.bin: 312 97 44 871 9 2    (2 is the end-of-text id)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nemotron_data.encoders import EncoderSpec
+from nemotron_data.encoders import Reference, WorkerEncoder
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 from nemotron_data.prep.reader import ShardReader
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
+from nemotron_shared.config.schema import TokenizerSection
+from nemotron_shared.errors import UserError
 from stages.pretrain.schema import PretrainData
 
 BATCH_CHARACTERS = 1 << 20
@@ -36,21 +38,29 @@ class Vocabulary:
     after: tuple[int, ...]
 
 
-@dataclass
+def vocabulary_of(reference: Reference, settings: TokenizerSection) -> Vocabulary:
+    """How many ids, and which stand around a document.
+
+    Raises:
+        UserError: the config wants a token at a document's beginning or end that the tokenizer does not have.
+    """
+    around = {"bos_token": settings.add_bos, "eos_token": settings.add_eos}
+    for role, wanted in around.items():
+        if wanted and role not in reference.ids:
+            raise UserError(
+                f"{settings.model}: the tokenizer has no {role}", f"set data_prep.tokenizer.add_{role[:3]}=false"
+            )
+    before, after = (tuple(reference.ids[role] for role in [name] if around[name]) for name in around)
+    return Vocabulary(reference.vocab_size, before, after)
+
+
+@dataclass(frozen=True)
 class DocumentWork:
-    """`Work` of the engine. Picklable: a worker loads the tokenizer itself."""
+    """`Work` of the engine."""
 
-    parts: tuple[Part[PretrainData], ...]
+    parts: Sequence[Part[PretrainData]]
     vocabulary: Vocabulary
-    encoder_spec: EncoderSpec
-
-    @cached_property
-    def encoder(self) -> Any:
-        """Loaded once per process; forked workers share it."""
-        return self.encoder_spec.load()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "encoder"}
+    encoder: WorkerEncoder
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write `<split>.bin` and `.idx`; gives {split: {"documents", "tokens"}}."""
@@ -59,10 +69,16 @@ class DocumentWork:
         only = part.only or split.only
         with ExitStack() as stack:
             writers = Writers(folder, self, part, reader, stack)
-            for row in reader:
+            for row in reader:  # read
                 text = usable_text(row, part.settings, reader)
-                if text is not None:
-                    writers.add(only or split_of(row, text, part.settings, split), row, text)
+                if text is None:
+                    continue
+                try:
+                    chosen = only or split_of(row, text, part.settings, split)  # split
+                except Refused as refused:
+                    reader.refuse_for(row, refused)
+                    continue
+                writers.add(chosen, row, text)  # encode many at once, and write them back to back
             return writers.finish()
 
 

@@ -12,8 +12,8 @@ from stages.pretrain.engines import ENGINES
 class PretrainData(PreparedSection):
     """How text becomes token shards."""
 
-    world_documents: int = Field(ge=1)
-    """Documents that the built-in world writes."""
+    synthetic_documents: int = Field(ge=1)
+    """Documents that the synthetic data has."""
     text_field: str
     """Field that holds a row's text."""
     text_template: str | None

@@ -9,7 +9,10 @@
           "agent_ref":{"type":"responses_api_agents","name":"math_with_judge_simple_agent"}}
 
 A row that has `responses_create_params` already is checked and passed on as it is. A row that only points to a
-question of another data set is filled in from there.
+question of another data set is filled in from there. The way of a row:
+
+    read -> split -> encode    by workers, a shard of the input each: in NeMo-Gym's form; see prompts.py
+         -> pack -> write      the shards' rows back to back, one file for each split; see splits.py
 """
 
 import sys
@@ -17,17 +20,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from nemotron_data.prep.merge import Totals, finish
-from nemotron_data.prep.plan import make_shards
-from nemotron_data.prep.progress import rejected_text
-from nemotron_data.prep.shards import Setting, run_shards
-from nemotron_data.sources.blends import find_blend, load_blend
+from nemotron_data.prep.merge import Totals
+from nemotron_data.prep.pipeline import RowKind, open_inputs
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.sources.rows import describe_sources, input_files, own_files
 from nemotron_data.synthetic import problems
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl.placeholders import SOURCES
 from stages.rl.prompts import PromptWork
@@ -36,51 +34,30 @@ from stages.rl.source_tables import lay_out, source_files
 from stages.rl.splits import FILES, hold_out, join_splits
 
 DIRECTORY = Path(__file__).resolve().parent
+# Every row is used once, so a blend's weights do not matter here; nor may it say which split is which.
+ROWS = RowKind("problems", DIRECTORY / "config", problems, "problems", presplit=False)
 
 
 def prepare(task: Task[RLConfig]) -> Outcome:
     """Write the rows of each split, with counts of what was read and what was not used."""
     settings: RLData = task.config.data_prep
     output = task.run.fresh_output()
-    world = task.run.checkpoints / "world.jsonl"
-    files = [input_files(part, world, problems, settings.world_problems) for part in parts_of(settings)]
-    shards = make_shards(files, settings.shard_mb << 20, settings.sample)
-    setting = Setting.of(settings, task.run)
-    laid_out = lay_out(source_sets(settings), setting, settings.shard_mb << 20)
-    receipts = run_shards(shards, PromptWork(settings, laid_out), setting)
-    totals = finish(setting.directory, shards, receipts, output / "rejected.jsonl")
-    if settings.holdout.wanted:
-        written = hold_out(receipts, setting.directory, output, settings.holdout)
-    else:
-        written = join_splits(receipts, setting.directory, output)
-    metadata = describe(written, totals)
+
+    # read: the files of each data set, cut into shards, and the sets that placeholders point into
+    inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
+    tables = lay_out(source_sets(settings), inputs.setting, settings.shard_mb << 20)
+
+    # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
+    prepared = inputs.process(PromptWork(inputs.parts, tables), output)
+
+    # pack, write: one file for each split
+    by_place = settings.holdout.wanted
+    written = hold_out(prepared, output, settings.holdout) if by_place else join_splits(prepared, output)
+    metadata = describe(written, prepared.totals)
     write_json(output / "stats.json", metadata)
     write_json(output / "data_manifest.json", data_manifest(written))
-    said = f"{written['train']:,} training questions, {written['valid']:,} for validation"
-    task.run.say("; ".join(filter(None, [said, rejected_text(totals.rejected)])))
+    prepared.say(f"{written['train']:,} training questions, {written['valid']:,} for validation")
     return Outcome(output, metadata)
-
-
-def parts_of(settings: RLData) -> list[RLData]:
-    """The settings for each data set of a blend, or the one that there is. Every row is used once, so weights do not
-    matter here.
-
-    Raises:
-        UserError: the blend file is not of its form, or says which split is which.
-    """
-    file = blend_file(settings)
-    if file is None:
-        return [settings]
-    blend = load_blend(file)
-    if blend.train:
-        raise UserError(f"{file}: has 'train', 'valid' and 'test'", "list 'datasets'; data_prep.split makes the splits")
-    changes = ({"source": entry.path, "subset": entry.subset, "hub_split": entry.split} for entry in blend.datasets)
-    return [settings.model_copy(update=change) for change in changes]
-
-
-def blend_file(settings: RLData) -> Path | None:
-    """The source, where it is a blend: one of ours by name, or a JSON file of that form."""
-    return find_blend(settings.source, DIRECTORY / "config") if isinstance(settings.source, str) else None
 
 
 def source_sets(settings: RLData) -> dict[str, list[InputFile]]:
@@ -115,10 +92,8 @@ def data_manifest(written: Counter[str]) -> dict[str, Any]:
 def sources(config: RLConfig) -> list[Source]:
     """Every file that is read, those of the placeholders' source sets included."""
     settings = config.data_prep
-    parts = [describe_sources(part, "problems", settings.world_problems) for part in parts_of(settings)]
-    file = blend_file(settings)
-    own = [source for part in parts for source in part] + own_files(str(file) if file else None)
     others = [file for files in source_sets(settings).values() for file in files]
+    own = ROWS.sources(settings, settings.synthetic_problems)
     return [*own, *(Source(file.path, *identity(file)) for file in others)]
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from stages.rl.rows import Refused
+from nemotron_data.rejects import Refused
 
 MARKER = "_hf_placeholder"
 Template = Literal["dapo", "skywork"]

@@ -5,22 +5,23 @@
 Where the last rows of the input are held out, no worker can know which those are: then all rows go to `rows.jsonl`.
 """
 
-import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from nemotron_data.prep.reader import TOLERATE, ShardReader
+from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, encode_row
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.rejects import Refused
+from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
-from nemotron_shared.errors import UserError
 from stages.rl.placeholders import is_placeholder, resolve
-from stages.rl.rows import Refused, gym_row, question_of
+from stages.rl.rows import gym_row
 from stages.rl.schema import RLData
 from stages.rl.source_tables import LaidOut, SourceTable
 
@@ -30,13 +31,13 @@ WRITE_BYTES = 1 << 20
 
 @dataclass
 class PromptWork:
-    """`Work` of the engine. Picklable: a worker opens the source sets itself.
+    """`Work` of the engine.
 
     Attributes:
-        sources: the source sets of placeholders that were given, laid out.
+        sources: the source sets of placeholders that were given, laid out; a worker opens them itself.
     """
 
-    settings: RLData
+    parts: Sequence[Part[RLData]]
     sources: dict[str, tuple[LaidOut, ...]]
 
     @cached_property
@@ -49,35 +50,35 @@ class PromptWork:
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write `<split>.jsonl`, or `rows.jsonl`; gives {split: {"rows"}}."""
-        split = None if self.settings.holdout.wanted else Split(self.settings.split.model_dump(), salt="questions")
+        settings = self.parts[reader.shard.part].settings
+        split = None if settings.holdout.wanted else Split(settings.split.model_dump(), salt="questions")
         written: Counter[str] = Counter()
         files: dict[str, IO[bytes]] = {}
         with ExitStack() as stack:
-            for row in reader:
-                made = self.converted(row, reader)
+            for row in reader:  # read
+                made = self.converted(row, settings, reader)
                 if made is None:
                     continue
-                line, name = made[0], ALL if split is None else split.of(made[1])
+                line, name = made[0], ALL if split is None else split.of(made[1])  # split
                 if name not in files:
                     files[name] = stack.enter_context((folder / f"{name}.jsonl").open("wb", buffering=WRITE_BYTES))
                 files[name].write(line)
                 written[name] += 1
         return {name: {"rows": count} for name, count in written.items()}
 
-    def converted(self, row: Row, reader: ShardReader) -> tuple[bytes, str] | None:
+    def converted(self, row: Row, settings: RLData, reader: ShardReader) -> tuple[bytes, str] | None:
         """The line to write and what decides its split; None, after it was refused, for a row that cannot be used."""
         try:
             value = row.value
             if is_placeholder(value):
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
-            made = gym_row(value, self.settings)
-            if made is not value and "agent_ref" in made and "responses_create_params" in value:
+            made = gym_row(value, settings)
+            if made is not value and "agent_ref" in made and PARAMETERS in value:
                 reader.counts["agent_ref completed"] += 1
-            return line_of(made, row), _key(value, made, self.settings)
+            return line_of(made, row), _key(value, made, settings)
         except Refused as refused:
-            remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
-            reader.refuse(row, refused.reason, refused.detail, remedy)
+            reader.refuse_for(row, refused)
         return None
 
 
@@ -91,16 +92,10 @@ def line_of(made: dict[str, Any], row: Row) -> bytes:
         line = row.raw.strip()
         if b"\r" not in line:  # some readers would end the line there
             return line + b"\n"
-    try:
-        return json.dumps(made, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise Refused("a value that JSON has no form for", str(error)) from error
+    return encode_row(made)
 
 
 def _key(value: dict[str, Any], made: dict[str, Any], settings: RLData) -> str:
     if settings.holdout.wanted:
         return ""
-    try:
-        return split_key(value, settings, question_of(made))
-    except UserError as error:
-        raise Refused(error.message, error.remedy or "") from error
+    return split_key(value, settings, RLRow.of(made).question)

@@ -45,8 +45,8 @@ class PlaceholderSources(Section):
 class RLData(PreparedSection):
     """How questions become prompts with an expected answer."""
 
-    world_problems: int = Field(ge=1)
-    """Problems that the built-in world poses."""
+    synthetic_problems: int = Field(ge=1)
+    """Problems that the synthetic data has."""
     question_field: str
     """Field of the question."""
     answer_field: str

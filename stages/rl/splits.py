@@ -1,58 +1,57 @@
 """Put the shards' rows together, one file for each split, in the order of the input and in constant memory.
 
-hold_out(receipts, made, output, Holdout(rows=1000, fraction=None))     # the last 1000 rows are val.jsonl
+hold_out(prepared, output, Holdout(rows=1000, fraction=None))     # the last 1000 rows are val.jsonl
 """
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from nemotron_data.prep.receipts import Receipt, shard_folder
+from nemotron_data.prep.pipeline import Prepared
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
 from stages.rl.prompts import ALL
-from stages.rl.schema import Holdout
+from stages.rl.schema import Holdout, RLData
 
 FILES = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
 COPY_BYTES = 1 << 20
 
 
-def join_splits(receipts: Sequence[Receipt], made: Path, output: Path) -> Counter[str]:
+def join_splits(prepared: Prepared[RLData], output: Path) -> Counter[str]:
     """Write the file of each split that has rows; gives the rows of each.
 
     Raises:
         UserError: none is left for training.
     """
-    written = _rows(receipts)
+    written = _rows(prepared)
     if not written["train"]:
-        raise UserError("no question is left for training", f"see the reasons in {output / 'rejected.jsonl'}")
+        raise prepared.nothing_left("question")
     for split in written:
         with open_atomic(output / FILES[split]) as target:
-            for receipt in receipts:
-                if split in receipt.figures:
-                    _copy(shard_folder(made, receipt.shard) / f"{split}.jsonl", target)
+            for shard in prepared.shards:
+                if split in shard.figures:
+                    _copy(shard.folder / f"{split}.jsonl", target)
     return written
 
 
-def hold_out(receipts: Sequence[Receipt], made: Path, output: Path, holdout: Holdout) -> Counter[str]:
+def hold_out(prepared: Prepared[RLData], output: Path, holdout: Holdout) -> Counter[str]:
     """Write the last rows to val.jsonl and all others to train.jsonl; gives the rows of each.
 
     Raises:
         UserError: too few rows for both.
     """
-    total = _rows(receipts)[ALL]
+    total = _rows(prepared)[ALL]
     train = total - rows_held_out(total, holdout)
     with ExitStack() as stack:
         files = [stack.enter_context(open_atomic(output / FILES[split])) for split in ("train", "valid")]
         seen = 0
-        for receipt in receipts:
-            rows = receipt.figures.get(ALL, {"rows": 0})["rows"]
+        for shard in prepared.shards:
+            rows = shard.figures.get(ALL, {"rows": 0})["rows"]
             if rows:
-                _cut(shard_folder(made, receipt.shard) / f"{ALL}.jsonl", min(rows, max(0, train - seen)), rows, *files)
+                _cut(shard.folder / f"{ALL}.jsonl", min(rows, max(0, train - seen)), rows, *files)
             seen += rows
     return Counter(train=train, valid=total - train)
 
@@ -77,8 +76,8 @@ def rows_held_out(total: int, holdout: Holdout) -> int:
     return holdout.rows
 
 
-def _rows(receipts: Sequence[Receipt]) -> Counter[str]:
-    return sum((Counter({k: v["rows"] for k, v in receipt.figures.items()}) for receipt in receipts), Counter())
+def _rows(prepared: Prepared[RLData]) -> Counter[str]:
+    return sum((Counter({k: v["rows"] for k, v in shard.figures.items()}) for shard in prepared.shards), Counter())
 
 
 def _cut(part: Path, train_rows: int, rows: int, train: IO[Any], valid: IO[Any]) -> None:

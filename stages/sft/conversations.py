@@ -6,17 +6,20 @@ r"""What a worker does with the conversations of a shard: render, tokenise and m
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nemotron_data.chat import ADD_MARKS, ChatTemplate, Message, Span, is_used_in, mask_by_offsets
-from nemotron_data.encoders import Encoder, EncoderSpec, masks_from_spans
+from nemotron_data.chat.masks import mask_by_offsets
+from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.template import ADD_MARKS, Span
+from nemotron_data.encoders import WorkerEncoder, masks_from_spans
 from nemotron_data.prep.reader import TOLERATE, ShardReader
+from nemotron_data.rejects import Refused
 from nemotron_data.sequences import SPLITS, SequenceWriter
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
@@ -24,8 +27,11 @@ from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
-from stages.sft.rendering import Renderer, first_question
+from stages.sft.rendering import Rendering, first_question
 from stages.sft.schema import SFTData
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 BATCH_CHARACTERS = 4 << 20
 """Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
@@ -37,47 +43,34 @@ TRUNCATED = "truncated"
 
 @dataclass
 class ChatWork:
-    """`Work` of the engine. Picklable: a worker loads tokenizer and template itself.
+    """`Work` of the engine.
 
     Attributes:
-        template: Jinja source. special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
         tokenizer: its folder, on a disk that all workers see.
         token_bytes: how many bytes each token stands for; None in tokenizers where that is not fixed.
     """
 
-    parts: tuple[Part[SFTData], ...]
-    template: str
-    special_tokens: Mapping[str, str | None]
+    parts: Sequence[Part[SFTData]]
+    rendering: Rendering
     tokenizer: Path
-    encoder_spec: EncoderSpec | None = None
-    token_bytes: np.ndarray | None = None
+    encoder: WorkerEncoder
+    token_bytes: np.ndarray | None
 
     @cached_property
-    def encoder(self) -> Encoder:
-        """Loaded once per process; forked workers share it."""
-        assert self.encoder_spec is not None, "chosen before the work begins"
-        return self.encoder_spec.load()
-
-    @cached_property
-    def slow_tokenizer(self) -> Any:
-        """For texts whose tokens do not spell them."""
+    def slow_tokenizer(self) -> "Tokenizer":
+        """For texts whose tokens do not spell them; a worker loads it when it meets the first."""
         return TokenizerFolder(self.tokenizer).tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
-        loaded = ("encoder", "slow_tokenizer")
-        return {name: value for name, value in vars(self).items() if name not in loaded}
-
-    def renderer(self, part: Part[SFTData]) -> Renderer:
-        """For the rows of one data set."""
-        return Renderer(part.settings, ChatTemplate(self.template, **self.special_tokens))
+        return {name: value for name, value in vars(self).items() if name != "slow_tokenizer"}
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write the sequences of a shard; gives the number of conversations of each split."""
         part = self.parts[reader.shard.part]
         with SequenceWriter(folder) as writer:
             batch = Batch(self, part, reader, writer)
-            for row in reader:
-                batch.add(row)
+            for row in reader:  # read
+                batch.add(row)  # split, and encode many at once
             batch.encode()
         return {"conversations": dict(batch.conversations)}
 
@@ -99,7 +92,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         self._settings = self.part.settings
-        self._renderer = self.work.renderer(self.part)
+        self._renderer = self.work.rendering.renderer(self.part.settings)
         self._split = Split(self._settings.split.model_dump(), salt="questions")
 
     def add(self, row: Row) -> None:
@@ -113,6 +106,9 @@ class Batch:
             messages = self._renderer.messages_of(row)
             rendered = self._renderer.texts_of(row, messages)
             split = self.part.only or self._split.only or self._split.of(self._key(row, messages))
+        except Refused as refused:
+            self.reader.refuse_for(row, refused)
+            return
         except UserError as error:
             reason, _, detail = error.message.partition(": ")
             self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)

@@ -4,17 +4,59 @@
 ->  "<|im_start|>user\\n2+2?<|im_end|>\\n<|im_start|>assistant\\n4<|im_end|>\\n", [(54, 65)]
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nemotron_data.chat import ChatFields, ChatTemplate, Message, Span, to_messages, validate_messages
+from nemotron_data.chat.formats import ChatFormat, find_format
+from nemotron_data.chat.rows import ChatFields, Message, validate_messages
+from nemotron_data.chat.template import ChatTemplate, Span, find_template
 from nemotron_data.prep.reader import TOLERATE
+from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 from stages.sft.schema import SFTData
 
 Rendered = tuple[str, list[Span]]
+
+
+SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A chat template before it is compiled: what worker processes are given.
+
+    Attributes:
+        template: Jinja source. special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
+    """
+
+    template: str
+    special_tokens: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, tokenizer: TokenizerFolder, chat_template: str | None) -> "Rendering":
+        """With the configured template, or the tokenizer's own.
+
+        Raises:
+            UserError: there is none.
+        """
+        template = tokenizer.chat_template() if chat_template is None else find_template(chat_template)
+        return cls(template, {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS})
+
+    def renderer(self, settings: SFTData) -> "Renderer":
+        """For the rows of one data set."""
+        return Renderer(settings, ChatTemplate(self.template, **self.special_tokens))
+
+    def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
+        """The texts of a row, to try tokenizer libraries on."""
+        renderer = self.renderer(part.settings)
+        try:
+            return [text for text, _ in renderer.texts_of(row, renderer.messages_of(row))]
+        except UserError:
+            return []  # the worker that meets this row says what is wrong with it
 
 
 @dataclass
@@ -25,10 +67,20 @@ class Renderer:
     template: ChatTemplate
 
     @cached_property
+    def format(self) -> ChatFormat:
+        """How rows hold their conversation."""
+        return find_format(self.settings.format)
+
+    @cached_property
     def fields(self) -> ChatFields:
         """Where rows keep their conversation."""
-        names = ("format", "messages_field", "prompt_field", "response_field", "conversations_field")
-        return ChatFields(**{name: getattr(self.settings, name) for name in names})
+        settings = self.settings
+        return ChatFields(
+            messages_field=settings.messages_field,
+            prompt_field=settings.prompt_field,
+            response_field=settings.response_field,
+            conversations_field=settings.conversations_field,
+        )
 
     def messages_of(self, row: Row) -> list[Message]:
         """The conversation of a row.
@@ -36,7 +88,7 @@ class Renderer:
         Raises:
             UserError: a field is missing, or the conversation makes no sense.
         """
-        messages = to_messages(row.value, self.fields)
+        messages = self.format.to_messages(row.value, self.fields)
         if reason := validate_messages(messages):
             raise UserError(reason, TOLERATE)
         return messages

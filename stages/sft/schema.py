@@ -2,20 +2,22 @@
 
 from typing import Generic, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from nemotron_data.chat.formats import check_format
 from nemotron_shared.config.schema import EngineT, PreparedSection, TokenizerSection
 from nemotron_shared.config.training import SupervisedConfig
+from nemotron_shared.errors import UserError
 from stages.sft.engines import ENGINES
 
 
 class SFTData(PreparedSection):
     """How chats become packed rows."""
 
-    world_chats: int = Field(ge=1)
-    """Conversations that the built-in world holds."""
-    format: Literal["messages", "prompt_response", "sharegpt"]
-    """How a row holds its conversation: `messages`, `prompt_response` or `sharegpt`."""
+    synthetic_chats: int = Field(ge=1)
+    """Conversations that the synthetic data has."""
+    format: str
+    """How a row holds its conversation: `messages`, `prompt_response`, `sharegpt`, or one that a package adds."""
     messages_field: str
     """Field of OpenAI messages."""
     tools_field: str
@@ -49,6 +51,15 @@ class SFTData(PreparedSection):
     parquet_row_group_size: int = Field(ge=1)
     """Packed rows per row group."""
     tokenizer: TokenizerSection
+
+    @field_validator("format")
+    @classmethod
+    def is_a_format(cls, name: str) -> str:
+        """In the table of chat formats, or offered by an installed package."""
+        try:
+            return check_format(name)
+        except UserError as error:
+            raise ValueError(f"{error.message}; {error.remedy}") from error
 
 
 class SFTConfig(SupervisedConfig[EngineT], Generic[EngineT]):

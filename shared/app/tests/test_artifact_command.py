@@ -144,3 +144,54 @@ def test_reading_the_command_line_loads_nothing_heavy() -> None:
     program = "import sys, nemotron_app.artifacts; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "rich", "pydantic", "hydra"} & set(loaded)
+
+
+def test_one_that_cannot_be_read_does_not_hide_the_others(two, capsys) -> None:
+    data, model = two
+    manifest = data.path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"schema_version": 2', '"schema_version": 1'))
+    (model.path / "manifest.json").write_text("{")
+    code, out = run(capsys)
+    assert code == 0 and "older layout" in out and "damaged: " in out
+    problems = [row["problem"] for row in run_json(capsys, "list")]
+    assert problems[0] == "older layout" and problems[1].startswith("damaged: ")
+    code, out = run(capsys, "verify", "sft")
+    assert code == 1 and "not valid JSON" in out
+
+
+def test_control_characters_are_spelled_out(store: Store, capsys) -> None:
+    hostile = "\x1b]0;owned\x07\x9b2J\nforged: line"
+    folder = store.home / "work"
+    folder.mkdir(parents=True)
+    (folder / "a\x1b[31m").write_text("x")
+    producer = Producer("sft", "train", "0", "0", "c", "d", None, hostile, {})
+    store.publish(
+        folder, name="x", type="SFTDataArtifact", fingerprint="f", producer=producer, sources=[Source(hostile, "0")],
+        metadata={"note": hostile}, metrics={hostile: 1},
+    )  # fmt: skip
+    for argv in (["show", "x"], ["lineage", "x"], ["list"], ["show", "x", "--json"], ["lineage", "x", "--json"]):
+        out = run(capsys, *argv)[1]
+        assert not {"\x1b", "\x07", "\x9b"} & set(out)
+        assert "\nforged" not in out
+    assert json.loads(run(capsys, "show", "x", "--json")[1])["manifest"]["producer"]["command"] == hostile
+
+
+def test_rm_removes_one_version_and_its_aliases(two, capsys) -> None:
+    run(capsys, "alias", "sft", "best")
+    with pytest.raises(UserError, match="is needed by super3-sft-model:v1"):
+        main(["rm", "sft-data"])
+    assert run(capsys, "rm", "sft:v1") == (0, "removed super3-sft-model:v1, and its aliases: best\n")
+    assert run_json(capsys, "rm", "sft-data:v1") == {"removed": "super3-sft-data:v1", "aliases": []}
+    assert run_json(capsys, "list") == []
+
+
+def test_gc_lists_first_and_removes_with_yes(store: Store, two, capsys) -> None:
+    publish(store, "super3-sft-model", "ModelArtifact")
+    code, out = run(capsys, "gc")
+    assert code == 0 and "would remove super3-sft-model:v1" in out and "sft-data" not in out and "gc --yes" in out
+    assert len(run_json(capsys, "list")) == 3
+    assert run(capsys, "gc", "--keep", "2") == (0, "nothing to remove\n")
+    assert run_json(capsys, "gc", "--yes")["versions"] == ["super3-sft-model:v1"]
+    assert [row["reference"] for row in run_json(capsys)] == ["super3-sft-data:v1", "super3-sft-model:v2"]
+    with pytest.raises(SystemExit):
+        main(["gc", "--keep", "0"])

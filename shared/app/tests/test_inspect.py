@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_support import write_packed
 from rich.console import Console
 
 from nemotron_app.inspect import Options, inspect_data
@@ -17,7 +18,6 @@ from nemotron_app.inspect.terminal import print_inspection
 from nemotron_app.main import main as nemotron
 from nemotron_app.main import parse, step_of
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
-from nemotron_data.formats.packed import write_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Store

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from packed_support import write_packed
 
 from nemotron_app.inspect.command import main
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
-from nemotron_data.formats.packed import write_packed
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.errors import UserError

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_support import write_packed
 
 from nemotron_app.inspect.documents import blend_splits, data_set_of
 from nemotron_app.inspect.examples import TokenSequence, digest_of_ids, examples_of
@@ -17,7 +18,7 @@ from nemotron_app.inspect.lines import LineSplit, key_of
 from nemotron_app.inspect.packs import PackedSplit, row_example
 from nemotron_app.inspect.pieces import Decoder, visible
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
-from nemotron_data.formats.packed import PackedRow, labels_of, pack_row, write_packed
+from nemotron_data.formats.packed import PackedRow, labels_of, pack_row
 from nemotron_data.tokenizers.tiny import save_tokenizer
 
 TOKENS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 1)), min_size=2, max_size=8)
@@ -178,9 +179,9 @@ def test_rows_of_every_form_show_question_answer_and_agent(tmp_path):
     first, second, third, fourth, _ = split.scan(10**6)
     assert (first.turns[0], first.question, first.agent) == (("system", "Be brief."), "2+2?", "math")
     assert list(first.facts) == [("expected answer", "4"), ("agent", "math")]
-    assert second.question == third.question == "2+2?" and third.place == "val.jsonl, line 4"
+    assert (second.question, third.question) == ("2+\n2?", "2+2?") and third.place == "val.jsonl, line 4"
     assert [found.problem for found in (first, second, third, fourth)] == [None] * 4
-    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+2?", "2+2?", "k", "Whose?"]
+    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+\n2?", "2+2?", "k", "Whose?"]
 
 
 def test_rows_that_cannot_be_used_say_why(tmp_path):
@@ -190,7 +191,7 @@ def test_rows_that_cannot_be_used_say_why(tmp_path):
     problems = [found.problem for found in split.scan(10**6)]
     assert problems == [
         "not a JSON object", "not a JSON object", "no user turn", "no expected answer",
-        "a placeholder that was not resolved", "no user turn",
+        "a placeholder that was not resolved", "a turn is not an object",
     ]  # fmt: skip
 
 

@@ -124,7 +124,7 @@ def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
         "rl": ("SplitJsonlDataArtifact", {"splits": {"train": {"rows": 2850}, "test": {"rows": 150}}}),
     }
     runs = {"pretrain": ("loss", 300, 6.2, 0.9), "sft": ("loss", 200, 2.2, 0.35), "rl": ("reward", 100, 0.3, 0.9)}
-    source, before = Source("world://documents?seed=1234", "f" * 64, {"rows": 6000}), {}
+    source, before = Source("synthetic://documents?seed=1234", "f" * 64, {"rows": 6000}), {}
     for stage, (type, metadata) in prepared.items():
         data = publish(store, f"{stage}-data", type, {"x": "x"}, {}, sources=[source], metadata=metadata)
         files, known = {"metrics.jsonl": log(*runs[stage])}, {"step": 300, "parameters": 1234567}
@@ -206,7 +206,7 @@ def test_page_stands_alone(whole: Store) -> None:
     html = build_report(whole, FAMILY).html_path.read_text(encoding="utf-8")
     page = Page(html)
     assert len(html.encode()) < 500_000
-    assert not re.search(r"https?:|//[a-z]|url\(|@import", html.replace("world://", ""))
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", html.replace("synthetic://", ""))
     links = [value for _, name, value in page.attributes if name in {"src", "href", "srcset", "action", "data"}]
     targets = [f"#{value}" for _, name, value in page.attributes if name == "id"]
     assert len(links) == 7
@@ -240,7 +240,8 @@ def test_same_store_gives_same_bytes(whole: Store, tmp_path: Path) -> None:
 def test_page_shows_data_lineage_and_environment(whole: Store) -> None:
     text = page_of(whole, pipeline=PIPELINE).text
     for expected in (
-        "97.9%", "51,233", "3 × unknown role", "└── source: world://documents?seed=1234", "2.13.0", "2.3 s (reused)",
+        "97.9%", "51,233", "3 × unknown role", "└── source: synthetic://documents?seed=1234",
+        "2.13.0", "2.3 s (reused)",
         "0123456789ab, changed", "whole pipeline in 3 min 10 s", "1.2M parameters", "python -m stages.rl.train -c tiny",
     ):  # fmt: skip
         assert expected in text

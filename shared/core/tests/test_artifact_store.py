@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from store_support import MODEL, PRODUCER, folder_with, publish
 
-from nemotron_shared.artifacts import Artifact, FileEntry, Parent, Producer, Reference, Source, Store
+from nemotron_shared.artifacts import Artifact, FileEntry, Parent, Reference, Source, Store
 from nemotron_shared.errors import UserError
 
-MODEL = "super3-sft-model"
-PRODUCER = Producer("sft", "train", "0.1.0", "0.1.0", "c" * 64, "d" * 64, None, "nemotron super3 sft", {"cpu": 1})
 # A program that publishes COUNT versions, one after the other, and prints each reference.
 PUBLISHER = """
 import itertools, pathlib, sys, tempfile, time
@@ -36,21 +35,6 @@ for index in range(count):
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(str(tmp_path / "home"))
-
-
-def folder_with(parent: Path, files: dict[str, str]) -> Path:
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=parent))
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
-def publish(store: Store, files: dict[str, str], name: str = MODEL, fingerprint: str = "f", **more) -> Artifact:
-    folder = folder_with(store.home, files)
-    more = {"type": "ModelArtifact", "producer": PRODUCER} | more
-    return store.publish(folder, name=name, fingerprint=fingerprint, **more)
 
 
 def start(store: Store, count: int, go: Path, program: str = PUBLISHER) -> subprocess.Popen:

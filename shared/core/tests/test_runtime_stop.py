@@ -18,7 +18,7 @@ def send(number: signal.Signals = signal.SIGTERM) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_work_with_nothing_to_save_ends_where_it_is(tmp_path: Path, number: signal.Signals) -> None:
     before, went_on = signal.getsignal(number), False
-    with pytest.raises(Stopped, match="stopped"), open_run(tmp_path, "work", fresh=False):
+    with pytest.raises(Stopped, match="stopped"), open_run(tmp_path, "work", ""):
         try:
             send(number)
             went_on = True
@@ -29,7 +29,7 @@ def test_work_with_nothing_to_save_ends_where_it_is(tmp_path: Path, number: sign
 
 
 def test_watched_work_goes_on_and_sees_the_request(tmp_path: Path) -> None:
-    with open_run(tmp_path, "work", fresh=False) as run:
+    with open_run(tmp_path, "work", "") as run:
         with run.watched():
             send()
             assert run.stop_requested
@@ -39,7 +39,7 @@ def test_watched_work_goes_on_and_sees_the_request(tmp_path: Path) -> None:
 
 def test_an_interruptible_part_is_left_in_the_middle_and_not_begun_after_a_request(tmp_path: Path) -> None:
     begun = []
-    with open_run(tmp_path, "work", fresh=False) as run, run.watched():
+    with open_run(tmp_path, "work", "") as run, run.watched():
         for part in range(3):
             with pytest.raises(Interrupted), run.interruptible():
                 begun.append(part)
@@ -61,9 +61,9 @@ def test_one_request_that_comes_twice_is_one(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_broken_connection_to_a_stopped_rank_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RuntimeError), open_run(tmp_path, "work", fresh=False):
+    with pytest.raises(RuntimeError), open_run(tmp_path, "work", ""):
         raise RuntimeError("Connection closed by peer")
-    with pytest.raises(Stopped), open_run(tmp_path, "work", fresh=False) as run, run.watched():
+    with pytest.raises(Stopped), open_run(tmp_path, "work", "") as run, run.watched():
         send()
         monkeypatch.setattr("nemotron_shared.runtime.run.world_size", lambda: 2)
         raise RuntimeError("Connection closed by peer")

@@ -140,7 +140,7 @@ def test_what_names_data_is_no_blend(tmp_path):
     (tmp_path / "bytes.json").write_bytes(b"\xff{}")
     for source in ("folder.json", "a.jsonl", "bytes.json", "absent.json"):
         assert find_blend(str(tmp_path / source), tmp_path) is None
-    assert find_blend("world", tmp_path) is None
+    assert find_blend("synthetic", tmp_path) is None
     assert find_blend("s3://bucket/blend.json", tmp_path) is None
 
 

@@ -1,7 +1,8 @@
 import pytest
 from chat_support import CALL, bot, calling, tool, user
 
-from nemotron_data.chat import ChatFields, is_used_in, to_messages, validate_messages
+from nemotron_data.chat.formats import CHAT_FORMATS
+from nemotron_data.chat.rows import ChatFields, from_messages, from_sharegpt, is_used_in, validate_messages
 from nemotron_shared.errors import UserError
 
 VALID = [
@@ -46,31 +47,30 @@ def test_a_conversation_that_cannot_be_trained_on_has_a_reason(messages, reason)
     assert validate_messages(messages) == reason
 
 
-def test_rows_of_three_shapes_become_messages():
-    wanted = [user("2+2?"), bot("4")]
-    assert to_messages({"messages": wanted}, ChatFields()) == wanted
-    assert to_messages({"chat": wanted}, ChatFields(messages_field="chat")) == wanted
-    pair = ChatFields("prompt_response", prompt_field="question", response_field="answer")
-    assert to_messages({"question": "2+2?", "answer": "4"}, pair) == wanted
-    shared = {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
-    assert to_messages(shared, ChatFields("sharegpt")) == wanted
+@pytest.mark.parametrize("name", CHAT_FORMATS)
+def test_the_example_of_every_format_becomes_the_same_messages(name):
+    chosen = CHAT_FORMATS[name]
+    assert chosen.to_messages(chosen.example, ChatFields()) == [user("2+2?"), bot("4")]
+    renamed = {f"my_{field}": value for field, value in chosen.example.items()}
+    fields = ChatFields(**{setting: f"my_{setting.removesuffix('_field')}" for setting in chosen.reads})
+    assert chosen.to_messages(renamed, fields) == [user("2+2?"), bot("4")]
 
 
 def test_what_is_no_conversation_reaches_validation():
-    assert validate_messages(to_messages({"messages": "hi"}, ChatFields())) == "messages is not a list of objects"
-    odd = to_messages({"conversations": [{"from": ["bing"], "value": "x"}]}, ChatFields("sharegpt"))
+    assert validate_messages(from_messages({"messages": "hi"}, ChatFields())) == "messages is not a list of objects"
+    odd = from_sharegpt({"conversations": [{"from": ["bing"], "value": "x"}]}, ChatFields())
     assert validate_messages(odd) == "unknown role"
 
 
 def test_tool_arguments_become_objects():
     row = {"messages": [calling({"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}})]}
-    assert to_messages(row, ChatFields())[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert from_messages(row, ChatFields())[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
     assert row["messages"][0]["tool_calls"][0]["function"]["arguments"] == '{"a": 1}', "the row was changed"
 
 
 def test_a_missing_field_is_named():
     with pytest.raises(UserError) as caught:
-        to_messages({"message": []}, ChatFields())
+        from_messages({"message": []}, ChatFields())
     assert "did you mean 'message'" in str(caught.value)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from chat_support import CALL, bot, calling, tool, user
 
-from nemotron_data.chat import ChatTemplate, find_template, template_file
+from nemotron_data.chat.template import ChatTemplate, find_template, template_file
 from nemotron_shared.errors import UserError
 
 

@@ -7,7 +7,9 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
-from nemotron_data.chat import ChatTemplate, find_template, tokenize_with_mask, validate_messages
+from nemotron_data.chat.masks import mask_by_offsets
+from nemotron_data.chat.rows import validate_messages
+from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_shared.errors import UserError
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<think>", "</think>"]
@@ -89,7 +91,7 @@ def test_text_and_mask_are_those_of_transformers(tokenizer, source):
         assert text == theirs.apply_chat_template(seen, tokenize=False, **options)
         options |= {"return_dict": True, "return_assistant_tokens_mask": True}
         expected = theirs.apply_chat_template(seen, **options)
-        ids, mask = tokenize_with_mask(tokenizer, text, spans)
+        ids, mask = mask_by_offsets(tokenizer, text, spans)
         assert ids == expected["input_ids"]
         assert mask == expected["assistant_masks"]
         masked += sum(mask)
@@ -105,7 +107,7 @@ def test_the_counted_text_is_what_the_assistant_wrote(tokenizer):
     messages = [{"role": "user", "content": "Hi 😀"}, {"role": "assistant", "content": "日本 😀"}]
     text, spans = ChatTemplate(MARKED).render_with_spans(messages)
     assert [text[start:end] for start, end in spans] == ["日本 😀<|im_end|>"]
-    ids, mask = tokenize_with_mask(tokenizer, text, spans)
+    ids, mask = mask_by_offsets(tokenizer, text, spans)
     counted = [token for token, one in zip(ids, mask, strict=True) if one]
     assert counted == tokenizer.encode("日本 😀<|im_end|>").ids
 
@@ -113,7 +115,7 @@ def test_the_counted_text_is_what_the_assistant_wrote(tokenizer):
 def test_a_span_reaches_to_the_first_token_of_its_last_character_as_in_transformers(tokenizer):
     text = "user: Hi 😀 bot: 日本 🇩🇪"
     start = text.index("日")
-    ids, mask = tokenize_with_mask(tokenizer, text, [(start, len(text))])
+    ids, mask = mask_by_offsets(tokenizer, text, [(start, len(text))])
     first = mask.index(1)
     assert mask == [0] * first + [1] * sum(mask) + [0] * (len(ids) - first - sum(mask)), "one run"
     offsets = tokenizer.encode(text).offsets
@@ -128,7 +130,7 @@ def test_offsets_without_leading_spaces_give_the_same_mask(tokenizer):
     differing = 0
     for seed in range(200):
         text, spans = template.render_with_spans(conversation(seed))
-        assert tokenize_with_mask(trimmed, text, spans) == tokenize_with_mask(tokenizer, text, spans)
+        assert mask_by_offsets(trimmed, text, spans) == mask_by_offsets(tokenizer, text, spans)
         differing += trimmed.encode(text).offsets != tokenizer.encode(text).offsets
     assert differing > 100
     assert trimmed.post_processor is not None, "the caller's tokenizer was changed"
@@ -250,12 +252,6 @@ def test_marks_inside_macros_are_located():
 {%- for m in messages %}{{ say(m) if m.role == 'assistant' else m.content }}{% endfor %}"""
     text, spans = ChatTemplate(source).render_with_spans(QUESTION)
     assert (text, spans) == ("2+2?[4]", [(5, 6)])
-
-
-def test_a_mask_of_ones_only_is_an_error(tokenizer):
-    with pytest.raises(UserError, match="counts every token"):
-        tokenize_with_mask(tokenizer, "hello", [(0, 5)])
-    assert tokenize_with_mask(tokenizer, "", []) == ([], [])
 
 
 def test_templates_get_special_tokens_options_loop_controls_and_a_fixed_clock():

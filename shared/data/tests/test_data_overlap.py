@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemotron_data.overlap import Occurrence, exact_overlap, find_overlap
+from nemotron_data.overlap import Occurrence, find_overlap
 from nemotron_data.split import normalise_key
 from nemotron_shared.errors import UserError
 
@@ -76,11 +76,3 @@ def test_a_plain_regular_expression_finds_the_same(keys, texts):
         if hits:
             expected[key] = Occurrence(*hits[0], len(hits))
     assert find_overlap(keys, texts) == expected
-
-
-def test_exact_overlap_is_equality_after_normalisation():
-    assert exact_overlap(["What  is 2?", "b", "what is 2?", "What  is 2?"], ["WHAT IS 2?"]) == [
-        "What  is 2?",
-        "what is 2?",
-    ]
-    assert exact_overlap(["a"], ["a b"]) == []

@@ -7,9 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_support import write_packed
 
 from nemotron_data.formats import packed as module
-from nemotron_data.formats.packed import PackedRow, PackedWriter, labels_of, pack_row, read_packed, write_packed
+from nemotron_data.formats.packed import PackedRow, PackedWriter, labels_of, pack_row, read_packed
 from nemotron_shared.errors import UserError
 
 A = ([11, 12, 13, 21, 22, 2], [0, 0, 0, 1, 1, 1])

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from nemotron_data.chat import ChatTemplate, tokenize_with_mask
-from nemotron_data.encoders import mask_from_spans, masks_from_spans, token_bytes
+from nemotron_data.chat.masks import mask_by_offsets
+from nemotron_data.chat.template import ChatTemplate
+from nemotron_data.encoders import masks_from_spans, token_bytes
 from nemotron_data.encoders.backends import ReferenceEncoder
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -54,6 +55,12 @@ def folder(request, tmp_path_factory) -> TokenizerFolder:
     return save(byte_level(), path)
 
 
+def mask_of_one(ids: np.ndarray, text: str, spans: list[tuple[int, int]], folder: TokenizerFolder) -> list[int] | None:
+    """The mask of one text; None where it is not known."""
+    mask, ok = masks_from_spans(ids, np.array([0, len(ids)]), [text], [spans], token_bytes(folder))
+    return mask.tolist() if ok[0] else None
+
+
 def conversation(seed: int) -> list[dict]:
     choose = random.Random(seed)
     turns = []
@@ -79,23 +86,23 @@ def test_masks_of_a_batch_are_those_of_transformers(folder, source):
         part = slice(offsets[k], offsets[k + 1])
         assert ids[part].tolist() == expected["input_ids"]
         assert mask[part].tolist() == expected["assistant_masks"]
-        assert mask_from_spans(ids[part], texts[k], spans[k], token_bytes(folder)).tolist() == mask[part].tolist()
+        assert mask_of_one(ids[part], texts[k], spans[k], folder) == mask[part].tolist()
 
 
 def test_the_slow_exact_way_gives_the_same_masks(folder):
     template = ChatTemplate(CHATML)
     for seed in range(150):
         text, spans = template.render_with_spans(conversation(seed))
-        ids, expected = tokenize_with_mask(folder.tokenizer, text, spans)
-        assert mask_from_spans(np.array(ids), text, spans, token_bytes(folder)).tolist() == expected
+        ids, expected = mask_by_offsets(folder.tokenizer, text, spans)
+        assert mask_of_one(np.array(ids), text, spans, folder) == expected
 
 
 def test_a_span_inside_a_token_marks_the_whole_token(folder):
     text = "x<|im_start|>yz"
     ids = np.array(folder.tokenizer.encode(text).ids)
     at = ids.tolist().index(folder.tokenizer.token_to_id("<|im_start|>"))
-    mask = mask_from_spans(ids, text, [(4, 6), (8, 9)], token_bytes(folder))
-    assert np.flatnonzero(mask).tolist() == [at]
+    mask = mask_of_one(ids, text, [(4, 6), (8, 9)], folder)
+    assert mask is not None and np.flatnonzero(mask).tolist() == [at]
 
 
 def test_lengths_that_do_not_add_up_spoil_only_their_own_text(folder):
@@ -109,7 +116,7 @@ def test_lengths_that_do_not_add_up_spoil_only_their_own_text(folder):
     for k in (0, 2):
         part = slice(offsets[k], offsets[k + 1])
         assert mask[part].tolist() == right[part].tolist() and mask[part].any()
-    assert mask_from_spans(ids[offsets[1] : offsets[2]], texts[1], spans[1], token_bytes(folder)) is None
+    assert mask_of_one(ids[offsets[1] : offsets[2]], texts[1], spans[1], folder) is None
 
 
 def test_a_mask_of_all_ones_is_not_given(folder):
@@ -117,7 +124,7 @@ def test_a_mask_of_all_ones_is_not_given(folder):
     mask, ok = masks_from_spans(ids, offsets, ["ab", "", "ab"], [[(0, 2)], [], []], token_bytes(folder))
     assert ok.tolist() == [False, True, True]
     assert not mask[offsets[1] :].any()
-    assert mask_from_spans(ids[:0], "", [], token_bytes(folder)).tolist() == []
+    assert mask_of_one(ids[:0], "", [], folder) == []
 
 
 def test_without_lengths_no_mask_is_known():

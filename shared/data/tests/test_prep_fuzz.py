@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prep_support import CopyRows, copy, plan, setting
 
-from nemotron_data.prep.heartbeat import Pulse
+from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.merge import join_rejected, totals
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.shards import run_shards
@@ -56,7 +56,7 @@ def test_rows_and_rejected_rows_are_just_what_is_there(tmp_path_factory, lines, 
     file.write_bytes(content)
     found, counts, rejected = [], Counter(), Counter()
     for shard in plan([file], shard_bytes):
-        with ShardReader(shard, folder, "reject", Pulse(folder)) as reader:
+        with ShardReader(shard, folder, "reject", Heartbeat(folder)) as reader:
             found += [row.value for row in reader]
         counts.update(reader.counts)
         rejected.update(reader.rejected)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemotron_data.chat import ChatTemplate, tokenize_with_mask
+from nemotron_data.chat.masks import mask_by_offsets
+from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.synthetic import eval_texts, pretrain_documents
 from nemotron_data.tokenizers.tiny import (
     CHAT_TEMPLATE,
@@ -75,7 +76,7 @@ def test_digits_stand_alone():
     assert tokens == list("1234+56=1290")
 
 
-def test_world_text_becomes_few_tokens():
+def test_synthetic_text_becomes_few_tokens():
     prose = [row["text"] for row in eval_texts(99, 100)]
     sums = [row["text"] for row in pretrain_documents(99, 200)]
     assert characters_per_token(prose) > 2.5
@@ -115,7 +116,7 @@ def test_the_prompt_leaves_thinking_to_the_model_unless_told(template):
 
 def test_the_model_learns_what_the_assistant_says_and_to_stop(template):
     text, spans = template.render_with_spans([{"role": "system", "content": "Be exact."}, QUESTION, THOUGHT])
-    ids, mask = tokenize_with_mask(build_tokenizer(), text, spans)
+    ids, mask = mask_by_offsets(build_tokenizer(), text, spans)
     learnt = [token for token, wanted in zip(ids, mask, strict=True) if wanted]
     assert build_tokenizer().decode(learnt, skip_special_tokens=False) == "<think>25 30 35 40</think>40<|im_end|>"
 
@@ -162,4 +163,4 @@ def test_transformers_loads_the_folder_and_renders_the_same(tmp_path, template):
     assert loaded.apply_chat_template(conversation, TOOLS, tokenize=False) == template.render(conversation, TOOLS)
     masked = loaded.apply_chat_template(conversation, return_assistant_tokens_mask=True, return_dict=True)
     text, spans = template.render_with_spans(conversation)
-    assert (masked["input_ids"], masked["assistant_masks"]) == tokenize_with_mask(build_tokenizer(), text, spans)
+    assert (masked["input_ids"], masked["assistant_masks"]) == mask_by_offsets(build_tokenizer(), text, spans)

@@ -1,4 +1,4 @@
-"""Data of the built-in world, and tasks around it, for tests of Megatron-Bridge's configuration."""
+"""The synthetic data, and tasks around it, for tests of Megatron-Bridge's configuration."""
 
 import importlib
 from pathlib import Path
@@ -17,7 +17,7 @@ from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Task
 
 STAGES = Path(__file__).parents[3] / "stages"
-SMALL = {"pretrain": "data_prep.world_documents=200", "sft": "data_prep.world_chats=60"}
+SMALL = {"pretrain": "data_prep.synthetic_documents=200", "sft": "data_prep.synthetic_chats=60"}
 # The production recipes with the number of processes that each is made for.
 RECIPES = {
     "pretrain": {"super3_phase1": 64, "super3_phase2": 64, "super3_long_context": 128, "nano3": 8},
@@ -27,7 +27,7 @@ EVERY_RECIPE = [(stage, name) for stage, names in RECIPES.items() for name in na
 
 
 def prepared(stage: str, home: Path, *overrides: str) -> Artifact:
-    """Run the stage's real data preparation on a little of the built-in world."""
+    """Run the stage's real data preparation on a little of the synthetic data."""
     step = importlib.import_module(f"stages.{stage}.data_prep").STEP
     words = (f"run.home={home}", "data_prep.workers=1", SMALL[stage], *overrides)
     return step.make(Arguments(config="tiny", overrides=words, dry_run=False, json=False))[0]

@@ -1,40 +1,102 @@
-"""Tasks from the world and from own rows: each question once, and of the test split only."""
+"""Tasks from the built-in rows and from own ones: each question once, and of the test split only."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
-from nemotron_data.rejects import Rejects
+import pytest
+
+from nemotron_data.formats.eval_tasks import read_task_rows, read_tasks
 from nemotron_data.split import Split
-from nemotron_shared.config.compose import compose
-from nemotron_shared.config.references import resolve
-from stages.eval.data_prep import own_tasks, world_tasks
-from stages.eval.schema import EvalConfig, EvalData
+from nemotron_shared.errors import UserError
+from stages.eval.data_prep import STEP
 
-CONFIG = Path(__file__).parent.parent / "config"
+Prepare = Callable[..., Path]
 
 
-def settings(choice: str, *overrides: str) -> EvalData:
-    values = resolve(compose(CONFIG, choice, overrides).tree, lambda role, field: None)
-    return EvalConfig.model_validate(values).data_prep
+@pytest.fixture
+def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
+    """Run the step, give the artifact's folder; a refusal raises its message."""
+
+    def run(choice: str, *overrides: str) -> Path:
+        settings = [f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides]
+        code = STEP.main(["-c", choice, *settings, "--json"])
+        said = capsys.readouterr()
+        if code:
+            raise UserError(said.err)
+        return Path(json.loads(said.out.splitlines()[-1])["path"])
+
+    return run
 
 
-def test_the_world_gives_three_tasks_of_unique_questions() -> None:
-    tasks = world_tasks(settings("tiny"))
-    assert set(tasks) == {"sums", "facts", "prose"}
-    assert len({row["key"] for row in tasks["sums"]}) == len(tasks["sums"]) >= 200
-    assert all(row["choices"][row["answer"]] for row in tasks["facts"])
+def rows_of(folder: Path, name: str) -> list[dict]:
+    task = read_tasks(folder)[name]
+    rows = list(read_task_rows(task.file, task.kind))
+    assert len(rows) == task.rows
+    return rows
 
 
-def test_own_rows_give_the_test_split_only_and_each_question_once(tmp_path: Path) -> None:
-    rows = [{"question": f"How many are {n}?", "answer": f"so many\n#### {n}"} for n in range(300)]
-    rows += rows[:50]
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    chosen = settings("qa", f"data_prep.source={file}", "data_prep.split={train: 0.5, valid: 0.2, test: 0.3}")
-    with Rejects(tmp_path / "rejected.jsonl") as rejects:
-        tasks = own_tasks(chosen, rejects)
-    questions = [row["question"] for row in tasks["questions"]]
-    split = Split({"train": 0.5, "valid": 0.2, "test": 0.3}, salt="questions")
-    assert sorted(questions) == sorted({row["question"] for row in rows if split.of(row["question"]) == "test"})
-    assert len(tasks["texts"]) == len(questions)
-    assert tasks["questions"][0]["expected"] in questions[0]
+def rejected(folder: Path) -> dict[int, str]:
+    lines = (folder / "rejected.jsonl").read_text().splitlines()
+    return {entry["line"]: entry["reason"] for entry in map(json.loads, lines)}
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def gsm8k(number: int) -> dict:
+    return {"question": f"How many are {number}?", "answer": f"so many\n#### {number}"}
+
+
+def test_the_built_in_rows_give_three_tasks_of_unique_questions(prepare: Prepare) -> None:
+    folder = prepare("tiny", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}")
+    assert list(read_tasks(folder)) == ["sums", "facts", "prose"]
+    sums = rows_of(folder, "sums")
+    assert len({row["key"] for row in sums}) == len(sums) >= 200
+    assert all(row["choices"][row["answer"]] for row in rows_of(folder, "facts"))
+    assert len(rows_of(prepare("tiny", "--sample", "7"), "sums")) == 7
+
+
+def test_own_rows_give_the_test_split_only_and_each_question_once(tmp_path: Path, prepare: Prepare) -> None:
+    rows = [gsm8k(n) for n in range(300)]
+    file = write(tmp_path / "rows.jsonl", rows + rows[:50])
+    shares = {"train": 0.5, "valid": 0.2, "test": 0.3}
+    own = (f"data_prep.source={file}", "data_prep.split={train: 0.5, valid: 0.2, test: 0.3}")
+    folder = prepare("qa", *own)
+    found = rows_of(folder, "questions")
+    split = Split(shares, salt="questions")
+    wanted = [row["question"] for row in rows if split.of(row["question"]) == "test"]
+    assert [row["question"] for row in found] == wanted, "in the order of the input"
+    assert [row["text"].split("\n")[0] for row in rows_of(folder, "texts")] == wanted
+    assert all(row["expected"] in row["question"] and row["key"] == row["question"] for row in found)
+    few = prepare("qa", *own, "data_prep.most_questions=5")
+    assert [row["question"] for row in rows_of(few, "questions")] == wanted[:5]
+    assert len(rows_of(few, "texts")) == 5
+
+
+def test_neither_shards_nor_workers_show_in_the_tasks(tmp_path: Path, prepare: Prepare) -> None:
+    rows = [gsm8k(n % 4000) | {"padding": "x" * 500} for n in range(6000)]
+    source = f"data_prep.source={write(tmp_path / 'rows.jsonl', rows)}"
+    share = "data_prep.split={train: 0.9, valid: 0.0, test: 0.1}"
+    one = prepare("qa", source, share, "data_prep.most_questions=null")
+    many = prepare("qa", source, share, "data_prep.most_questions=null", "data_prep.shard_mb=1", "data_prep.workers=2")
+    assert len(rows_of(one, "questions")) > 200
+    for name in ("questions.jsonl", "texts.jsonl", "tasks.json", "rejected.jsonl"):
+        assert (one / name).read_bytes() == (many / name).read_bytes()
+
+
+def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: Prepare) -> None:
+    rows = [gsm8k(1), {"question": "?"}, {"question": "?", "answer": "none"}, {"question": ["?"], "answer": "#### 1"}]
+    source = f"data_prep.source={write(tmp_path / 'rows.jsonl', rows)}"
+    everything = ("data_prep.split={train: 0, valid: 0, test: 1}", "data_prep.key_field=null")
+    folder = prepare("qa", source, *everything, "data_prep.on_bad_row=reject")
+    assert [row["expected"] for row in rows_of(folder, "questions")] == ["1"]
+    assert rejected(folder) == {2: "no field 'answer'", 3: "no answer in the field", 4: "field 'question' is not text"}
+    with pytest.raises(UserError, match=r"rows\.jsonl:2: no field 'answer'"):
+        prepare("qa", source, *everything, "data_prep.on_bad_row=error")
+    with pytest.raises(UserError, match=r"rows\.jsonl:1: no field 'x' \(data_prep.text_template\)"):
+        prepare("qa", source, *everything, "data_prep.text_template='{x}'")
+    with pytest.raises(UserError, match="no held-out question is left"):
+        prepare("qa", source, "data_prep.split={train: 1, valid: 0, test: 0}", "data_prep.on_bad_row=reject")

@@ -22,7 +22,7 @@ from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from stages.pretrain.data_prep import STEP, parts_of
+from stages.pretrain.data_prep import ROWS, STEP
 from stages.pretrain.documents import Vocabulary, text_of, with_boundaries
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
@@ -170,7 +170,7 @@ def test_a_blend_names_its_data_sets(tmp_path: Path) -> None:
         {"name": "web", "path": "web.jsonl", "weight": 3, "text_field": "body"},
         {"name": "books", "path": "books.jsonl"},
     ]}))  # fmt: skip
-    parts = parts_of(settings(f"data_prep.source={blend}"))
+    parts = ROWS.parts(settings(f"data_prep.source={blend}"))
     assert [(part.name, part.weight, part.settings.text_field) for part in parts] == [
         ("web", 3.0, "body"),
         ("books", 1.0, "text"),

@@ -10,7 +10,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from stages.pretrain.train import STEP
 
-SMALL = ("data_prep.world_documents=400", "data_prep.workers=1", "train.eval_rows=8", "logger.tensorboard=false",
+SMALL = ("data_prep.synthetic_documents=400", "data_prep.workers=1", "train.eval_rows=8", "logger.tensorboard=false",
          "train.seq_length=64", "scheduler.lr_wsd_decay_iters=1", "scheduler.lr_warmup_iters=2")  # fmt: skip
 
 

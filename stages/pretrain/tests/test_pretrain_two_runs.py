@@ -10,12 +10,12 @@ from pathlib import Path
 
 from stages.pretrain.data_prep import STEP
 
-COMMAND = ["-c", "tiny", "data_prep.world_documents=20_000", "data_prep.workers=1"]
+COMMAND = ["-c", "tiny", "data_prep.synthetic_documents=20_000", "data_prep.workers=1"]
 
 
 def wait_for_owner(home: Path, process: subprocess.Popen) -> None:
     """Until the record of the run's lock names its process."""
-    for _ in range(600):
+    for _ in range(12_000):  # two minutes: the machine may be busy
         if any(json.loads(lock.read_text())["pid"] == process.pid for lock in home.glob("runs/*/lock.json")):
             return
         assert process.poll() is None, "ended before it was seen"

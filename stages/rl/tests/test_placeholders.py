@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from nemotron_data.prep.shards import Setting
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, local_file
 from nemotron_shared.errors import UserError
 from stages.rl.placeholders import DATASETS, SOURCES, answer_text, bare_question, fill_template, is_placeholder, resolve
-from stages.rl.rows import Refused
 from stages.rl.source_tables import SourceTable, lay_out, source_files
 
 DAPO_TEXT = (

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from nemo_rl_support import fake_checkout
 
+from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl import training
 from stages.rl.engines.nemo_rl.train import row_fault
@@ -32,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(home: Path, *overrides: str) -> int:
     engine = ["engine=nemo_rl", f"engine.checkout={home.parent / 'nemo-rl'}", "engine.runner=python"]
     model = f"run.model={home.parent / 'model'}"
-    return STEP.main(["-c", "tiny", *engine, model, "data_prep.world_problems=60", *SMALL, *overrides])
+    return STEP.main(["-c", "tiny", *engine, model, "data_prep.synthetic_problems=60", *SMALL, *overrides])
 
 
 def folder(home: Path) -> Path:
@@ -127,16 +128,22 @@ def test_no_checkout_at_all(home: Path, capfd: pytest.CaptureFixture[str]) -> No
 
 
 GYM = {"responses_create_params": {"input": [{"role": "user", "content": "1+1?"}]}, "question": "1+1?"}
+AGENT = {"type": "responses_api_agents", "name": "my_agent"}
 ROWS = [
     ("math", GYM | {"expected_answer": "2"}, None),
     ("math", GYM, "no question or no expected_answer"),
     ("math", GYM | {"expected_answer": "2", "question": "2+2?"}, "more turns than the question"),
-    ("nemo_gym", GYM, "agent_ref without type and name"),
-    ("nemo_gym", GYM | {"agent_ref": {"type": "responses_api_agents", "name": "mcqa_simple_agent"}}, None),
+    ("nemo_gym", GYM, "agent_ref without a name"),
+    ("nemo_gym", GYM | {"agent_ref": {"type": "responses_api_agents", "name": "my_agent"}}, None),
+    (
+        "nemo_gym",
+        GYM | {"agent_ref": {"type": "responses_api_agents", "name": "mcqa_simple_agent"}},
+        "no verifier field",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("environment", "row", "fault"), ROWS)
 def test_a_row_that_the_environment_cannot_use_is_named(environment: str, row: dict, fault: str | None) -> None:
-    found = row_fault(row, environment)
+    found = row_fault(RLRow.of(row), environment)
     assert found is None if fault is None else fault in str(found)

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from stages.rl.rows import VERIFIER_FIELDS, Refused, check_row, gym_row, question_of
+from nemotron_data.formats.rl_rows import VERIFIER_FIELDS, RLRow, validate
+from nemotron_data.rejects import Refused
+from stages.rl.rows import gym_row
 from stages.rl.schema import RLData
 
 MATH = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
@@ -80,12 +82,12 @@ def test_an_agent_of_ones_own_needs_no_known_fields() -> None:
 def test_every_form_of_input_that_the_responses_api_knows_is_accepted(turns: Any) -> None:
     row = math_row(responses_create_params={"input": turns})
     assert gym_row(row, forms()) is row
-    assert question_of(row) == "2+2?"
+    assert RLRow.of(row).question == "2+2?"
 
 
 def test_the_question_is_the_last_user_turn() -> None:
     turns = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}, TURN]
-    assert question_of(math_row(responses_create_params={"input": turns})) == "2+2?"
+    assert RLRow.of(math_row(responses_create_params={"input": turns})).question == "2+2?"
 
 
 @pytest.mark.parametrize(
@@ -137,11 +139,11 @@ def test_each_agent_misses_each_of_its_fields(agent: str) -> None:
     samples = {str: "x", int: 1, list: [], dict: {"unit_tests": []}}
     whole = math_row(agent_ref={**MATH, "name": agent}, question=..., expected_answer=...)
     whole |= {field: samples[types[0]] for field, types in fields.items() if "." not in field}
-    check_row(whole)
+    validate(whole)
     for field in fields:
         if "." not in field:
             with pytest.raises(Refused, match=f"no verifier field '{field}'"):
-                check_row({key: value for key, value in whole.items() if key != field})
+                validate({key: value for key, value in whole.items() if key != field})
 
 
 VALUES = some.recursive(
@@ -173,4 +175,4 @@ def test_any_row_is_usable_or_refused(row: dict[str, Any]) -> None:
     except Refused:
         return
     assert made["agent_ref"]["type"] == MATH["type"]
-    assert isinstance(question_of(made), str)
+    assert isinstance(RLRow.of(made).question, str)

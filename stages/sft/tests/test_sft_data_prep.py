@@ -9,18 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from nemotron_data.chat import find_template
+from nemotron_data.chat.template import find_template
 from nemotron_data.formats.packed import labels_of, read_packed
+from nemotron_data.prep.pipeline import Inputs
 from nemotron_data.prep.plan import make_shards
-from nemotron_data.prep.shards import Setting, run_shards
-from nemotron_data.sequences import SPLITS, Sequences
+from nemotron_data.prep.shards import Setting
 from nemotron_data.sources.rows import input_files
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
-from stages.sft.data_prep import STEP, parts_of, sources, work_of, write_split
+from stages.sft.conversations import ChatWork
+from stages.sft.data_prep import ROWS, STEP, sources
+from stages.sft.packs import open_splits, write_split
+from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -128,15 +131,19 @@ def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
     results = []
     for shard_bytes, workers in [(1 << 30, 1), (9000, 1), (9000, 2), (2000, 3)]:
+        parts = ROWS.parts(chosen)
         shards = make_shards([input_files(chosen, tmp_path / "none", chats, 0)], shard_bytes)
-        work, _ = work_of(parts_of(chosen), shards, tokenizer, chosen)
         setting = Setting(tmp_path / f"{shard_bytes}-{workers}", "test", "error", workers, "local", lambda line: None)
-        receipts = run_shards(shards, work, setting)
-        assert len(receipts) == len(shards) > (shard_bytes < 1 << 20)
-        found = Sequences.open([setting.directory / f"{receipt.shard:06d}" for receipt in receipts])
+        inputs = Inputs(parts, shards, setting)
+        rendering = Rendering.of(tokenizer, None)
+        choice = inputs.choose_encoder(tokenizer, rendering.sample, "auto", with_bytes=True)
+        work = ChatWork(parts, rendering, tokenizer.path, choice.for_workers(), choice.reference.token_bytes)
         output = tmp_path / f"out-{shard_bytes}-{workers}"
         output.mkdir()
-        figures = [write_split(output, split, found, chosen) for split in SPLITS if len(found.of_split(split))]
+        prepared = inputs.process(work, output)
+        assert len(prepared.shards) == len(shards) > (shard_bytes < 1 << 20)
+        found, conversations = open_splits(prepared)
+        figures = [write_split(output, split, found, chosen) for split in conversations]
         results.append((figures, [path.read_bytes() for path in sorted(output.glob("*.parquet"))]))
     assert all(result == results[0] for result in results)
 
@@ -311,3 +318,27 @@ def test_a_named_template_is_part_of_the_identity(tmp_path: Path) -> None:
     digests = [{Path(entry.uri).name: entry.digest for entry in sources(one)} for one in given]
     assert "nano3.jinja" in digests[0]
     assert "nano3.jinja" not in digests[1]
+
+
+def test_a_format_of_another_package_is_found_by_its_name(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{"turns": ["2+2?", "4"]}, {"turns": ["2+3?"]}])
+    asked = ["-c", "tiny", f"data_prep.source={source}", "data_prep.workers=1", "data_prep.format=pairs_of_text"]
+    assert STEP.main(asked) == 2
+    assert "no chat format named 'pairs_of_text'; there are: messages, prompt_response" in capsys.readouterr().err
+    package = tmp_path / "packages"
+    (package / "pairs-1.dist-info").mkdir(parents=True)
+    (package / "pairs-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: pairs\nVersion: 1\n")
+    entry = "[nemotron.chat_formats]\npairs_of_text = pairs_of_text:messages\n"
+    (package / "pairs-1.dist-info" / "entry_points.txt").write_text(entry)
+    (package / "pairs_of_text.py").write_text(
+        "def messages(row):\n"
+        "    asked, answer = row['turns']\n"
+        "    return [{'role': 'user', 'content': asked}, {'role': 'assistant', 'content': answer}]\n"
+    )
+    monkeypatch.syspath_prepend(package)
+    made = prepare(home, source, REJECT, ALL_IN_TRAIN, "data_prep.format=pairs_of_text")
+    assert stats(made)["splits"]["train"]["conversations"] == 1
+    assert reasons(made) == {2: "the chat format 'pairs_of_text' fails"}
+    assert "package:pairs" in {source.uri for source in made.manifest.sources}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemotron_data.chat import ChatTemplate, find_template
+from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.sources.reading import Row
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -13,8 +13,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
 from stages.sft.conversations import Tokens
-from stages.sft.data_prep import chat_template
-from stages.sft.rendering import Renderer, first_question, loses_reasoning
+from stages.sft.rendering import Renderer, Rendering, first_question, loses_reasoning
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -58,7 +57,7 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
 
 def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
-    renderer = Renderer(settings(), ChatTemplate(chat_template(settings(), tokenizer)))
+    renderer = Renderer(settings(), ChatTemplate(Rendering.of(tokenizer, None).template))
     turn = [*chat()["messages"], *chat()["messages"]]
     turn[1]["reasoning_content"] = "because"
     assert len(renderer.texts_of(Row({}, "f", 1), turn)) == 1
@@ -88,7 +87,7 @@ def test_three_forms_of_a_row_give_one_conversation(form: str, row: dict) -> Non
 def test_a_missing_template_file_is_named(tmp_path: Path) -> None:
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
     with pytest.raises(UserError, match=r"none\.jinja"):
-        chat_template(settings("data_prep.chat_template=none.jinja"), tokenizer)
+        Rendering.of(tokenizer, "none.jinja")
 
 
 def test_what_is_left_of_cut_texts() -> None:

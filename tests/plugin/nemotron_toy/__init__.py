@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nemotron_shared.families import Family
-from stages.eval.tasks import EvalTask
+from stages.eval.tasks import TaskRows
 
 FAMILY = Family("A family of toys", stages=("sft", "eval"), configs=Path(__file__).parent / "families")
 
@@ -13,10 +13,10 @@ def brevity(completion: str, expected: str) -> float:
     return 1 / (1 + len(completion))
 
 
-def capitals(seed: int) -> EvalTask:
+def capitals(seed: int) -> TaskRows:
     """Two questions with choices."""
     rows = [
         {"question": "What is the capital of Peru?", "choices": ["Lima", "Quito"], "answer": 0},
         {"question": "What is the capital of Chad?", "choices": ["Lagos", "N'Djamena"], "answer": 1},
     ]
-    return EvalTask("choice", rows)
+    return TaskRows("choice", rows)

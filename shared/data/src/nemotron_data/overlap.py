@@ -58,12 +58,6 @@ def find_overlap(keys: Iterable[str], texts: Iterable[str]) -> dict[str, Occurre
     return {key: Occurrence(*first[q], counts[q]) for q, same in originals.items() if q in first for key in same}
 
 
-def exact_overlap(keys_a: Iterable[str], keys_b: Iterable[str]) -> list[str]:
-    """Those of `keys_a`, each once and in order, that equal one of `keys_b` after normalisation."""
-    others = {normalise_key(key) for key in keys_b}
-    return [key for key in dict.fromkeys(keys_a) if normalise_key(key) in others]
-
-
 class _Index:
     """Questions by anchor. One without any token, such as a Chinese one, is searched for from end to end."""
 

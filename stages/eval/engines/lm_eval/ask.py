@@ -2,6 +2,7 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from typing import Any
 
 # Set before lm-eval reads them: tasks and models are local files.
@@ -12,6 +13,7 @@ from lm_eval import evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.run import Run
@@ -53,7 +55,7 @@ class QuietLM(HFLM):
 
 
 def evaluate_model(
-    task: Task[EvalConfig[LMEvalEngine]], model: Artifact | None, tasks: dict[str, dict[str, Any]]
+    task: Task[EvalConfig[LMEvalEngine]], model: Artifact | None, tasks: Mapping[str, EvalTask]
 ) -> Samples:
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
@@ -61,7 +63,7 @@ def evaluate_model(
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
-        definition = task_definition(name, about, task.config.evaluation, eos_token)
+        definition = task_definition(about, task.config.evaluation, eos_token)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
             lm=lm,
@@ -69,11 +71,11 @@ def evaluate_model(
             limit=task.config.evaluation.limit,
             bootstrap_iters=0,
             log_samples=True,
-            apply_chat_template=about["kind"] == "generate",
+            apply_chat_template=about.kind == "generate",
             verbosity="ERROR",
         )
         found = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
-        samples[name] = [read_sample(about["kind"], sample) for sample in found]
+        samples[name] = [read_sample(about.kind, sample) for sample in found]
     return samples
 
 

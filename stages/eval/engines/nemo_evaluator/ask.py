@@ -8,7 +8,7 @@ import re
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import yaml
 from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig
 
+from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
@@ -37,7 +38,7 @@ CHAT = ("lm-evaluation-harness.gsm8k_cot_instruct", "chat", "/v1/chat/completion
 COMPLETIONS = ("lm-evaluation-harness.hellaswag", "completions", "/v1/completions")
 HEALTH_SECONDS = 10.0
 
-Tasks = dict[str, dict[str, Any]]
+Tasks = Mapping[str, EvalTask]
 Config = EvalConfig[NemoEvaluatorEngine]
 
 
@@ -63,7 +64,7 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
     samples: Samples = {}
     with _endpoint(task, model) as served:
         for host in (CHAT, COMPLETIONS):
-            asked = {name: about for name, about in tasks.items() if (about["kind"] == "generate") == (host is CHAT)}
+            asked = {name: about for name, about in tasks.items() if (about.kind == "generate") == (host is CHAT)}
             if not asked:
                 continue
             task.run.stop_if_requested()
@@ -71,8 +72,8 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
             config = run_config(task.config, host, served, list(asked), folder / "tasks", place / "output", tokenizer)
             run_eval(program, config, place, task.run, environment)
             for name, about in asked.items():
-                rows = min(about["rows"], task.config.evaluation.limit or about["rows"])
-                samples[name] = read_samples(place / "output", name, about["kind"], rows)
+                rows = min(about.rows, task.config.evaluation.limit or about.rows)
+                samples[name] = read_samples(place / "output", name, about.kind, rows)
     shutil.rmtree(folder)  # caches and logs; what fails keeps them
     return {name: samples[name] for name in tasks}
 
@@ -138,7 +139,7 @@ def run_config(
 def _write_tasks(folder: Path, tasks: Tasks, task: Task[Config], tokenizer: Path) -> None:
     eos = load_tokenizer(tokenizer).eos_token
     for name, about in tasks.items():
-        definition = task_definition(name, about, task.config.evaluation, eos)
+        definition = task_definition(about, task.config.evaluation, eos)
         write_text(folder / f"{name}.yaml", yaml.safe_dump(definition, sort_keys=False, allow_unicode=True))
 
 

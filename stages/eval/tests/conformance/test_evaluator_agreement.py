@@ -23,8 +23,8 @@ from stages.eval.train import STEP
 pytestmark = pytest.mark.evaluator
 
 ROWS = 200
-ASKED = ("-c", "tiny", f"evaluation.limit={ROWS}", "evaluation.max_new_tokens=12", "data_prep.world_problems=200",
-         "data_prep.world_choices=100", "data_prep.world_texts=30", "run.base=null", "run.sft=null",
+ASKED = ("-c", "tiny", f"evaluation.limit={ROWS}", "evaluation.max_new_tokens=12", "data_prep.synthetic_problems=200",
+         "data_prep.synthetic_choices=100", "data_prep.synthetic_texts=30", "run.base=null", "run.sft=null",
          "evaluation.random_baseline=false")  # fmt: skip
 
 

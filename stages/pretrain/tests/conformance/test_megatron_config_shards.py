@@ -21,7 +21,7 @@ LENGTH, VOCABULARY, EOD = 64, 512, 5
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return prepared("pretrain", tmp_path_factory.mktemp("shards") / "home", "data_prep.world_documents=600")
+    return prepared("pretrain", tmp_path_factory.mktemp("shards") / "home", "data_prep.synthetic_documents=600")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[4]
 PATIENCE = 600
 STEPS = 6
 SMALL = [
-    "data_prep.world_documents=600", f"train.train_iters={STEPS}", "train.eval_interval=4", "train.eval_rows=8",
+    "data_prep.synthetic_documents=600", f"train.train_iters={STEPS}", "train.eval_interval=4", "train.eval_rows=8",
     "checkpoint.save_interval=4", "logger.log_interval=1", "run.seed=7",
 ]  # fmt: skip
 
@@ -151,5 +151,5 @@ def test_a_kept_checkpoint_gives_the_weights_of_the_exported_model(finished: tup
 
 def test_the_next_stage_starts_from_the_result(finished: tuple[Path, Path]) -> None:
     settings = ["train.train_iters=2", "train.eval_interval=2", f"run.model={finished[1]}"]
-    done = run(finished[0], command("sft", *settings, "data_prep.world_chats=300", "--json"))
+    done = run(finished[0], command("sft", *settings, "data_prep.synthetic_chats=300", "--json"))
     assert done.returncode == 0, done.stderr[-3000:]

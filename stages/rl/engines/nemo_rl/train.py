@@ -1,9 +1,9 @@
 """Reinforce with NeMo-RL's GRPO on our rows, or on the data that its own config names."""
 
-import json
 from pathlib import Path
-from typing import Any
 
+from nemotron_data.formats.rl_rows import RLRow, Turn, read_rl_rows, validate
+from nemotron_data.rejects import Refused
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import train_with_nemo_rl
@@ -55,34 +55,23 @@ def require_rows(files: list[Path], environment: str) -> None:
         UserError: naming the file and the line.
     """
     for file in files:
-        with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                wrong = row_fault(_parsed(file, number, line), environment)
-                if wrong:
-                    remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
-                    raise UserError(f"{file}:{number}: {wrong}", remedy if environment == "math" else None)
+        for row in read_rl_rows(file):  # what each environment needs of a row differs
+            if wrong := row_fault(row, environment):
+                remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
+                raise UserError(f"{row.place}: {wrong}", remedy if environment == "math" else None)
 
 
-def row_fault(row: dict[str, Any], environment: str) -> str | None:
+def row_fault(row: RLRow, environment: str) -> str | None:
     """What an environment cannot use in a row."""
-    turns = (row.get("responses_create_params") or {}).get("input")
     if environment == "nemo_gym":
-        agent = row.get("agent_ref") or {}
-        whole = turns and agent.get("type") and agent.get("name")
-        return None if whole else "no responses_create_params.input, or agent_ref without type and name"
-    if not isinstance(row.get("question"), str) or not isinstance(row.get("expected_answer"), str):
+        try:
+            validate(row.value)
+        except Refused as refused:
+            return str(refused)
+        return None
+    question, answer = row.value.get("question"), row.value.get("expected_answer")
+    if not isinstance(question, str) or not isinstance(answer, str):
         return "no question or no expected_answer, which the math environment reads"
-    alone = [{"role": "user", "content": row["question"]}]
-    if turns is not None and turns != alone:
+    if row.prompt and row.prompt != (Turn("user", question),):
         return "the prompt has more turns than the question, and the math environment would leave them out"
     return None
-
-
-def _parsed(file: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UserError(f"{file}:{number}: damaged row ({error})", "prepare the data again with --force") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{file}:{number}: damaged row (no object)", "prepare the data again with --force")
-    return row

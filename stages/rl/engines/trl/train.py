@@ -1,12 +1,12 @@
 """Reinforce with TRL's GRPOTrainer."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
+from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
 from nemotron_engines.modeling.threads import set_threads
@@ -92,15 +92,19 @@ def read_prompts(file: Path) -> Dataset:
     """Rows of a prepared file as TRL reads them: a conversational prompt and the expected answer.
 
     Raises:
-        UserError: a line is damaged.
+        UserError: naming the file and the line: a damaged line, or a row that TRL could not prompt with or reward.
     """
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
-        try:
-            row = json.loads(line)
-            rows.append({"prompt": row["responses_create_params"]["input"], "expected": str(row["expected_answer"])})
-        except (json.JSONDecodeError, KeyError) as error:
-            raise UserError(f"{file}:{number}: damaged row ({error})", "prepare the data again with --force") from error
+    for row in read_rl_rows(file, check=validate_prompt):
+        other = next((turn for turn in row.prompt if not turn.is_message), None)
+        if other is not None:
+            what = f"{row.place}: the prompt holds a '{other.role}', which a chat template cannot show"
+            raise UserError(what, "train on such rows with engine=nemo_rl engine.environment=nemo_gym")
+        if row.expected_answer is None:
+            what = f"{row.place}: no expected_answer, which the rewards of engine trl compare with"
+            raise UserError(what, "train on such rows with engine=nemo_rl engine.environment=nemo_gym")
+        prompt = [{"role": turn.role, "content": turn.text} for turn in row.prompt]
+        rows.append({"prompt": prompt, "expected": row.expected_answer})
     return Dataset.from_list(rows)
 
 

@@ -13,8 +13,13 @@ import pytest
 
 pytestmark = pytest.mark.nemo_rl
 
-WORLD = ("data_prep.source=world", "run.missing_data=prepare", "run.missing_model=random", "model.architecture=tiny")
-ROWS = ("data_prep.world_problems=40", "data_prep.holdout.rows=8")
+SYNTHETIC = (
+    "data_prep.source=synthetic",
+    "run.missing_data=prepare",
+    "run.missing_model=random",
+    "model.architecture=tiny",
+)
+ROWS = ("data_prep.synthetic_problems=40", "data_prep.holdout.rows=8")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -27,7 +32,7 @@ def run(tmp_path: Path) -> Run:
 
     def call(recipe: str, *overrides: str, version: str = "v0.7.0", **variables: str) -> subprocess.CompletedProcess:
         engine = [f"engine.checkout={folder}/{version}", "engine.runner=python"]
-        command = [sys.executable, "-m", "stages.rl.train", "-c", recipe, *engine, *WORLD, *ROWS, *overrides]
+        command = [sys.executable, "-m", "stages.rl.train", "-c", recipe, *engine, *SYNTHETIC, *ROWS, *overrides]
         own = {"NEMOTRON_HOME": str(tmp_path / "home"), "NO_VCS_VERSION": "1", "PERSISTENT_CACHE": str(tmp_path)}
         # a cluster that someone else started on this machine is none of ours
         environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | own | variables

@@ -15,7 +15,7 @@ import torch
 
 ROOT = Path(__file__).parents[4]
 SHORT = ("-c", "tiny", "engine=automodel", "train.train_iters=8", "train.eval_interval=4", "train.eval_rows=8",
-         "checkpoint.save_interval=4", "data_prep.world_chats=400", "logger.tensorboard=false")  # fmt: skip
+         "checkpoint.save_interval=4", "data_prep.synthetic_chats=400", "logger.tensorboard=false")  # fmt: skip
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
 pytestmark = [pytest.mark.automodel, pytest.mark.slow]
 

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from nemotron_app.inspect.examples import Example, Part
+from nemotron_data.formats.eval_tasks import search_key
+from nemotron_data.formats.json_lines import parse
+from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate, validate_prompt
+from nemotron_data.rejects import Refused
 from nemotron_shared.errors import UserError
 
-PARAMETERS = "responses_create_params"
 PLACEHOLDER = "_hf_placeholder"
 ANSWERS = ("expected_answer", "expected", "answer")
 BYTES_PER_TOKEN = 4  # what a budget of tokens means for text
@@ -65,9 +66,9 @@ class LineSplit:
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows that are JSON objects."""
         for _, line in self._lines():
-            row = _parse(line)
-            if isinstance(row, dict):
-                yield row
+            value, _ = parse(line)
+            if value is not None:
+                yield value
 
     def _stride(self, budget: int) -> int:
         return max(1, math.ceil(self._bytes / max(1, budget * BYTES_PER_TOKEN)))
@@ -78,83 +79,55 @@ class LineSplit:
 
     def _example(self, index: int, number: int, line: bytes) -> Example:
         place = f"{self.path.name}, line {number}"
-        row = _parse(line)
-        if not isinstance(row, dict):
+        value, _ = parse(line)
+        if value is None:
             facts = [("line", line[:FACT_CHARACTERS].decode("utf-8", "backslashreplace"))]
             return Example(self.name, index, place, facts=facts, problem="not a JSON object")
+        row = RLRow.of(value)
         turns = turns_of(row)
-        facts, problem = _facts(row, turns), _problem(row, turns)
-        return Example(self.name, index, place, turns=turns, facts=facts, agent=_agent(row), problem=problem)
+        facts = _facts(row, turns)
+        return Example(self.name, index, place, turns=turns, facts=facts, agent=row.agent, problem=_problem(row))
 
 
-def turns_of(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(role, text) of a prompt; a plain question is one user turn."""
-    parameters = row.get(PARAMETERS)
-    asked = parameters.get("input") if isinstance(parameters, dict) else None
-    if isinstance(asked, str):
-        return [("user", asked)]
-    if isinstance(asked, list):
-        turns = [turn for turn in asked if isinstance(turn, dict)]
-        return [(str(turn.get("role", turn.get("type", "?"))), _content(turn)) for turn in turns]
-    return [("user", row["question"])] if isinstance(row.get("question"), str) else []
+def turns_of(row: RLRow) -> list[tuple[str, str]]:
+    """(role, text) of a prompt; a question that is no prompt is one user turn."""
+    if row.prompt or PARAMETERS in row.value:
+        return [(turn.role, turn.text) for turn in row.prompt]
+    return [("user", row.value["question"])] if isinstance(row.value.get("question"), str) else []
 
 
-def key_of(row: Mapping[str, Any]) -> str | None:
-    """What a held-out row is looked for by: its key, else its question.
-
-    The key of a multiple-choice row is only its subject, which training may well speak of: there the question counts.
-    """
-    for field in ("question",) if "choices" in row else ("key", "question"):
-        if isinstance(row.get(field), str) and row[field].strip():
-            return row[field]
-    asked = [text for role, text in turns_of(row) if role == "user" and text.strip()]
-    return asked[-1] if asked else None
+def key_of(value: Mapping[str, Any]) -> str | None:
+    """What a held-out row is looked for by in training text; None where it asks nothing."""
+    return search_key(value) or RLRow.of(value).question.strip() or None
 
 
-def _content(turn: Mapping[str, Any]) -> str:
-    content = turn.get("content", "")
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) if isinstance(part, dict) else str(part) for part in content)
-    return content if isinstance(content, str) else _short({key: turn[key] for key in turn if key != "role"})
-
-
-def _facts(row: Mapping[str, Any], turns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _facts(row: RLRow, turns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Expected answer and agent first, then every field that the turns do not show already."""
-    answers = [(name.replace("_", " "), _short(row[name])) for name in ANSWERS if name in row]
-    agent = [("agent", name)] if (name := _agent(row)) else []
-    texts = {text for _, text in turns}
-    others = [name for name in row if name not in (*ANSWERS, "agent_ref", PARAMETERS) and row[name] not in [*texts]]
-    parameters = row.get(PARAMETERS)
-    more = {key: value for key, value in parameters.items() if key != "input"} if isinstance(parameters, dict) else {}
-    return [*answers, *agent, *((name, _short(row[name])) for name in others), *((k, _short(more[k])) for k in more)]
+    value = row.value
+    answers = [(name.replace("_", " "), _short(value[name])) for name in ANSWERS if name in value]
+    agent = [("agent", row.agent)] if row.agent else []
+    texts = [text for _, text in turns]
+    others = [name for name in value if name not in (*ANSWERS, "agent_ref", PARAMETERS) and value[name] not in texts]
+    parameters = value.get(PARAMETERS)
+    more = {key: part for key, part in parameters.items() if key != "input"} if isinstance(parameters, dict) else {}
+    return [*answers, *agent, *((name, _short(value[name])) for name in others), *((k, _short(more[k])) for k in more)]
 
 
-def _agent(row: Mapping[str, Any]) -> str | None:
-    agent = row.get("agent_ref")
-    return str(agent.get("name")) if isinstance(agent, dict) else None
-
-
-def _problem(row: Mapping[str, Any], turns: Sequence[tuple[str, str]]) -> str | None:
-    if PLACEHOLDER in row:
+def _problem(row: RLRow) -> str | None:
+    """What a trainer or a verifier would stumble over. Rows without a prompt are those of evaluations."""
+    if PLACEHOLDER in row.value:
         return "a placeholder that was not resolved"
-    if PARAMETERS not in row:
+    if PARAMETERS not in row.value:
         return None
-    if not any(role == "user" and text.strip() for role, text in turns):
-        return "no user turn"
-    return None if any(name in row for name in ANSWERS) else "no expected answer"
+    try:
+        (validate if "agent_ref" in row.value else validate_prompt)(row.value)
+    except Refused as refused:
+        return refused.reason
+    if not row.question.strip():
+        return "no text in the user's turn"
+    return None if row.agent or any(name in row.value for name in ANSWERS) else "no expected answer"
 
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= FACT_CHARACTERS else text[: FACT_CHARACTERS - 1] + "…"
-
-
-def _parse(line: bytes) -> Any:
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError:
-        pass  # it is strict about NaN and lone surrogates, which Python's own reader takes
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None  # the example says that it is no JSON object

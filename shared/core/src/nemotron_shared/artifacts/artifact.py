@@ -15,7 +15,6 @@ from nemotron_shared.artifacts.manifest import (
     Manifest,
     Parent,
     Producer,
-    Source,
     read_manifest,
 )
 from nemotron_shared.atomic import TEMPORARY_PREFIX, sync_directory
@@ -94,11 +93,6 @@ class Artifact:
     def as_parent(self, role: str) -> Parent:
         """How what is made from this artifact of a store records it. An external one is a source instead."""
         return Parent(self.reference, self.manifest.digest, role)
-
-    def as_source(self) -> Source:
-        """How what is made from this external folder records it."""
-        detail = {"type": self.manifest.type, "files": len(self.manifest.files), "bytes": self.size}
-        return Source(self.path.as_uri(), self.manifest.digest, detail)
 
 
 def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:

@@ -191,21 +191,21 @@ class SplitSection(Section):
 
 
 class SourceSection(Section):
-    """Rows to read: the built-in world, or the user's own files."""
+    """Rows to read: the synthetic data, or the user's own files."""
 
     source: str | list[str] | None
-    """`world`, or paths: a file, a folder, a glob, a list of them, or (pretrain, sft) a blend. Required: `null` is an
-    error."""
+    """`synthetic`, or paths: a file, a folder, a glob, a list of them, or (pretrain, sft) a blend. Required: `null` is
+    an error."""
     subset: str | None
     """Configuration of a hub data set, for a source `hf://org/name`."""
     hub_split: str | None
     """Split of a hub data set to read, such as `train`."""
     sample: int | None = Field(ge=1)
-    """Read at most this many rows (of the world: make this many). `--sample N` sets it."""
+    """Read at most this many rows (of the synthetic ones: make this many). `--sample N` sets it."""
     on_bad_row: Literal["error", "reject"]
     """A row that cannot be used: `error` stops at it, `reject` counts it and writes it to `rejected.jsonl`."""
     seed: int = Field(ge=0)
-    """Seed of the built-in world and, in sft, of packing."""
+    """Seed of the synthetic rows and, in sft, of packing."""
     split: SplitSection
     key_field: str | None
     """Field whose hash decides a row's split. `null`: the row's own text or question."""

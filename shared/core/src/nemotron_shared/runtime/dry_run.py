@@ -13,13 +13,14 @@ import yaml
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.verified import require_intact
-from nemotron_shared.config.compose import compose
+from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.data_choice import data_by_settings, how_to_prepare
 from nemotron_shared.runtime.engine import engine_of, problems_of
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.plan import artifact_field, how_to_make, run_section
@@ -56,7 +57,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     run = run_section(step, composed)
     store = Store.open(run.home)
     problems: list[str] = []
-    inputs, shown = _preview_inputs(step, run, store, arguments, problems)
+    inputs, shown = _preview_inputs(step, run, store, arguments, composed, problems)
     read = _reader(inputs, shown)
     values = resolve(composed.tree, read)
     rendered = None
@@ -86,7 +87,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
 
 
 def _preview_inputs(
-    step: "Step", run: RunSection, store: Store, arguments: Arguments, problems: list[str]
+    step: "Step", run: RunSection, store: Store, arguments: Arguments, composed: Composed, problems: list[str]
 ) -> tuple[dict[str, Artifact | None], dict[str, str | None]]:
     inputs: dict[str, Artifact | None] = {}
     shown: dict[str, str | None] = {}
@@ -97,7 +98,14 @@ def _preview_inputs(
         if reference is None:
             continue
         try:
-            found = store.resolve(reference, family=run.family)
+            choice = data_by_settings(step, run, store, arguments, composed) if role == "data" else None
+            if choice and choice.artifact is None:
+                shown[role] = f"(none with {', '.join(choice.given)} as given{_instead(step, role, run)})"
+                if not _instead(step, role, run):
+                    problems.append(f"run.data: no such data\n  {how_to_prepare(step, run, arguments)}")
+                continue
+            found = choice.artifact if choice else store.resolve(reference, family=run.family)
+            assert found is not None
             inputs[role], shown[role] = found, found.reference
             require_intact(found, store.home, how_to_make(step, role, run, arguments, again=True))
         except NotFound as error:
@@ -105,7 +113,7 @@ def _preview_inputs(
             if not _instead(step, role, run):
                 problems.append(f"run.{role}: {error.message}\n  {how_to_make(step, role, run, arguments)}")
         except UserError as error:
-            shown[role] = f"{reference} (damaged)"
+            shown[role] = f"{reference} (cannot be used)"
             problems.append(f"run.{role}: {error}")
     return inputs, shown
 

@@ -16,6 +16,7 @@ from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.data_choice import DataChoice, data_by_settings, how_to_prepare
 from nemotron_shared.runtime.engine import require_no_problems
 from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
 from nemotron_shared.stages import STAGES
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
+
+
+ASKED_ONCE = ("run.force", "run.on_change")
+"""Settings of one command, which say nothing about how the work was done."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
     composed = compose(step.directory / "config", arguments.config, arguments.overrides)
     run = run_section(step, composed)
     store = Store.open(run.home)
-    inputs = find_inputs(step, run, store, arguments)
+    inputs = find_inputs(step, run, store, arguments, composed)
     values = resolve(composed.tree, lambda role, field: artifact_field(inputs, role, field))
     config = validate(step.schema, values, composed.origins)
     if step.engines is not None:
@@ -94,6 +99,7 @@ def identify(
         whats, hows = what_and_how({section: values[section]}, config)
         what |= dict(flat(_without_paths(whats, inputs)))
         how |= dict(flat(hows))
+    how = {key: value for key, value in how.items() if key not in ASKED_ONCE}
     what |= {f"input {role}": artifact and artifact.manifest.digest for role, artifact in inputs.items()}
     what |= {f"source {source.uri}": source.digest for source in sources}
     what |= {f"content of {key}": json_digest(value) for key, value in step.contents(config).items()}
@@ -110,9 +116,31 @@ def identify(
     return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
 
 
-def find_inputs(step: "Step", run: RunSection, store: Store, arguments: Arguments) -> dict[str, Artifact | None]:
+def find_inputs(
+    step: "Step", run: RunSection, store: Store, arguments: Arguments, composed: Composed
+) -> dict[str, Artifact | None]:
     """The artifact of each role; a missing one is prepared, left out, or an error, as the config says."""
-    return {role: _find_input(step, role, run, store, arguments) for role in (*step.consumes, *step.optional)}
+    roles = (*step.consumes, *step.optional)
+    inputs = {role: _find_input(step, role, run, store, arguments) for role in roles if role != "data"}
+    if "data" in roles:
+        choice = data_by_settings(step, run, store, arguments, composed)
+        found = _meant_data(step, choice, run, store, arguments) if choice else None
+        inputs["data"] = found or _find_input(step, "data", run, store, arguments)
+    return {role: inputs[role] for role in roles}
+
+
+def _meant_data(step: "Step", choice: DataChoice, run: RunSection, store: Store, arguments: Arguments) -> Artifact:
+    """The data that the user's settings describe: found, or prepared now."""
+    if choice.artifact is not None:
+        require_intact(choice.artifact, store.home, how_to_prepare(step, run, arguments) + " --force")
+        say(f"[{choice.artifact.reference}] is the data with {', '.join(choice.given)} as given here")
+        return choice.artifact
+    if run.missing_data == "error" or step.prepare is None:
+        message = f"run.data: no data was prepared with {', '.join(choice.given)} as given here"
+        raise UserError(message, how_to_prepare(step, run, arguments))
+    name = step.prepare.produces.format(family=run.family)
+    say(f"[{name}] none with {', '.join(choice.given)} as given here: preparing it first")
+    return step.prepare.make(arguments)[0]
 
 
 def _find_input(step: "Step", role: str, run: RunSection, store: Store, arguments: Arguments) -> Artifact | None:

@@ -5,16 +5,7 @@ from collections.abc import Sequence
 
 from tokenizers import Tokenizer
 
-from nemotron_data.chat.template import ADD_MARKS, Span
-from nemotron_shared.errors import UserError
-
-
-def tokenize_with_mask(tokenizer: Tokenizer, text: str, spans: Sequence[Span]) -> tuple[list[int], list[int]]:
-    """As `mask_by_offsets`; raises `UserError` when every token would be trained on."""
-    ids, mask = mask_by_offsets(tokenizer, text, spans)
-    if mask and all(mask):
-        raise UserError("the loss mask counts every token, the prompt included", ADD_MARKS)
-    return ids, mask
+from nemotron_data.chat.template import Span
 
 
 def mask_by_offsets(tokenizer: Tokenizer, text: str, spans: Sequence[Span]) -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""Rows of three shapes to messages, and why a conversation cannot be trained on.
+"""Rows to messages, for each format of the table in `formats.py`; and why a conversation cannot be trained on.
 
 {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}], "used_in": ["nano_v3"]}
 """
@@ -6,7 +6,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -20,31 +20,32 @@ REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 @dataclass(frozen=True, slots=True)
 class ChatFields:
-    """Where a row keeps its conversation.
+    """The names of the fields in which a row keeps its conversation."""
 
-    messages         {"messages": [{"role": "user", "content": "2+2?"}, ...]}
-    prompt_response  {"prompt": "2+2?", "response": "4"}
-    sharegpt         {"conversations": [{"from": "human", "value": "2+2?"}, ...]}
-    """
-
-    format: Literal["messages", "prompt_response", "sharegpt"] = "messages"
     messages_field: str = "messages"
     prompt_field: str = "prompt"
     response_field: str = "response"
     conversations_field: str = "conversations"
 
 
-def to_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """The row's conversation as OpenAI-style messages, not yet validated.
+def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+    """OpenAI-style messages as they are, but tool call arguments that are JSON text become objects, which templates
+    iterate over.
 
-    Tool call arguments that are JSON text become objects, which templates iterate over. Raises `UserError` when a
-    field is missing.
+    Raises:
+        UserError: a field is missing, as in the other two.
     """
-    if fields.format == "prompt_response":
-        prompt, response = _field(row, fields.prompt_field), _field(row, fields.response_field)
-        return [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
-    if fields.format == "messages":
-        return _each(_field(row, fields.messages_field), _with_object_arguments)
+    return _each(_field(row, fields.messages_field), _with_object_arguments)
+
+
+def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+    """One question and its answer."""
+    prompt, response = _field(row, fields.prompt_field), _field(row, fields.response_field)
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+
+
+def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+    """Turns that say `from` and `value`."""
     return _each(_field(row, fields.conversations_field), _from_sharegpt)
 
 

@@ -8,9 +8,9 @@ offsets  array([0, 1, 1, 3])                       # text k is ids[offsets[k]:of
 
 from nemotron_data.encoders.base import Encoded, Encoder, one_thread
 from nemotron_data.encoders.choice import BackendRequest, EncoderChoice, choose_encoder
-from nemotron_data.encoders.loss_masks import mask_from_spans, masks_from_spans, token_bytes
+from nemotron_data.encoders.loss_masks import masks_from_spans, token_bytes
 from nemotron_data.encoders.reference import Reference
-from nemotron_data.encoders.spec import EncoderSpec
+from nemotron_data.encoders.spec import EncoderSpec, WorkerEncoder
 
 __all__ = [
     "BackendRequest",
@@ -19,8 +19,8 @@ __all__ = [
     "EncoderChoice",
     "EncoderSpec",
     "Reference",
+    "WorkerEncoder",
     "choose_encoder",
-    "mask_from_spans",
     "masks_from_spans",
     "one_thread",
     "token_bytes",

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from nemotron_data.encoders.backends import GigatokenEncoder, ReferenceEncoder
 from nemotron_data.encoders.base import Encoder
 from nemotron_data.encoders.probe import difference
-from nemotron_data.encoders.reference import Reference, ask, ask_aside
-from nemotron_data.encoders.spec import Backend, EncoderSpec
+from nemotron_data.encoders.reference import Reference, ask, ask_in_background
+from nemotron_data.encoders.spec import Backend, EncoderSpec, WorkerEncoder
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 
@@ -40,6 +40,10 @@ class EncoderChoice:
     def version(self) -> str:
         """Version of the library."""
         return self.encoder.version
+
+    def for_workers(self) -> WorkerEncoder:
+        """The encoder as part of what worker processes are given."""
+        return WorkerEncoder(self.spec, self.encoder)
 
     def as_metadata(self) -> dict[str, Any]:
         """For the manifest; it is no part of a result, which is the same with every backend."""
@@ -71,7 +75,7 @@ def choose_encoder(
     if backend == "tokenizers":
         reference = ask(folder, [], with_bytes)
         return EncoderChoice(ReferenceEncoder(folder.tokenizer), EncoderSpec(folder.path, backend), reference)
-    answer = cache(ask_aside(folder, sample, with_bytes))
+    answer = cache(ask_in_background(folder, sample, with_bytes))
     skipped: dict[str, str] = {}
     for name in FAST if backend == "auto" else (backend,):
         encoder = _load(EncoderSpec(folder.path, name))

@@ -38,12 +38,6 @@ def token_bytes(folder: TokenizerFolder) -> np.ndarray | None:
     return lengths
 
 
-def mask_from_spans(ids: np.ndarray, text: str, spans: Sequence["Span"], lengths: np.ndarray) -> np.ndarray | None:
-    """The loss mask of one text, uint8, or None where `tokenize_with_mask` has to decide."""
-    mask, ok = masks_from_spans(ids, np.array([0, len(ids)]), [text], [spans], lengths)
-    return mask if ok[0] else None
-
-
 def masks_from_spans(
     ids: np.ndarray,
     offsets: np.ndarray,
@@ -62,7 +56,7 @@ def masks_from_spans(
 
     Returns:
         uint8 [len(ids)], 1 where a token counts, and bool [n]. False: the tokens do not add up to the text, or all
-        of them would count; its mask is worthless, and `tokenize_with_mask` decides or says what is wrong.
+        of them would count; its mask is worthless, and `mask_by_offsets` decides.
     """
     if lengths is None:
         return np.zeros(len(ids), dtype=np.uint8), np.zeros(len(texts), dtype=bool)

@@ -52,6 +52,6 @@ def ask(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Ref
     )
 
 
-def ask_aside(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Callable[[], Reference]:
+def ask_in_background(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Callable[[], Reference]:
     """Begin to `ask`; the result waits for the answer."""
     return begin_aside(ask, folder, sample, with_bytes)

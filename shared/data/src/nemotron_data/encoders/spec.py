@@ -1,11 +1,16 @@
-"""A chosen tokenizer backend as something to send to another process, which loads it without a second probe."""
+"""A chosen tokenizer backend as something to send to another process, which loads it without a second probe.
 
+encoder = WorkerEncoder(spec, loaded)
+encoder.encode(["Hello"])                   # by `loaded`; in another process, by what the spec loads there
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nemotron_data.encoders.backends import FastokensEncoder, GigatokenEncoder, ReferenceEncoder
-from nemotron_data.encoders.base import Encoder
+from nemotron_data.encoders.base import Encoded, Encoder
 from nemotron_data.encoders.joining import Joiner
 from nemotron_data.tokenizers.folder import TokenizerFolder
 
@@ -28,3 +33,24 @@ class EncoderSpec:
         if self.backend == "fastokens":
             return FastokensEncoder(file)
         return ReferenceEncoder(TokenizerFolder(self.folder).tokenizer)
+
+
+class WorkerEncoder:
+    """An encoder inside the work that processes are given.
+
+    Forked workers share the one that was loaded for the probe. It is not pickled: a process that was started afresh
+    loads its own, once, from the spec.
+    """
+
+    def __init__(self, spec: EncoderSpec, loaded: Encoder | None = None) -> None:
+        self.spec = spec
+        self._loaded = loaded
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """As `Encoder.encode`."""
+        if self._loaded is None:
+            self._loaded = self.spec.load()
+        return self._loaded.encode(texts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"spec": self.spec, "_loaded": None}

@@ -200,19 +200,6 @@ def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tu
     return [_lists(*column) for column in columns], int(np.count_nonzero(counts))
 
 
-def write_packed(
-    path: Path,
-    sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
-    bins: Sequence[Sequence[int]],
-    row_group_size: int = 1000,
-    compression: str = "zstd",
-) -> None:
-    """Write one row per bin of indices into `sequences`, which are (ids, mask) pairs as `pack_row` takes them."""
-    with PackedWriter(path, row_group_size, compression) as writer:
-        for indices in bins:
-            writer.add(pack_row([sequences[index] for index in indices]))
-
-
 def read_packed(path: Path) -> list[PackedRow]:
     """All rows of a packed Parquet file, ours or another tool's, each checked; `UserError` says what is wrong."""
     if not path.is_file():

@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-NAME = "pulse"
+NAME = "heartbeat"
 SECONDS = 0.5
 
 
-class Pulse:
+class Heartbeat:
     """Writes the counts of a worker at most twice a second."""
 
     def __init__(self, folder: Path) -> None:
@@ -33,7 +33,7 @@ class Pulse:
         self._path.unlink(missing_ok=True)
 
 
-def read_pulses(directory: Path) -> list[dict[str, int]]:
+def read_heartbeats(directory: Path) -> list[dict[str, int]]:
     """The counts of all workers below `directory`, each as of its last sign of life."""
     found = []
     for path in directory.glob(f".tmp-*/{NAME}"):

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from nemotron_data.prep.heartbeat import read_pulses
+from nemotron_data.prep.heartbeat import read_heartbeats
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import Receipt
 from nemotron_shared.runtime.console import CLEAR, clock, renew
@@ -56,8 +56,8 @@ class Progress:
 
     def _line(self, seconds: float) -> str:
         running = Counter[str]()
-        for pulse in read_pulses(self._setting.directory):
-            running.update(pulse)
+        for heartbeat in read_heartbeats(self._setting.directory):
+            running.update(heartbeat)
         done = min(self._done + running["bytes"], self._total)
         tokens = self._counts["tokens"] + running["tokens"]
         left = seconds * (self._total - done) / done if done else float("nan")

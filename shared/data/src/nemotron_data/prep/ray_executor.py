@@ -18,6 +18,8 @@ from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
 from nemotron_shared.errors import UserError
 
 RETRIES = 2
+START_ATTEMPTS = 3
+"""Ray gives its raylet 30 seconds, which no setting of its own changes; a busy machine may need them twice."""
 PATIENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_gcs_server_port_wait_time_s": "180",
@@ -122,14 +124,19 @@ def _connect(ray: Any, setting: Any) -> bool:
         setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
         return True
     local = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-    try:
-        _start(ray, num_cpus=setting.workers, **local, **quiet)
-    except (RuntimeError, ConnectionError, TimeoutError, ray.exceptions.RayError) as error:
-        raise _not_started(error) from error
-    except Exception as error:
-        if type(error) is not Exception:  # Ray raises a bare one where its raylet is too slow
-            raise
-        raise _not_started(error) from error
+    expected = (RuntimeError, ConnectionError, TimeoutError, ray.exceptions.RayError)
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            _start(ray, num_cpus=setting.workers, **local, **quiet)
+            break
+        except Exception as error:
+            # Ray raises a bare Exception where its raylet is too slow
+            if not isinstance(error, expected) and type(error) is not Exception:
+                raise
+            ray.shutdown()
+            if attempt == START_ATTEMPTS:
+                raise _not_started(error) from error
+            setting.announce("Ray did not start in time on this busy machine; starting it once more")
     setting.announce(f"started Ray on this machine, with {setting.workers} workers")
     return False
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from nemotron_data.prep.heartbeat import Pulse
+from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
-from nemotron_data.rejects import entry_of, snippet_of
+from nemotron_data.rejects import Refused, entry_of, snippet_of
 from nemotron_data.sources.files import check_unchanged, format_of, open_input
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
 from nemotron_shared.errors import UserError
@@ -34,14 +34,16 @@ class ShardReader:
         inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
     """
 
-    def __init__(self, shard: Shard, folder: Path, on_bad_row: Literal["error", "reject"], pulse: Pulse) -> None:
+    def __init__(
+        self, shard: Shard, folder: Path, on_bad_row: Literal["error", "reject"], heartbeat: Heartbeat
+    ) -> None:
         self.shard = shard
         self.counts: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self.digests: dict[str, str] = {}
         self.inputs: list[dict[str, Any]] = []
         self._on_bad_row = on_bad_row
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._file = (folder / REJECTED).open("wb")
 
     def __iter__(self) -> Iterator[Row]:
@@ -63,11 +65,16 @@ class ShardReader:
                 self._refuse(row.file, row.line, row.reason, row.detail, row.snippet)
             else:
                 yield row
-            self._pulse.beat(self.counts, place.bytes)
+            self._heartbeat.beat(self.counts, place.bytes)
 
     def refuse(self, row: Row, reason: str, detail: str = "", remedy: str = TOLERATE) -> None:
         """Leave out a bad row, or stop at it, as `data_prep.on_bad_row` says. `reason` is a fixed phrase."""
         self._refuse(row.file, row.line, reason, detail, _snippet(row), remedy)
+
+    def refuse_for(self, row: Row, refused: Refused) -> None:
+        """As `refuse`, for a row whose fault was raised."""
+        remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
+        self.refuse(row, refused.reason, refused.detail, remedy)
 
     def leave_out(self, row: Row, reason: str, detail: str = "") -> None:
         """Leave out a row that is not wrong but not wanted either."""

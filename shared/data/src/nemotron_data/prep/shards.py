@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from nemotron_data.prep.heartbeat import Pulse
+from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.progress import Progress
 from nemotron_data.prep.reader import ShardReader
@@ -90,10 +90,10 @@ class Job:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _fill(self, shard: Shard, folder: Path) -> tuple[Receipt, Mapping[str, str]]:
-        pulse = Pulse(folder)
-        with ShardReader(shard, folder, self.on_bad_row, pulse) as reader:
+        heartbeat = Heartbeat(folder)
+        with ShardReader(shard, folder, self.on_bad_row, heartbeat) as reader:
             figures = self.work.run(reader, folder)
-        pulse.stop()
+        heartbeat.stop()
         receipt = Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
         return receipt, reader.digests
 

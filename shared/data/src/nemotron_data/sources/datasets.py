@@ -63,12 +63,12 @@ def _part(entry: BlendEntry, settings: Settings, only: str | None, rows: str) ->
 
 
 def describe_parts(
-    settings: SourceSection, stage_config: Path, kind: str, world_rows: int, parts: list[Part[Any]]
+    settings: SourceSection, stage_config: Path, kind: str, count: int, parts: list[Part[Any]]
 ) -> list[Source]:
     """Manifest entries for what is read, the blend file included; raises UserError where a file is missing."""
     file = blend_file(settings, stage_config)
     if file is None:
-        return describe_sources(settings, kind, world_rows)
+        return describe_sources(settings, kind, count)
     own = settings.model_copy(update={"source": str(file)})
     every = [describe_sources(part.settings, kind, 0) for part in parts]
     return [*describe_sources(own, "blend", 0), *(source for part in every for source in part)]

@@ -18,7 +18,7 @@ from glob import glob
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from nemotron_data.sources.remote import entry_of, file_system, is_remote, reported, walk, without_secrets
+from nemotron_data.sources.remote import InputFile, file_system, is_remote, remote_file, reported, walk, without_secrets
 from nemotron_data.sources.streams import decompressed
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -28,20 +28,6 @@ COMPRESSIONS = ("gz", "zst")
 PARQUET = ".parquet"
 WHOLE_BYTES = 64 << 20
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """One file to read, as it was when the work was planned."""
-
-    path: str
-    """A local path, or a URL that `open_input` understands."""
-    size: int
-    """Bytes on the disk or in the store, so compressed ones for a compressed file."""
-    version: str
-    """Changes when the content does: the time of the last change of a local file, a digest or time of a remote one."""
-    commit: str | None = None
-    """The commit of the hub's repository that the file belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +135,7 @@ def check_unchanged(file: InputFile) -> None:
     remote = is_remote(file.path)
     if remote and file.commit:
         return
-    now = entry_of(file.path) if remote else local_file(file.path)
+    now = remote_file(file.path) if remote else local_file(file.path)
     if not remote and not os.access(file.path, os.R_OK):
         raise UserError(f"{file.path}: may not be read", "check its permissions")
     if (now.size, now.version) != (file.size, file.version):
@@ -175,7 +161,7 @@ def _files_at(text: str, subset: str | None, split: str | None) -> list[InputFil
         key = "subset" if subset else "split"
         raise UserError(f"{text}: '{key}' only belongs to an hf:// path", f"leave '{key}' out and name the files")
     if is_remote(text):
-        files = [InputFile(entry.path, entry.size, entry.version) for entry in walk(text)]
+        files = walk(text)
         folder = text not in {file.path for file in files} and not any(sign in text for sign in "*?[")
         return not_mixed(text, files) if folder else files
     path = Path(text).expanduser()

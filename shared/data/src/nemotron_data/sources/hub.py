@@ -63,7 +63,7 @@ class Snapshot:
     def at(self, place: str) -> list[InputFile]:
         """The files that a path below the root names."""
         if self.online:
-            return [InputFile(entry.path, entry.size, entry.version, self.commit) for entry in walk(place)]
+            return walk(place, self.commit)
         return [local_file(path, self.commit) for path in local_paths(Path(place))]
 
     def name_of(self, file: InputFile) -> str:

@@ -1,7 +1,7 @@
 """Files that are not on a local disk: `s3://`, `gs://`, `memory://` and `hf://datasets/...`, all through fsspec.
 
-    for entry in walk("s3://bucket/corpus"):
-        entry.path, entry.size, entry.version      # "s3://bucket/corpus/a.jsonl", 1_048_576, "9f86d081884c7d65"
+    for file in walk("s3://bucket/corpus"):
+        file.path, file.size, file.version      # "s3://bucket/corpus/a.jsonl", 1_048_576, "9f86d081884c7d65"
 
 Credentials come from the environment, as each service documents, never from a path; and no message shows one.
 """
@@ -29,12 +29,17 @@ VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "blob_id",
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One remote file: its URL, its size in bytes, and a text that changes when its content does."""
+class InputFile:
+    """One file to read, as it was when the work was planned."""
 
     path: str
+    """A local path, or a URL that `files.open_input` understands."""
     size: int
+    """Bytes on the disk or in the store, so compressed ones for a compressed file."""
     version: str
+    """Changes when the content does: the time of the last change of a local file, a digest or time of a remote one."""
+    commit: str | None = None
+    """The commit of the hub's repository that the file belongs to."""
 
 
 def is_remote(path: str) -> bool:
@@ -65,7 +70,7 @@ def file_system(url: str) -> tuple[Any, str]:
         ) from error
 
 
-def walk(url: str) -> list[Entry]:
+def walk(url: str, commit: str | None = None) -> list[InputFile]:
     """The files of a URL that names a file, a folder (recursive, hidden ones left out) or a glob, sorted by path.
 
     Raises:
@@ -74,7 +79,7 @@ def walk(url: str) -> list[Entry]:
     with reported(url):
         system, path = file_system(url)
         if system.isfile(path):
-            return [_entry(url, system.info(path))]
+            return [_file(url, system.info(path), commit)]
         if has_magic(path):
             found = system.glob(path, detail=True)
         else:
@@ -84,15 +89,15 @@ def walk(url: str) -> list[Entry]:
             folder = not has_magic(path) and system.isdir(path)
             what = "an empty folder" if folder else "no such file"
             raise UserError(f"{without_secrets(url)}: {what}", _neighbour(system, path) or "check the path")
-    return [_entry(url, info) for info in files]
+    return [_file(url, info, commit) for info in files]
 
 
-def entry_of(url: str) -> Entry:
+def remote_file(url: str) -> InputFile:
     """One file as it is now, past every listing that fsspec remembers."""
     with reported(url):
         system, path = file_system(url)
         system.invalidate_cache()
-        return _entry(url, system.info(path))
+        return _file(url, system.info(path))
 
 
 @contextmanager
@@ -124,9 +129,9 @@ def without_secrets(text: str) -> str:
     return re.sub(r"(\bhttps?://[^\s?]+)\?\S*[^\s).,;'\"]", r"\1?***", text)
 
 
-def _entry(url: str, info: dict[str, Any]) -> Entry:
+def _file(url: str, info: dict[str, Any], commit: str | None = None) -> InputFile:
     name = f"{url.partition('://')[0]}://{info['name'].lstrip('/')}"
-    return Entry(name, int(info["size"]), next(_versions(info), ""))
+    return InputFile(name, int(info["size"]), next(_versions(info), ""), commit)
 
 
 def _versions(info: dict[str, Any]) -> Iterator[str]:

@@ -1,14 +1,13 @@
-"""The input of a data preparation: the built-in world, or the user's files."""
+"""The input of a data preparation: the synthetic data, or the user's files."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from nemotron_data.rejects import Rejects
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, expand, identity, local_file
-from nemotron_data.sources.whole_files import Row, read_rows
 from nemotron_data.tokenizers.folder import FILES
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import open_atomic
@@ -16,40 +15,19 @@ from nemotron_shared.config.schema import SourceSection, TokenizerSection
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
 
-WORLD = "world"
-WorldRows = Callable[[int, int], Iterable[dict[str, Any]]]
+SYNTHETIC = "synthetic"
+SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 
 
-def open_rows(section: SourceSection, world: WorldRows, world_rows: int, rejects: Rejects) -> Iterator[Row]:
-    """Rows in their order.
-
-    Args:
-        world: makes rows from a seed and a count, when the source is `world`.
-        world_rows: how many rows the world has, unless `section.sample` asks for fewer.
-    """
-    if section.source == WORLD:
-        made = world(section.seed, min(world_rows, section.sample or world_rows))
-        return (Row(value, WORLD, number) for number, value in enumerate(made, start=1))
-    refused = rejects if section.on_bad_row == "reject" else None
-    return read_rows(
-        paths(section),
-        subset=section.subset,
-        split=section.hub_split,
-        limit=section.sample,
-        on_bad=section.on_bad_row,
-        rejects=refused,
-    )
-
-
-def input_files(section: SourceSection, world_file: Path, world: WorldRows, world_rows: int) -> list[InputFile]:
-    """The files to prepare. The world's rows are written to `world_file` first, unless they are there."""
-    if section.source != WORLD:
+def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
+    """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there."""
+    if section.source != SYNTHETIC:
         return expand(paths(section), subset=section.subset, split=section.hub_split)
-    if not world_file.is_file():
-        with open_atomic(world_file, "wb") as file:
-            for row in world(section.seed, world_rows):
+    if not made.is_file():
+        with open_atomic(made, "wb") as file:
+            for row in synthetic(section.seed, count):
                 file.write(orjson.dumps(row) + b"\n")
-    return [local_file(world_file)]
+    return [local_file(made)]
 
 
 def own_files(*named: str | None) -> list[Source]:
@@ -60,11 +38,15 @@ def own_files(*named: str | None) -> list[Source]:
 
 
 def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> str:
-    """What decides the split of a row: the configured field, a `key` that the world gives, or its own text."""
+    """What decides the split of a row: the configured field, a `key` that synthetic rows have, or its own text.
+
+    Raises:
+        Refused: the row lacks the configured field.
+    """
     if section.key_field is None:
-        return str(row.get("key", otherwise)) if section.source == WORLD else otherwise
+        return str(row.get("key", otherwise)) if section.source == SYNTHETIC else otherwise
     if section.key_field not in row:
-        raise UserError(f"no field '{section.key_field}' (data_prep.key_field)", f"fields here: {', '.join(row)}")
+        raise Refused(f"no field '{section.key_field}' (data_prep.key_field)", f"fields here: {', '.join(row)}")
     return str(row[section.key_field])
 
 
@@ -75,7 +57,9 @@ def require_source(section: SourceSection) -> None:
         UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set.
     """
     if section.source is None:
-        raise UserError("data_prep.source is not set", "give files, folders or globs; or 'world' for the built-in text")
+        raise UserError(
+            "data_prep.source is not set", "give files, folders or globs; or 'synthetic' for the built-in text"
+        )
     tokenizer = getattr(section, "tokenizer", None)
     if tokenizer is not None and tokenizer.model is None:
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
@@ -86,16 +70,16 @@ def paths(section: SourceSection) -> list[str]:
     return [section.source] if isinstance(section.source, str) else list(section.source or [])
 
 
-def describe_sources(section: SourceSection, kind: str, world_rows: int) -> list[Source]:
+def describe_sources(section: SourceSection, kind: str, count: int) -> list[Source]:
     """Manifest entries for what is read; raises UserError where a file is missing."""
     require_source(section)
     tokenizer = getattr(section, "tokenizer", None)
     own = own_files(getattr(section, "chat_template", None), *_tokenizer_files(tokenizer))
-    if section.source != WORLD:
+    if section.source != SYNTHETIC:
         files = expand(paths(section), subset=section.subset, split=section.hub_split)
         return [*(Source(file.path, *identity(file)) for file in files), *own]
-    world = {"world": kind, "seed": section.seed, "rows": world_rows}
-    return [Source(f"{WORLD}:{kind}", json_digest(world), world), *own]
+    made = {"synthetic": kind, "seed": section.seed, "rows": count}
+    return [Source(f"{SYNTHETIC}:{kind}", json_digest(made), made), *own]
 
 
 def _tokenizer_files(tokenizer: TokenizerSection | None) -> list[str]:

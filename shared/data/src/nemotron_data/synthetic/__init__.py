@@ -1,4 +1,4 @@
-"""The small made-up world that the tiny pipeline learns: people, and sums.
+"""The small synthetic data that the tiny pipeline learns: people, and sums.
 
     pretrain_documents  {"text": "Mira lives in Oster. ...", "key": ...}
     chats               {"messages": [{"role": "user", "content": "What is 7+5-3?"}, ...], "key": "5+7-3"}

@@ -9,7 +9,6 @@ No running total leaves 0..MAX_TOTAL. Sums of two terms are the tables that ever
 they are never held out and never asked.
 """
 
-import re
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
@@ -20,8 +19,6 @@ MAX_TERM = 9
 MAX_TOTAL = 30
 TERMS_OF_A_PROBLEM = (4,)
 HELD_OUT_ONE_IN = 6
-
-_EXPRESSION = re.compile(r"\d+(?:[+-]\d+)+")
 
 
 @dataclass(frozen=True)
@@ -68,11 +65,6 @@ def random_problem(rng: Random, held_out: bool) -> Sum:
         drawn = random_sum(rng, rng.choice(TERMS_OF_A_PROBLEM))
         if drawn.held_out == held_out:
             return drawn
-
-
-def sums_in(text: str) -> list[Sum]:
-    """Every sum written in `text`, however it came there; for checking what a text gives away."""
-    return [Sum(tuple(int(term) for term in re.findall(r"[+-]?\d+", found))) for found in _EXPRESSION.findall(text)]
 
 
 def _written(terms: tuple[int, ...] | list[int]) -> str:

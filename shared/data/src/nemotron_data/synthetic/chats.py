@@ -24,7 +24,7 @@ SENTENCES = ("That makes {}.", "It comes to {}.")
 
 
 def chats(seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """`count` rows {"messages", "key"} of the training side: sums, and some facts of the world of `seed`."""
+    """`count` rows {"messages", "key"} of the training side: sums, and some facts of `seed`."""
     rng = Random(f"chats/{seed}")
     known = facts(seed, held_out=False)
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""The invented people of a world and the facts about them.
+"""The invented people and the facts about them.
 
     Person("Mira", {"town": "Oster", "job": "baker", "pet": "cat", "colour": "green", "instrument": "flute"})
 
@@ -116,7 +116,7 @@ class Fact:
 
 @cache
 def people(seed: int) -> tuple[Person, ...]:
-    """The people of the world of `seed`, in a fixed order."""
+    """The people of `seed`, in a fixed order."""
     rng = Random(f"people/{seed}")
     return tuple(Person(name, {kind: rng.choice(values) for kind, values in VALUES.items()}) for name in NAMES)
 

@@ -36,12 +36,14 @@ def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
     """`count` questions about facts that pretraining states and no training row asks for, with four choices.
 
     Raises:
-        UserError: the world has fewer such facts.
+        UserError: there are fewer such facts.
     """
     rng = Random(f"eval choices/{seed}")
     known = facts(seed, held_out=True)
     if count > len(known):
-        raise UserError(f"{count} multiple-choice questions wanted, the world has {len(known)}", "ask for fewer")
+        raise UserError(
+            f"{count} multiple-choice questions wanted, the synthetic data has {len(known)}", "ask for fewer"
+        )
     return (_choice(rng, fact) for fact in rng.sample(known, count))
 
 
@@ -60,7 +62,7 @@ def _different_sums(rng: Random, held_out: bool) -> Iterator[dict[str, str]]:
         repeats = 0
         seen.add(drawn.key)
         yield {"question": sum_question(rng, drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
-    raise UserError(f"the world has hardly more than {len(seen)} different problems", "ask for fewer")
+    raise UserError(f"the synthetic data has hardly more than {len(seen)} different problems", "ask for fewer")
 
 
 def _choice(rng: Random, fact: Fact) -> dict[str, Any]:

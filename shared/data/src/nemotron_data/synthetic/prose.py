@@ -1,4 +1,4 @@
-"""Documents to pretrain on: prose about the people of a world, and sums.
+"""Documents to pretrain on: prose about the invented people, and sums.
 
     Mira lives in Oster. The job of Mira is baker. Mira plays the flute. Tova keeps a goat. ...
 

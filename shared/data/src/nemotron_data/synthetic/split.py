@@ -2,7 +2,7 @@
 
     side of "3+14-5"  ->  the first bytes of SHA-256("3+14-5")  ->  train or eval
 
-The seed has no say, so a question held out in one world is held out in all of them.
+The seed has no say, so a question held out with one seed is held out with all of them.
 """
 
 import hashlib

@@ -5,7 +5,7 @@ r"""The tiny tokenizer, made on the spot: byte-level BPE with single digits, and
     <|im_start|>assistant
     <think>12 9</think>9<|im_end|>
 
-512 tokens: 12 named ones, the 256 bytes (so that any text round-trips) and merges learnt from world text of
+512 tokens: 12 named ones, the 256 bytes (so that any text round-trips) and merges learnt from synthetic text of
 a fixed seed (so that the folder has the same bytes on every machine).
 
 `<|im_end|>` is the end-of-sequence token, of a chat turn and of a document alike: generation, TRL and lm-eval
@@ -113,7 +113,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _training_texts() -> list[str]:
-    """World text as the model will see it, the names of the roles included."""
+    """Synthetic text as the model will see it, the names of the roles included."""
     texts = [row["text"] for row in pretrain_documents(TRAINING_SEED, TRAINING_ROWS)]
     for row in chats(TRAINING_SEED, TRAINING_ROWS):
         texts += ["system", "tool", *(f"{message['role']}\n{message['content']}" for message in row["messages"])]

@@ -119,6 +119,10 @@ def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
     """
     _install_kernels()
     config = read_config(path)
+    if isinstance(config, NemotronHConfig):
+        # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
+        # is what `lift_time_step_limit` sets and saves.
+        config.time_step_min = NemotronHConfig().time_step_min
     try:
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""The made-up world: the same everywhere, right, and with nothing held out in what is trained on."""
+"""The synthetic data: the same everywhere, right, and with nothing held out in what is trained on."""
 
 import hashlib
 import json
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemotron_data import synthetic as world
-from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum, sums_in
+from nemotron_data import synthetic
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, people
 from nemotron_data.synthetic.split import is_held_out
 from nemotron_shared.errors import UserError
@@ -27,11 +27,19 @@ ROWS = {
     "eval_choices": 60,
     "eval_texts": 50,
 }
+EXPRESSION = re.compile(r"\d+(?:[+-]\d+)+")
+
+
+def sums_in(text: str) -> list[Sum]:
+    """Every sum written in `text`, however it came there."""
+    return [Sum(tuple(int(term) for term in re.findall(r"[+-]?\d+", found))) for found in EXPRESSION.findall(text)]
+
+
 TRAINING = ("pretrain_documents", "chats", "problems")
 
 
 def rows(name: str, seed: int, count: int | None = None) -> list[dict]:
-    return list(getattr(world, name)(seed, ROWS[name] if count is None else count))
+    return list(getattr(synthetic, name)(seed, ROWS[name] if count is None else count))
 
 
 def digest(seed: int) -> str:
@@ -39,7 +47,7 @@ def digest(seed: int) -> str:
 
 
 def test_a_seed_gives_the_same_rows_in_every_process():
-    program = "import test_world; print(test_world.digest(7))"
+    program = "import test_synthetic; print(test_synthetic.digest(7))"
     found = set()
     for hash_seed in ("0", "1"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -131,10 +139,10 @@ def test_pretraining_states_every_fact_that_is_asked_for():
         assert f"{row['stem']} {row['choices'][row['answer']]}" in text
 
 
-def test_more_than_the_world_has_is_refused():
+def test_more_than_there_is_is_refused():
     with pytest.raises(UserError, match="different problems"):
         rows("problems", 0, 100_000)
-    with pytest.raises(UserError, match="the world has"):
+    with pytest.raises(UserError, match="the synthetic data has"):
         rows("eval_choices", 0, 100_000)
 
 

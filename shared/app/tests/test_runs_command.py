@@ -1,0 +1,120 @@
+"""`nemotron runs` as people and programs use it, with real processes that hold real locks."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from nemotron_app.runs import main
+from nemotron_shared.atomic import write_json
+from nemotron_shared.errors import UserError
+from nemotron_shared.lock import holder_of, record_of
+
+# A step's process: it holds the run's lock, and a first SIGTERM ends it between two steps.
+WORKER = """
+import pathlib, sys, time
+from nemotron_shared.runtime.run import open_run
+with open_run(pathlib.Path(sys.argv[1]), "x", "") as run, run.watched():
+    print("working", flush=True)
+    while not run.stop_requested:
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path))
+    return tmp_path
+
+
+def folder_of(home: Path, name: str, *, published: bool) -> Path:
+    folder = home / "runs" / name
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("run: {}\n")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "loss": 2.51234}\n{"step": 3, "lo')
+    if not published:
+        write_json(folder / "inputs.json", ["super3-sft-data:v1"])
+    return folder
+
+
+def run(capsys, *argv: str) -> tuple[int, str]:
+    code = main(list(argv))
+    return code, capsys.readouterr().out
+
+
+def states(capsys, *argv: str) -> list[tuple[str, str]]:
+    return [(row["name"], row["state"]) for row in json.loads(run(capsys, *argv, "--json")[1])]
+
+
+@pytest.fixture
+def worker(home: Path):
+    folder = folder_of(home, "super3-sft-model-aaaa", published=False)
+    process = subprocess.Popen([sys.executable, "-c", WORKER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "working\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_store_without_runs_says_so(home: Path, capsys) -> None:
+    assert run(capsys) == (0, f"no running or stopped runs in {home / 'runs'}\n")
+    assert states(capsys) == []
+
+
+def test_running_and_stopped_runs_are_listed_and_finished_ones_on_request(home: Path, worker, capsys) -> None:
+    folder_of(home, "super3-rl-model-bbbb", published=False)
+    folder_of(home, "super3-sft-data-cccc", published=True)
+    running, stopped = ("super3-sft-model-aaaa", "running"), ("super3-rl-model-bbbb", "stopped")
+    assert states(capsys) == [stopped, running]
+    assert states(capsys, "--all") == [stopped, ("super3-sft-data-cccc", "finished"), running]
+    code, out = run(capsys)
+    assert code == 0 and f"{worker.pid} on " in out and "step 2 loss 2.512" in out and "1 finished" in out
+    row = json.loads(run(capsys, "list", "--json")[1])[1]
+    assert row["pid"] == worker.pid and row["last"] == {"step": 2, "loss": 2.51234} and row["bytes"] > 0
+
+
+def test_stop_asks_the_process_and_waits_until_it_is_gone(home: Path, worker, capsys) -> None:
+    with pytest.raises(UserError, match="is running: process") as caught:
+        main(["rm", "sft"])
+    assert caught.value.remedy == "stop it first: nemotron runs stop super3-sft-model-aaaa"
+    code, out = run(capsys, "stop", "sft", "--timeout", "120")
+    assert code == 0 and f"asked process {worker.pid} to save and stop" in out and "stopped after" in out
+    assert worker.wait(60) == 0
+    assert states(capsys) == [("super3-sft-model-aaaa", "stopped")]
+    with pytest.raises(UserError, match="no running run 'sft'"):
+        main(["stop", "sft"])
+    assert "removed super3-sft-model-aaaa" in run(capsys, "rm", str(home / "runs" / "super3-sft-model-aaaa"))[1]
+    assert list((home / "runs").iterdir()) == []
+
+
+def test_a_killed_process_leaves_a_stopped_run(home: Path, worker, capsys) -> None:
+    worker.kill()
+    worker.wait()
+    assert states(capsys) == [("super3-sft-model-aaaa", "stopped")]
+
+
+def test_a_run_of_another_machine_is_shown_and_left_alone(home: Path, worker, capsys, monkeypatch) -> None:
+    lock = home / "runs" / "super3-sft-model-aaaa" / "lock"
+    holder = holder_of(lock)
+    assert holder is not None
+    write_json(record_of(lock), asdict(replace(holder, machine="another", host="node7")))
+    monkeypatch.setattr("nemotron_shared.lock._file_system", lambda path: "nfs4")
+    assert states(capsys) == [("super3-sft-model-aaaa", "running")]
+    with pytest.raises(UserError, match="runs on node7 as process") as caught:
+        main(["stop", "sft"])
+    assert caught.value.remedy == f"stop it there: ssh node7 kill -TERM {worker.pid}"
+    os.kill(worker.pid, 0)
+
+
+def test_what_is_ambiguous_or_unknown_is_an_error(home: Path) -> None:
+    for name in ("super3-sft-model-aaaa", "super3-sft-model-bbbb"):
+        folder_of(home, name, published=False)
+    with pytest.raises(UserError, match="could be: super3-sft-model-aaaa, super3-sft-model-bbbb"):
+        main(["rm", "sft"])
+    for wanted in ("rl", "./nowhere"):
+        with pytest.raises(UserError, match="no run"):
+            main(["rm", wanted])

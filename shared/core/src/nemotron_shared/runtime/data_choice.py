@@ -1,0 +1,84 @@
+"""Which data a training command means, where it says anything about data: what those settings make, and nothing else.
+
+    nemotron super3 sft -c tiny data_prep.source=mine.jsonl
+
+trains on what was prepared from mine.jsonl with the settings of tiny. Where there is no such artifact, it is prepared
+first, or the command that prepares it is named; the newest artifact of some other data is never taken instead.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.config.compose import COMMAND_LINE, Composed, override_key, shared_groups
+from nemotron_shared.config.schema import RunSection, Section
+from nemotron_shared.errors import UserError
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.arguments import Arguments
+    from nemotron_shared.runtime.step import Step
+
+SECTION = "data_prep"
+
+
+@dataclass(frozen=True)
+class DataChoice:
+    """The settings of data that the user gave, such as `data_prep.source`, and the artifact that they describe."""
+
+    given: list[str]
+    artifact: Artifact | None
+
+
+def data_by_settings(
+    step: "Step", run: RunSection, store: Store, arguments: "Arguments", composed: Composed
+) -> DataChoice | None:
+    """What the user's settings of data mean; None where there are none, and `run.data` alone decides.
+
+    Raises:
+        UserError: the data cannot be prepared as the settings say (no such file, say), or `run.data` was given too
+            and names data that was made otherwise.
+    """
+    given = _given_by_hand(step, composed)
+    if step.prepare is None or run.data is None or not given:
+        return None
+    from nemotron_shared.runtime.plan import make_plan  # which asks this module about the inputs of other steps
+
+    plan = make_plan(step.prepare, arguments)
+    made = [store.load(plan.name, version) for version in reversed(store.versions(plan.name))]
+    found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
+    if "run.data" in _by_hand(step, composed):
+        named = store.resolve(run.data, family=run.family)
+        if found is None or named.manifest.producer.config_digest != plan.identity.result:
+            raise UserError(
+                f"run.data: {named.reference} was not prepared with {', '.join(given)} as given here",
+                "leave run.data out to use the data of these settings, or leave these settings out to use run.data",
+            )
+        found = named
+    return DataChoice(given, found)
+
+
+def how_to_prepare(step: "Step", run: RunSection, arguments: "Arguments") -> str:
+    """The command that makes the data which the settings describe."""
+    options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
+    return " ".join(["make it: nemotron", run.family, "data prep", step.stage, "-c", arguments.config, *options])
+
+
+def _given_by_hand(step: "Step", composed: Composed) -> list[str]:
+    """Settings of data, of what and not of how, from the command line or from a file of the user's."""
+    schema = step.schema.model_fields[SECTION].annotation
+    how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
+    keys = (key for key in _by_hand(step, composed) if key.startswith(f"{SECTION}."))
+    return sorted(key for key in keys if key.split(".")[1] not in how)
+
+
+def _by_hand(step: "Step", composed: Composed) -> set[str]:
+    shipped = [(step.directory / "config").resolve(), *(folder.resolve() for folder in shared_groups())]
+    own = {file.name for file in composed.files if not _is_below(file.resolve(), shipped)}
+    return {
+        key for key, origin in composed.origins.items() if origin == COMMAND_LINE or origin.rpartition(":")[0] in own
+    }
+
+
+def _is_below(file: Path, folders: list[Path]) -> bool:
+    return any(file.is_relative_to(folder) for folder in folders)

@@ -1,0 +1,80 @@
+"""Making room removes nothing that anything else needs."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from store_support import MODEL, publish
+
+from nemotron_shared.artifacts import Reference, Store
+from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove
+from nemotron_shared.atomic import write_json
+from nemotron_shared.errors import UserError
+
+DATA = "super3-sft-data"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(str(tmp_path / "home"))
+
+
+def test_a_version_that_something_was_made_from_stays(store: Store) -> None:
+    data = publish(store, {"a": "1"}, name=DATA)
+    publish(store, {"a": "1"}, parents=[data.as_parent("data")])
+    with pytest.raises(UserError, match="super3-sft-data:v1 is needed by super3-sft-model:v1"):
+        remove(store, Reference(DATA, 1))
+    store.set_alias(MODEL, 1, "best")
+    assert remove(store, Reference(MODEL, 1)) == ["best"]
+    assert remove(store, Reference(DATA, 1)) == []
+    assert store.names() == [] and not list((store.root / ".staging").iterdir())
+    assert publish(store, {"a": "2"}).reference == f"{MODEL}:v2"  # a number means one artifact for ever
+
+
+def test_a_damaged_version_can_be_removed(store: Store) -> None:
+    done = publish(store, {"a": "1"})
+    publish(store, {"a": "1"}, name=DATA)
+    (done.path / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match="nobody can tell what super3-sft-model:v1 was made from") as caught:
+        plan_cleanup(store, 1)
+    assert caught.value.remedy and "nemotron artifacts rm super3-sft-model:v1" in caught.value.remedy
+    remove(store, Reference(MODEL, 1))
+    assert plan_cleanup(store, 1).versions == []
+
+
+def test_a_cleanup_keeps_the_newest_the_named_and_all_they_come_from(store: Store) -> None:
+    data = [publish(store, {"a": str(number)}, name=DATA) for number in range(6)]
+    for number in range(5):
+        publish(store, {"a": str(number)}, parents=[data[number].as_parent("data")])
+    store.set_alias(MODEL, 2, "best")
+    run = store.home / "runs" / "super3-sft-model-abc"
+    run.mkdir(parents=True)
+    write_json(run / INPUTS, [f"{DATA}:v4"])
+    # models: 5 is the newest, 2 has an alias. data: 6 is the newest, 5 and 2 were read for those, 4 is being read.
+    cleanup = plan_cleanup(store, 1)
+    assert sorted(map(str, cleanup.versions)) == [f"{DATA}:v1", f"{DATA}:v3", *(f"{MODEL}:v{n}" for n in (1, 3, 4))]
+    assert sorted(map(str, plan_cleanup(store, 4).versions)) == [f"{DATA}:v1", f"{MODEL}:v1"]
+    assert store.versions(MODEL) == [1, 2, 3, 4, 5]  # nothing has been removed so far
+    assert cleanup.size(store) > 0
+    store.use_again(store.load(MODEL, 3))
+    assert f"{MODEL}:v3" not in map(str, plan_cleanup(store, 1).versions)
+    clean(store, plan_cleanup(store, 1))
+    assert (store.versions(DATA), store.versions(MODEL)) == ([2, 3, 4, 5, 6], [2, 3, 5])
+    with pytest.raises(UserError, match="the unfinished run super3-sft-model-abc"):
+        remove(store, Reference(DATA, 4))
+
+
+def test_leftovers_of_a_day_ago_go_and_younger_ones_stay(store: Store) -> None:
+    publish(store, {"a": "1"})
+    old, young = store.root / MODEL / ".tmp-index.json.x", store.root / MODEL / ".tmp-index.json.y"
+    copy = store.root / ".staging" / "x-1"
+    copy.mkdir(parents=True)
+    for path in (old, young):
+        path.touch()
+    for path in (old, copy):
+        os.utime(path, (time.time() - 2 * 24 * 3600,) * 2)
+    cleanup = plan_cleanup(store, 1)
+    assert sorted(cleanup.leftovers) == sorted([old, copy])
+    clean(store, cleanup)
+    assert young.exists() and not old.exists() and not copy.exists()

@@ -1,0 +1,129 @@
+"""Chat formats: how a row holds its conversation, and how it becomes messages. One table, open for more.
+
+    messages         {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
+    prompt_response  {"prompt": "2+2?", "response": "4"}
+    sharegpt         {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
+
+A package adds one without a change here: a function from a row to its messages, under an entry point whose name is
+what `data_prep.format` says.
+
+    [project.entry-points."nemotron.chat_formats"]
+    alpaca = "my_formats:alpaca"
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from nemotron_data.chat.rows import ChatFields, Message, from_messages, from_prompt_response, from_sharegpt
+from nemotron_shared.artifacts import Source
+from nemotron_shared.digest import file_digest, json_digest
+from nemotron_shared.errors import UserError, did_you_mean
+
+GROUP = "nemotron.chat_formats"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFormat:
+    """One way to hold a conversation.
+
+    Attributes:
+        to_messages: the row's conversation as OpenAI-style messages, not yet validated.
+        reads: settings of `data_prep` that name the fields it reads.
+        example: a row; None where a package did not give one.
+    """
+
+    to_messages: Callable[[dict[str, Any], ChatFields], list[Message]]
+    reads: tuple[str, ...] = ()
+    example: Mapping[str, Any] | None = None
+
+
+TURNS = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+CHAT_FORMATS = {
+    "messages": ChatFormat(from_messages, ("messages_field",), {"messages": TURNS}),
+    "prompt_response": ChatFormat(
+        from_prompt_response, ("prompt_field", "response_field"), {"prompt": "2+2?", "response": "4"}
+    ),
+    "sharegpt": ChatFormat(
+        from_sharegpt,
+        ("conversations_field",),
+        {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]},
+    ),
+}
+"""By the name that `data_prep.format` says. A new format is a new entry."""
+
+
+def check_format(name: str) -> str:
+    """The name as it is.
+
+    Raises:
+        UserError: no format has this name; lists those that there are, installed ones included.
+    """
+    if name not in CHAT_FORMATS:
+        _entry_point(name)
+    return name
+
+
+def find_format(name: str) -> ChatFormat:
+    """A format of the table, or one that an installed package offers.
+
+    Raises:
+        UserError: no format has this name, two packages offer it, or the package cannot be loaded.
+    """
+    if name in CHAT_FORMATS:
+        return CHAT_FORMATS[name]
+    entry = _entry_point(name)
+    function = _loaded(entry)
+
+    def to_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+        """What other people's code raises on a row is that row's fault, and is counted like any other."""
+        try:
+            return function(row)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"the chat format '{name}' fails: {type(error).__name__}: {error}") from error
+
+    return ChatFormat(to_messages)
+
+
+def format_sources(name: str) -> list[Source]:
+    """Manifest entries for a format's code where it is not ours: data that another version made is made again."""
+    if name in CHAT_FORMATS:
+        return []
+    entry = _entry_point(name)
+    package = entry.dist.name if entry.dist else entry.module
+    detail = {"package": package, "version": entry.dist.version if entry.dist else None, "function": entry.value}
+    file = inspect.getsourcefile(inspect.unwrap(_loaded(entry)))
+    content = file_digest(Path(file)) if file and Path(file).is_file() else None
+    return [Source(f"package:{package}", json_digest({**detail, "content": content}), detail)]
+
+
+def _entry_point(name: str) -> EntryPoint:
+    offered = entry_points(group=GROUP)
+    found = list(offered.select(name=name))
+    if len(found) > 1:
+        packages = " and ".join(sorted(entry.dist.name if entry.dist else entry.module for entry in found))
+        raise UserError(f"chat format '{name}': offered by {packages}", "uninstall one of them")
+    if not found:
+        known = [*CHAT_FORMATS, *sorted({entry.name for entry in offered} - CHAT_FORMATS.keys())]
+        listed = f"there are: {', '.join(known)}"
+        near = did_you_mean(name, known)
+        remedy = f"{near} {listed}" if near else f"{listed}; a package adds one with the entry point {GROUP}"
+        raise UserError(f"no chat format named '{name}'", remedy)
+    return found[0]
+
+
+def _loaded(entry: EntryPoint) -> Callable[[dict[str, Any]], list[Message]]:
+    try:
+        function = entry.load()
+    except Exception as error:
+        what = f"chat format '{entry.name}': {entry.value} cannot be loaded: {type(error).__name__}: {error}"
+        raise UserError(what, "correct or reinstall the package that offers it") from error
+    if not callable(function):
+        what = f"chat format '{entry.name}': {entry.value} is no function"
+        raise UserError(what, "let the entry point name a function from a row to its messages")
+    return function

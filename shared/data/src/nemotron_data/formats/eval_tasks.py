@@ -1,0 +1,118 @@
+"""Tasks of an evaluation: tasks.json says which there are, `<name>.jsonl` holds the rows of each.
+
+    tasks.json    [{"name": "sums", "kind": "generate", "rows": 400}, ...]
+
+    generate    {"question": "What is 3+14-5?", "expected": "12", "key": "3+14-5"}
+    choice      {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby"],
+                 "answer": 0, "key": "town of Mira"}
+    text        {"text": "Mira lives in Oster. ..."}
+
+`key` is what training data is searched for, to find a question that a model may have been trained on. A `stem` is
+the sentence that a base model can complete; without one the question is what it is given.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from nemotron_data.formats.json_lines import REBUILD, read_lines, write_lines
+from nemotron_shared.atomic import read_json, write_json
+from nemotron_shared.errors import UserError
+
+TASKS = "tasks.json"
+Kind = Literal["generate", "choice", "text"]
+TEXT = (str, "a text")
+FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
+    "generate": {"question": TEXT, "expected": TEXT, "key": TEXT},
+    "choice": {"question": TEXT, "choices": (list, "a list"), "answer": (int, "a whole number"), "key": TEXT},
+    "text": {"text": TEXT},
+}
+"""By kind, the fields that a row must have, with their type and its name. Others are allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalTask:
+    """One task: its rows are in `file`, `rows` of them."""
+
+    name: str
+    kind: Kind
+    rows: int
+    file: Path
+
+
+def read_tasks(folder: Path) -> dict[str, EvalTask]:
+    """The tasks of a prepared folder by name, in their order.
+
+    Raises:
+        UserError: tasks.json is missing or not of its form, or a task's file is missing.
+    """
+    path = folder / TASKS
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise UserError(f"{path}: needs a list of tasks", REBUILD)
+    tasks: dict[str, EvalTask] = {}
+    for number, entry in enumerate(entries):
+        known = isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("rows"), int)
+        if not known or entry.get("kind") not in FIELDS:
+            kinds = ", ".join(get_args(Kind))
+            raise UserError(f"{path}: task {number} needs 'name', 'rows' and a 'kind' of {kinds}", REBUILD)
+        task = EvalTask(entry["name"], entry["kind"], entry["rows"], folder / f"{entry['name']}.jsonl")
+        if not task.file.is_file():
+            raise UserError(f"{path}: the file of task '{task.name}' is missing: {task.file}", REBUILD)
+        tasks[task.name] = task
+    return tasks
+
+
+def read_task_rows(file: Path, kind: Kind) -> Iterator[dict[str, Any]]:
+    """The rows of a task, each checked, in constant memory.
+
+    Raises:
+        UserError: naming file and line: a damaged line, or a row that is not of its kind.
+    """
+    for line in read_lines(file):
+        row = line.value()
+        if problem := problem_of(row, kind):
+            raise UserError(f"{line.place}: {problem}", REBUILD)
+        yield row
+
+
+def write_tasks(folder: Path, tasks: Mapping[str, tuple[Kind, Iterable[Mapping[str, Any]]]]) -> dict[str, EvalTask]:
+    """Write the rows of each task, and tasks.json after all of them.
+
+    Raises:
+        UserError: a row is not of its task's kind.
+    """
+    written = {}
+    for name, (kind, rows) in tasks.items():
+        file = folder / f"{name}.jsonl"
+        written[name] = EvalTask(name, kind, write_lines(file, _checked(rows, kind, file)), file)
+    write_json(folder / TASKS, [{"name": task.name, "kind": task.kind, "rows": task.rows} for task in written.values()])
+    return written
+
+
+def _checked(rows: Iterable[Mapping[str, Any]], kind: Kind, file: Path) -> Iterator[Mapping[str, Any]]:
+    for number, row in enumerate(rows, start=1):
+        if problem := problem_of(row, kind):
+            raise UserError(f"{file.name}: row {number}: {problem}", "correct what makes the rows of this task")
+        yield row
+
+
+def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
+    """Why a row is not of its kind, or None."""
+    for field, (wanted, called) in FIELDS[kind].items():
+        value = row.get(field)
+        if not isinstance(value, wanted) or isinstance(value, bool):  # True is an int in Python
+            return f"a row of kind '{kind}' needs the field '{field}', {called}"
+    if kind == "choice" and not 0 <= row["answer"] < len(row["choices"]):
+        return f"'answer' is {row['answer']}, and there are {len(row['choices'])} choices, counted from 0"
+    return None
+
+
+def search_key(row: Mapping[str, Any]) -> str | None:
+    """What a row is looked for by in training data; None for a text, which is no question.
+
+    The key of a choice is only its subject, which training may well speak of: there the question counts.
+    """
+    names = ("question",) if "choices" in row else ("key", "question")
+    return next((row[name] for name in names if isinstance(row.get(name), str) and row[name].strip()), None)

@@ -1,0 +1,205 @@
+"""Rows of reinforcement learning, in the form of NeMo-Gym: one JSON object per line.
+
+    {"responses_create_params": {"input": [{"role": "user", "content": "What is 3+14-5?"}]},
+     "question": "What is 3+14-5?", "expected_answer": "12",
+     "agent_ref": {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}}
+
+`input` is what the Responses API takes: a text, which is one user turn, or a list of messages and of other items such
+as function calls, which their `type` names. The answer goes, with the whole row, to the agent that `agent_ref` names;
+the agent's server verifies with the fields beside it, and without those every reward is 0 or an error.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemotron_data.formats.json_lines import REBUILD, read_lines
+from nemotron_data.rejects import Refused
+from nemotron_shared.errors import UserError
+
+PARAMETERS = "responses_create_params"
+AGENT_TYPE = "responses_api_agents"
+ROLES = ("user", "assistant", "system", "developer")
+
+ANY = (str, int, float, bool, list, dict)
+VERIFIER_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "math_with_judge_simple_agent": {"question": (str,), "expected_answer": (str,)},
+    "code_gen_simple_agent": {"verifier_metadata": (dict,), "verifier_metadata.unit_tests": ANY},
+    "workplace_assistant_simple_agent": {
+        "id": (str, int),
+        "ground_truth": (list, str),
+        "category": (str,),
+        "environment_name": (str,),
+    },
+    "mcqa_simple_agent": {"options": (list,), "expected_answer": (str,)},
+    "instruction_following_simple_agent": {
+        "id": (str, int),
+        "instruction_id_list": (list,),
+        "prompt": (str,),
+        "kwargs": (list,),
+    },
+    "structured_outputs_simple_agent": {"schema_str": (str,), "schema_type": (str,)},
+}
+"""By agent, the fields that its server cannot verify without, and their types. A new agent is a new entry."""
+TYPE_NAMES: dict[type, str] = {str: "text", int: "a number", list: "a list", dict: "an object"}
+
+
+Check = Callable[[Mapping[str, Any]], None]
+"""Raises `Refused` for a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One item of a prompt. `text` is what people read of it; `is_message` is False for function calls and the like,
+    whose `role` is their type."""
+
+    role: str
+    text: str
+    is_message: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RLRow:
+    """One row: the prompt as its turns, and what the answer is verified with.
+
+    Attributes:
+        prompt: in order. Empty where the row has none, as one that `validate` would refuse may.
+        expected_answer: as text; None where the row has none, as agents with verifiers of their own do not need it.
+        agent: name of the agent that verifies; None where the row names none.
+        value: the whole row, which the agent's server reads.
+        place: `train.jsonl:17`, where the row was read from a file.
+    """
+
+    prompt: tuple[Turn, ...]
+    expected_answer: str | None
+    agent: str | None
+    value: Mapping[str, Any]
+    place: str = ""
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], place: str = "") -> "RLRow":
+        """Whatever can be read of an object, so that a bad row can be shown too; `validate` tells which is bad."""
+        parameters, agent, answer = value.get(PARAMETERS), value.get("agent_ref"), value.get("expected_answer")
+        items = parameters.get("input") if isinstance(parameters, Mapping) else None
+        if isinstance(items, str):
+            items = [{"role": "user", "content": items}]
+        turns = [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
+        name = agent.get("name") if isinstance(agent, Mapping) else None
+        return cls(
+            prompt=tuple(map(_turn, turns)),
+            expected_answer=None if answer is None else str(answer),
+            agent=None if name is None else str(name),
+            value=value,
+            place=place,
+        )
+
+    @property
+    def question(self) -> str:
+        """The text of the last user turn; empty where there is none."""
+        asked = (turn.text for turn in reversed(self.prompt) if turn.is_message and turn.role == "user")
+        return next(asked, "")
+
+    @property
+    def text(self) -> str:
+        """The whole prompt for people, one paragraph for each turn."""
+        return "\n\n".join(f"{turn.role}: {turn.text}" for turn in self.prompt)
+
+
+def _turn(item: Mapping[str, Any]) -> Turn:
+    if not _is_message(item):
+        shown = {key: value for key, value in item.items() if key != "type"}
+        return Turn(str(item.get("type")), orjson.dumps(shown, default=str).decode(), is_message=False)
+    content = item.get("content")
+    if isinstance(content, list):  # parts: {"type": "input_text", "text": "2+2?"}; images and files show as they are
+        content = "\n".join(str(part.get("text", part)) if isinstance(part, Mapping) else str(part) for part in content)
+    return Turn(str(item.get("role", "?")), "" if content is None else str(content))
+
+
+def read_rl_rows(file: Path, check: Check | None = None) -> Iterator[RLRow]:
+    """The rows of a prepared file, in constant memory.
+
+    Args:
+        check: `validate`, or the part of it that the caller needs; None reads a row for what it has.
+
+    Raises:
+        UserError: naming file and line: a damaged line, or a row that is not of this form.
+    """
+    for line in read_lines(file):
+        value = line.value()
+        if check is not None:
+            try:
+                check(value)
+            except Refused as refused:
+                raise UserError(f"{line.place}: damaged row ({refused})", REBUILD) from refused
+        yield RLRow.of(value, line.place)
+
+
+def encode_row(value: Mapping[str, Any]) -> bytes:
+    """A row as its line. Integers of any size keep their digits.
+
+    Raises:
+        Refused: a value that JSON has no form for, such as a date or NaN out of a Parquet file.
+    """
+    try:  # not orjson, which refuses integers beyond 64 bits
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    except (TypeError, ValueError) as error:
+        raise Refused("a value that JSON has no form for", str(error)) from error
+
+
+def validate(row: Mapping[str, Any]) -> None:
+    """Refuse a row that the runner or its verifier would stumble over; raises `Refused`."""
+    validate_prompt(row)
+    reference = row.get("agent_ref")
+    if not isinstance(reference, Mapping) or not isinstance(reference.get("name"), str) or not reference["name"]:
+        raise Refused("agent_ref without a name", 'it is {"type": "responses_api_agents", "name": ...}')
+    if reference.get("type") != AGENT_TYPE:
+        raise Refused(f"agent_ref.type is not '{AGENT_TYPE}'", str(reference.get("type")))
+    for field, types in VERIFIER_FIELDS.get(reference["name"], {}).items():
+        _check_field(row, field, types, reference["name"])
+
+
+def validate_prompt(row: Mapping[str, Any]) -> None:
+    """The part of `validate` that concerns the prompt, for those who do not send rows to an agent."""
+    parameters = row.get(PARAMETERS)
+    if not isinstance(parameters, Mapping):
+        raise Refused(f"{PARAMETERS} is not an object", type(parameters).__name__)
+    items = parameters.get("input")
+    if isinstance(items, str):
+        return
+    if not isinstance(items, list):
+        raise Refused(f"{PARAMETERS}.input is no list of turns", type(items).__name__)
+    for number, item in enumerate(items, start=1):
+        if not isinstance(item, Mapping):
+            raise Refused("a turn is not an object", f"turn {number}: {type(item).__name__}")
+        if not _is_message(item):
+            continue
+        if item.get("role") not in ROLES:
+            known = ", ".join(ROLES)
+            raise Refused("a turn's role is unknown", f"turn {number}: {item.get('role')}; known are {known}")
+        content = item.get("content")
+        parts = content if isinstance(content, list) else [None]
+        if not isinstance(content, str) and not all(isinstance(part, Mapping) for part in parts):
+            raise Refused("a turn's content is not text", f"turn {number}: {type(content).__name__}")
+    if not any(_is_message(item) and item.get("role") == "user" for item in items):
+        raise Refused("no user turn", f"{PARAMETERS}.input needs one")
+
+
+def _is_message(item: Mapping[str, Any]) -> bool:
+    """The Responses API lets a message go without its type."""
+    return item.get("type") in (None, "message")
+
+
+def _check_field(row: Mapping[str, Any], field: str, types: tuple[type, ...], agent: str) -> None:
+    value: Any = row
+    for key in field.split("."):
+        value = value.get(key)  # the fields of VERIFIER_FIELDS come after the object that they are in
+    if value is None:
+        raise Refused(f"no verifier field '{field}'", f"the server of {agent} needs it")
+    # bool is an int in Python, and no number here
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        wanted = " or ".join(TYPE_NAMES[kind] for kind in types)
+        raise Refused(f"verifier field '{field}' is not {wanted}", f"it is {type(value).__name__} ({agent})")

@@ -1,0 +1,174 @@
+"""What every data preparation does with its rows, whatever it makes of them: read -> split and encode -> in order.
+
+    ROWS = RowKind("documents", DIRECTORY / "config", pretrain_documents, "documents")
+
+    inputs = open_inputs(ROWS, settings, count, task.run)      # read: the files, cut into shards
+    prepared = inputs.process(DocumentWork(...), output)       # split and encode: the stage's work on each shard
+    for shard in prepared.shards:                              # in the order of the input
+        shard.part, shard.figures, shard.folder
+
+A stage adds its own work for one shard before, and puts the shards' files together after.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from nemotron_data.prep.merge import Totals, finish
+from nemotron_data.prep.plan import Shard, make_shards
+from nemotron_data.prep.progress import rejected_text
+from nemotron_data.prep.receipts import shard_folder
+from nemotron_data.prep.sample import sample_rows
+from nemotron_data.prep.shards import Setting, Work, run_shards
+from nemotron_data.sources.datasets import Part, describe_parts, parts_of
+from nemotron_data.sources.reading import Row
+from nemotron_data.sources.rows import SyntheticRows, input_files
+from nemotron_shared.artifacts import Source
+from nemotron_shared.config.schema import PreparedSection
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.run import Run
+
+if TYPE_CHECKING:  # the tokenizer libraries take a moment, and not every stage encodes
+    from nemotron_data.encoders import BackendRequest, EncoderChoice
+    from nemotron_data.tokenizers.folder import TokenizerFolder
+
+Settings = TypeVar("Settings", bound=PreparedSection)
+
+
+@dataclass(frozen=True)
+class RowKind:
+    """What a stage reads.
+
+    Attributes:
+        name: of the data set, where no blend gives names.
+        config: the stage's folder of configs, with the blends that it ships.
+        synthetic: makes rows from a seed and a count, for the built-in source.
+        synthetic_name: what the manifest calls those rows.
+        presplit: whether a blend may say which data set is of which split.
+    """
+
+    name: str
+    config: Path
+    synthetic: SyntheticRows
+    synthetic_name: str
+    presplit: bool = True
+
+    def parts(self, settings: Settings) -> list[Part[Settings]]:
+        """The data sets that the config names: those of a blend file, or the one source.
+
+        Raises:
+            UserError: the blend file is not of its form, or says which split is which where that means nothing.
+        """
+        parts = parts_of(settings, self.config, self.name)
+        if not self.presplit and any(part.only for part in parts):
+            what = f"{settings.source}: has 'train', 'valid' and 'test'"
+            raise UserError(what, "list 'datasets'; data_prep.split makes the splits")
+        return parts
+
+    def sources(self, settings: PreparedSection, count: int) -> list[Source]:
+        """Manifest entries for every file that is read, the blend file included; `count` as in `open_inputs`.
+
+        Raises:
+            UserError: nothing to read is named, or a file is missing.
+        """
+        return describe_parts(settings, self.config, self.synthetic_name, count, self.parts(settings))
+
+
+@dataclass(frozen=True)
+class ShardResult(Generic[Settings]):
+    """One finished shard: its data set, what the stage's work reported, and its files with their digests."""
+
+    part: Part[Settings]
+    folder: Path
+    figures: Mapping[str, Any]
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Prepared(Generic[Settings]):
+    """All finished shards, in the order of the input, and what was counted over all of them.
+
+    Attributes:
+        rejected: the file with every row that was not used.
+    """
+
+    shards: Sequence[ShardResult[Settings]]
+    totals: Totals
+    rejected: Path
+    announce: Callable[[str], None]
+
+    def nothing_left(self, what: str) -> UserError:
+        """The error of a stage whose rows were all refused or fell to another split."""
+        return UserError(f"no {what} is left for training", f"see the reasons in {self.rejected}")
+
+    def say(self, what: str) -> None:
+        """One line for people: what was made, and how many rows were rejected for which reasons."""
+        self.announce("; ".join(filter(None, [what, rejected_text(self.totals.rejected)])))
+
+
+@dataclass(frozen=True)
+class Inputs(Generic[Settings]):
+    """What is read: data sets, and the shards that they are cut into."""
+
+    parts: Sequence[Part[Settings]]
+    shards: Sequence[Shard]
+    setting: Setting
+
+    def choose_encoder(
+        self,
+        tokenizer: "TokenizerFolder",
+        texts_of: Callable[[Row, Part[Settings]], Iterable[str]],
+        backend: "BackendRequest",
+        *,
+        with_bytes: bool = False,
+    ) -> "EncoderChoice":
+        """The fastest tokenizer library that is right on texts from all over the input; slow ones are announced.
+
+        Args:
+            texts_of: what of a row is encoded; nothing of a row that cannot be used.
+            with_bytes: also find the length of each token, for loss masks.
+        """
+        from nemotron_data.encoders import choose_encoder
+
+        sample = [text for shard, row in sample_rows(self.shards) for text in texts_of(row, self.parts[shard.part])]
+        choice = choose_encoder(tokenizer, sample, backend, with_bytes=with_bytes)
+        if line := choice.announcement():
+            self.setting.announce(line)
+        return choice
+
+    def process(self, work: Work, output: Path) -> Prepared[Settings]:
+        """Do a stage's work on every shard, and write `rejected.jsonl` of all of them into `output`.
+
+        Raises:
+            UserError: a row that cannot be used where none is allowed, a file that cannot be read or holds no rows.
+        """
+        receipts = run_shards(self.shards, work, self.setting)
+        rejected = output / "rejected.jsonl"
+        totals = finish(self.setting.directory, self.shards, receipts, rejected)
+        results = [
+            ShardResult(
+                part=self.parts[shard.part],
+                folder=shard_folder(self.setting.directory, receipt.shard),
+                figures=receipt.figures,
+                digests={name: entry["sha256"] for name, entry in receipt.files.items()},
+            )
+            for shard, receipt in zip(self.shards, receipts, strict=True)
+        ]
+        return Prepared(results, totals, rejected, self.setting.announce)
+
+
+def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inputs[Settings]:
+    """Find the files of every data set, and cut them into shards that follow from the files alone.
+
+    Args:
+        count: how many rows the built-in source makes.
+
+    Raises:
+        UserError: a file is missing or of an unknown format.
+    """
+    parts = kind.parts(settings)
+    made = run.checkpoints / "synthetic.jsonl"
+    files = [input_files(part.settings, made, kind.synthetic, count) for part in parts]
+    shards = make_shards(files, settings.shard_mb << 20, settings.sample)
+    return Inputs(parts, shards, Setting.of(settings, run))

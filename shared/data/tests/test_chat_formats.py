@@ -1,0 +1,76 @@
+"""The table of chat formats is open: a package adds one by an entry point."""
+
+from pathlib import Path
+
+import pytest
+
+from nemotron_data.chat.formats import CHAT_FORMATS, check_format, find_format, format_sources
+from nemotron_data.chat.rows import ChatFields
+from nemotron_shared.errors import UserError
+
+CODE = """
+def alpaca(row):
+    return [{"role": "user", "content": row["instruction"]}, {"role": "assistant", "content": row["output"]}]
+
+number = 3
+"""
+
+
+def install(place: Path, package: str, *formats: str, code: str = CODE) -> None:
+    """What an installer leaves of a package: its module, and what its metadata says of entry points."""
+    (place / f"{package}.py").write_text(code)
+    metadata = place / f"{package}-1.2.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    lines = [f"{name} = {package}:{function}" for name, _, function in (entry.partition("=") for entry in formats)]
+    (metadata / "entry_points.txt").write_text("[nemotron.chat_formats]\n" + "\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_package_adds_a_format(place: Path) -> None:
+    install(place, "plain_formats", "alpaca=alpaca")
+    assert check_format("alpaca") == "alpaca"
+    found = find_format("alpaca").to_messages({"instruction": "2+2?", "output": "4"}, ChatFields())
+    assert [message["content"] for message in found] == ["2+2?", "4"]
+    with pytest.raises(UserError, match="the chat format 'alpaca' fails: KeyError: 'instruction'"):
+        find_format("alpaca").to_messages({"question": "2+2?"}, ChatFields())
+
+
+def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> None:
+    install(place, "changing_formats", "alpaca=alpaca")
+    (before,) = format_sources("alpaca")
+    assert (before.uri, before.detail["version"]) == ("package:changing_formats", "1.2")
+    (place / "changing_formats.py").write_text(CODE + "# changed\n")
+    (after,) = format_sources("alpaca")
+    assert after.digest != before.digest
+    assert [format_sources(name) for name in CHAT_FORMATS] == [[]] * len(CHAT_FORMATS)
+
+
+def test_an_unknown_name_lists_what_there_is(place: Path) -> None:
+    install(place, "listed_formats", "alpaca=alpaca")
+    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "prompt_response, sharegpt, alpaca")):
+        with pytest.raises(UserError, match=f"no chat format named '{name}'") as caught:
+            check_format(name)
+        assert wanted in str(caught.value.remedy) and "alpaca" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"), [("missing", "cannot be loaded: AttributeError"), ("number", "is no function")]
+)
+def test_a_broken_package_is_named(place: Path, function: str, message: str) -> None:
+    install(place, f"broken_{function}", f"alpaca={function}")
+    with pytest.raises(UserError, match=message) as caught:
+        find_format("alpaca")
+    assert f"broken_{function}" in caught.value.message
+
+
+def test_two_packages_with_one_name_are_refused(place: Path) -> None:
+    install(place, "first_formats", "alpaca=alpaca")
+    install(place, "second_formats", "alpaca=alpaca")
+    with pytest.raises(UserError, match="offered by first_formats and second_formats"):
+        check_format("alpaca")

@@ -1,0 +1,131 @@
+"""Model folders and data that do not fit their model are refused, naming the file and what differs."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nemotron_data.formats.bin_idx import IndexedDataset, IndexedDatasetWriter
+from nemotron_data.formats.packed import pack_row
+from nemotron_engines.rows.documents import DocumentRows
+from nemotron_engines.rows.packed import PackedRows
+from nemotron_shared.errors import UserError
+
+CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    from nemotron_data.tokenizers.tiny import save_tokenizer
+    from nemotron_engines.modeling.build import save_random_model
+    from nemotron_shared.config.schema import ModelSection
+
+    folder = tmp_path_factory.mktemp("whole")
+    save_tokenizer(folder / "tokenizer")
+    save_random_model(ModelSection(architecture="tiny", overrides={}), folder / "tokenizer", 7, folder / "model")
+    return folder / "model"
+
+
+def copy_with(whole: Path, target: Path, change) -> Path:
+    """A copy of the model whose tensors, a dict of numpy arrays, `change` has edited."""
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(whole, target)
+    tensors = load_file(target / "model.safetensors")
+    change(tensors)
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+@pytest.mark.slow
+def test_tensors_that_differ_from_the_architecture_are_counted_and_named(whole: Path, tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    from nemotron_engines.modeling.build import load_model
+
+    def lose(tensors: dict) -> None:
+        for name in sorted(tensors)[:34]:
+            del tensors[name]
+
+    def lose_one(tensors: dict) -> None:
+        del tensors[next(name for name in tensors if name.endswith("embeddings.weight"))]
+
+    def lose_an_expert(tensors: dict) -> None:
+        del tensors[next(name for name in sorted(tensors) if ".experts.1." in name)]
+
+    def add(tensors: dict) -> None:
+        tensors["model.layers.0.mixer.extra"] = np.zeros(3, np.float32)
+
+    def reshape(tensors: dict) -> None:
+        name = next(name for name in sorted(tensors) if name.endswith("in_proj.weight"))
+        tensors[name] = tensors[name][:-1].copy()
+
+    intact = load_model(whole, CHOICES)
+    assert intact.config.to_dict() == AutoConfig.from_pretrained(whole).to_dict() | {
+        key: intact.config.to_dict()[key] for key in ("dtype",)
+    }
+    for change, said in (
+        (lose, r"\d+ tensors missing: "),
+        (lose_one, r"1 tensors missing: .*embeddings"),
+        (lose_an_expert, "of another shape: |missing: .*experts"),
+        (add, "1 tensors unknown: "),
+        (reshape, "1 tensors of another shape: "),
+    ):
+        folder = copy_with(whole, tmp_path / change.__name__, change)
+        with pytest.raises(UserError, match=said) as caught:
+            load_model(folder, CHOICES)
+        assert str(folder) in caught.value.message and caught.value.remedy
+
+
+@pytest.mark.slow
+def test_files_that_cannot_be_read_are_an_error_for_the_user(whole: Path, tmp_path: Path) -> None:
+    from nemotron_engines.modeling.build import load_model
+
+    def cut(path: Path) -> None:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    def garble_header(path: Path) -> None:
+        path.write_bytes(b"\xff" * 16 + path.read_bytes()[16:])
+
+    for number, (name, damage) in enumerate(
+        [
+            ("model.safetensors", cut),
+            ("model.safetensors", garble_header),
+            ("model.safetensors", Path.unlink),
+            ("config.json", cut),
+            ("config.json", Path.unlink),
+            ("config.json", lambda path: path.write_text("[]")),
+            ("config.json", lambda path: path.write_text('{"model_type": "unheard_of"}')),
+            ("config.json", lambda path: path.write_text(path.read_text().replace('_size": ', '_size": -'))),
+        ]
+    ):  # fmt: skip
+        folder = tmp_path / str(number)
+        shutil.copytree(whole, folder)
+        damage(folder / name)
+        with pytest.raises(UserError) as caught:
+            load_model(folder, CHOICES)
+        assert str(folder) in caught.value.message and caught.value.remedy
+
+
+def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path) -> None:
+    with IndexedDatasetWriter(tmp_path / "docs", vocab_size=100) as writer:
+        for first in (0, 90):
+            writer.add_document(np.arange(first, first + 10))
+    rows = DocumentRows([IndexedDataset(tmp_path / "docs")], 10, 2, seed=3, vocab_size=100)
+    assert {int(rows[index]["input_ids"].max()) for index in range(2)} == {9, 99}
+    with (tmp_path / "docs.bin").open("r+b") as file:
+        file.seek(25)  # the upper byte of an id of the second document
+        file.write(b"\x01")
+    rows = DocumentRows([IndexedDataset(tmp_path / "docs")], 10, 2, seed=3, vocab_size=100)
+    with pytest.raises(UserError, match=r"docs\.bin: document 1: token ids 90 to 348 lie outside .* of 100"):
+        [rows[index] for index in range(2)]
+
+
+def test_packed_ids_beyond_the_vocabulary_name_the_file_and_the_row() -> None:
+    packed = [pack_row([([1, 2, 3], [0, 1, 1])]), pack_row([([1, 200, 3], [0, 1, 1])])]
+    rows = PackedRows(packed, 2, seed=1, vocab_size=100, file=Path("train.parquet"))
+    with pytest.raises(UserError, match=r"train\.parquet: row 1: token ids 1 to 200"):
+        [rows[index] for index in range(2)]
+    assert len([PackedRows(packed, 2, seed=1)[index] for index in range(2)]) == 2

@@ -1,0 +1,100 @@
+"""What a worker does with the rows of a shard: keep the questions of the test split, each with its expected answer.
+
+    {"question": "Ann has 3 apples ...", "answer": "3 + 4 = 7\\n#### 7"}
+->  asked.jsonl: {"question": "Ann has 3 apples ...", "expected": "7", "key": "Ann has 3 apples ..."}
+
+Whether a question was asked before, only the whole input tells: `collect` looks at what all workers wrote.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemotron_data.formats.json_lines import read_lines
+from nemotron_data.formats.questions import QuestionFields, read_question
+from nemotron_data.prep.pipeline import Prepared
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.rejects import Refused
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.reading import Row
+from nemotron_data.sources.rows import SYNTHETIC, split_key
+from nemotron_data.split import Split
+from stages.eval.schema import EvalData
+
+ASKED = "asked.jsonl"
+TEST = "test"
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class QuestionWork:
+    """`Work` of the engine."""
+
+    parts: Sequence[Part[EvalData]]
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        """Write `asked.jsonl`; gives {"asked": its rows}."""
+        part = self.parts[reader.shard.part]
+        split = Split(part.settings.split.model_dump(), salt="questions")
+        # synthetic questions are held out by how they are made, whatever the shares say
+        only = TEST if part.settings.source == SYNTHETIC else part.only or split.only
+        asked = 0
+        with (folder / ASKED).open("wb", buffering=1 << 20) as file:
+            for row in reader:  # read
+                try:
+                    made, key = question_row(row, part.settings)
+                except Refused as refused:
+                    reader.refuse_for(row, refused)
+                    continue
+                if (only or split.of(key)) == TEST:  # split
+                    file.write(orjson.dumps(made) + b"\n")  # encode
+                    asked += 1
+                else:
+                    reader.counts["rows of other splits"] += 1
+        return {"asked": asked}
+
+
+def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
+    """A row of a task, with the `text` for bits per byte where one is wanted; and what decides its split.
+
+    Raises:
+        Refused: a field is missing, or the answer does not match `answer_pattern`.
+    """
+    fields = QuestionFields(settings.question_field, settings.answer_field, settings.answer_pattern)
+    question = read_question(row.value, fields)
+    split_by = split_key(row.value, settings, question.text)
+    # synthetic questions come with a key that is found in other wordings of the same sum, too
+    searched = str(row.value["key"]) if settings.source == SYNTHETIC else question.text
+    made = {"question": question.text, "expected": question.expected, "key": searched}
+    if settings.text_template is not None:
+        try:
+            made["text"] = settings.text_template.format(**row.value)
+        except KeyError as error:
+            raise Refused(
+                f"no field {error} (data_prep.text_template)", f"fields here: {', '.join(row.value)}"
+            ) from error
+        except (IndexError, ValueError, AttributeError, TypeError) as error:
+            raise Refused("data_prep.text_template does not fit the row", str(error)) from error
+    return made, split_by
+
+
+def collect(prepared: Prepared[EvalData], most: int | None) -> tuple[Rows, Rows]:
+    """Questions in the order of the input, each once and `most` at most; and the texts of just these rows."""
+    questions: dict[str, dict[str, Any]] = {}
+    texts: Rows = []
+    for shard in prepared.shards:
+        for line in read_lines(shard.folder / ASKED):
+            row = line.value()
+            text = row.pop("text", None)
+            if row["question"] in questions:
+                prepared.totals.counts["asked already"] += 1
+            elif most is not None and len(questions) == most:
+                prepared.totals.counts["beyond most_questions"] += 1
+            else:
+                questions[row["question"]] = row
+                if text is not None:
+                    texts.append({"text": text})
+    return list(questions.values()), texts
