@@ -81,12 +81,12 @@ class Strict:
 
 
 def leaves(
-    tree: Tree, above: str = "", is_section: Callable[[str], bool] = lambda key: True
+    tree: Tree, above: str = "", is_section: Callable[[str, Tree], bool] = lambda key, below: bool(below)
 ) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values. A mapping is a value where it is empty, or where no section lies at its key."""
+    """Dotted keys and values. A mapping is a value where it is no section, which an empty one is not by default."""
     for name, value in tree.items():
         key = f"{above}{name}"
-        if isinstance(value, dict) and value and is_section(key):
+        if isinstance(value, dict) and is_section(key, value):
             yield from leaves(value, f"{key}.", is_section)
         else:
             yield key, value

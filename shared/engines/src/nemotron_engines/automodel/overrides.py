@@ -100,7 +100,7 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
             `_target_`, or packing that would let documents see each other.
     """
     strict = Strict(OURS, origins)
-    for key, value in leaves(engine.overrides, is_section=lambda key: key in TAKERS or key in READ):
+    for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
     _refuse_leaking_packing(merged, strict)
