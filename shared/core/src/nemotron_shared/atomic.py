@@ -38,11 +38,11 @@ def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise UserError(f"{path}: cannot be written: {error.strerror}", "free space and run again") from error
         raise
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames inside `path` survive a power cut."""
+def sync(path: Path) -> None:
+    """Make a file's content, or the names inside a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -17,7 +17,7 @@ from nemotron_shared.artifacts.manifest import (
     Producer,
     read_manifest,
 )
-from nemotron_shared.atomic import TEMPORARY_PREFIX, sync_directory
+from nemotron_shared.atomic import TEMPORARY_PREFIX, sync
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import NotFound, UserError
 
@@ -113,14 +113,14 @@ def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None
             _check_link(path, directory, links)
         else:
             _set_mode(path, 0o644 & ~umask)
-            _sync_file(path)
+            sync(path)
 
     table = file_table(directory, before=admit, known=known)
     if not table:
         raise UserError(f"{directory}: holds no files to publish")
     for folder, _, _ in os.walk(directory):
         _set_mode(Path(folder), 0o755 & ~umask)
-        sync_directory(Path(folder))
+        sync(Path(folder))
     return table
 
 
@@ -216,11 +216,6 @@ def _set_mode(path: Path, mode: int) -> None:
             path.chmod(mode)
     except PermissionError:
         pass  # a second name of another user's file, whose mode is theirs to choose
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _check_link(path: Path, root: Path, links: bool) -> None:

@@ -294,7 +294,7 @@ class Store:
                     raise UserError(f"{directory}: cannot be moved to {folder}: {error.strerror}") from error
                 manifest = replace(manifest, version=manifest.version + 1)
             else:
-                atomic.sync_directory(shelf)
+                atomic.sync(shelf)
                 return Artifact(manifest, folder)
 
     def _claim_copy(self, directory: Path, manifest: Manifest) -> Artifact:

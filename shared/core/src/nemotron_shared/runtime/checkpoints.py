@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nemotron_shared.atomic import sync_directory, write_text
+from nemotron_shared.atomic import sync, write_text
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import full_disk_error
@@ -131,9 +131,9 @@ def mark_complete(checkpoint: Path, layout: Layout, *, world_size: int, validati
     with removed_when_disk_is_full(checkpoint):
         files = [path for path in tree_files(checkpoint) if path != checkpoint / COMPLETE]
         for path in files:
-            _sync_file(path)
+            sync(path)
         for folder in {path.parent for path in files}:
-            sync_directory(folder)
+            sync(folder)
         names = [path.relative_to(checkpoint).as_posix() for path in files]
         sizes = [path.stat().st_size for path in files]
         digests = _digests(checkpoint, names)
@@ -230,7 +230,7 @@ def _set_aside(checkpoint: Path) -> Path:
         number += 1
         aside = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
     checkpoint.rename(aside)
-    sync_directory(checkpoint.parent)
+    sync(checkpoint.parent)
     return aside
 
 
@@ -249,11 +249,3 @@ def _all(directory: Path, layout: Layout) -> list[Path]:
 
 def _marked(directory: Path, layout: Layout) -> list[Path]:
     return [path for path in _all(directory, layout) if (path / COMPLETE).is_file()]
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -45,7 +45,7 @@ def data_by_settings(
     from nemotron_shared.runtime.plan import make_plan  # which asks this module about the inputs of other steps
 
     plan = make_plan(step.prepare, arguments)
-    made = [store.load(plan.name, version) for version in reversed(store.versions(plan.name))]
+    made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))
     found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
     if "run.data" in _by_hand(step, composed):
         named = store.resolve(run.data, family=run.family)

@@ -48,10 +48,6 @@ class Run:
     def goes_on_from(self, step: int) -> None:
         """Say, and note in the run's folder, that this attempt continues an earlier one after `step`."""
         self.say(f"continuing from step {step}")
-        self.note_start(step)
-
-    def note_start(self, step: int) -> None:
-        """Note where this attempt begins: 0 where nothing of an earlier one is used."""
         if rank() == 0 and (segments := read_segments(self.directory)):
             write_segments(self.directory, continued(segments, step))
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import NO_ROOM, sync_directory
+from nemotron_shared.atomic import NO_ROOM, sync
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 
@@ -67,12 +67,12 @@ def commit(folder: Path, receipt: Receipt, digests: Mapping[str, str]) -> Receip
         json.dump(asdict(complete), file, indent=1, sort_keys=True)
         file.flush()
         os.fsync(file.fileno())
-    sync_directory(folder)
+    sync(folder)
     target = shard_folder(folder.parent, receipt.shard)
     shutil.rmtree(target, ignore_errors=True)  # only one that did not verify can be here
     folder.chmod(0o755)
     folder.rename(target)
-    sync_directory(folder.parent)
+    sync(folder.parent)
     return complete
 
 

@@ -31,24 +31,14 @@ def require_one_process() -> None:
 
 
 def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any]:
-    """The answer of `rehearse.py`.
+    """The answer of `preflight.py`.
 
     Raises:
         UserError: it failed; the message has the last lines of its log.
     """
     command = installation.command(PREFLIGHT, *arguments)
-    done = subprocess.run(
-        ending_with_us(command),
-        cwd=installation.checkout,
-        env=installation.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    log.write_text(done.stdout + done.stderr, encoding="utf-8")
-    if done.returncode:
-        raise UserError(f"NeMo-RL does not take this:\n{tail(done.stderr)}", f"the whole log: {log}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    answer = _run_logged(installation, command, log, "NeMo-RL does not take this")
+    return json.loads(answer.strip().splitlines()[-1])
 
 
 def require_gpus(installation: Installation, values: dict[str, Any], log: Path) -> None:
@@ -107,6 +97,11 @@ def _wait(process: "subprocess.Popen[bytes]", run: Run, watch: Callable[[], None
 
 def convert(installation: Installation, command: Sequence[str], log: Path) -> None:
     """Run one of the checkout's converters; raises UserError where it fails."""
+    _run_logged(installation, command, log, "NeMo-RL's converter failed")
+
+
+def _run_logged(installation: Installation, command: Sequence[str], log: Path, failure: str) -> str:
+    """What a program of the checkout prints; all of its output goes to `log`, and its end to the error if it fails."""
     done = subprocess.run(
         ending_with_us(command),
         cwd=installation.checkout,
@@ -117,7 +112,8 @@ def convert(installation: Installation, command: Sequence[str], log: Path) -> No
     )
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
     if done.returncode:
-        raise UserError(f"NeMo-RL's converter failed:\n{tail(done.stderr)}", f"the whole log: {log}")
+        raise UserError(f"{failure}:\n{tail(done.stderr)}", f"the whole log: {log}")
+    return done.stdout
 
 
 def tail(text: str) -> str:

@@ -1,7 +1,7 @@
 """What can be done with a NeMo-RL config without a GPU. Run by NeMo-RL's own interpreter, never imported by ours.
 
-    python rehearse.py --gpus                                     {"gpus": 8, "where": "this machine"}
-    python rehearse.py --config nemo_rl.yaml --algorithm grpo     {"train_rows": 98, "longest": 21, ...}
+    python preflight.py --gpus                                     {"gpus": 8, "where": "this machine"}
+    python preflight.py --config nemo_rl.yaml --algorithm grpo     {"train_rows": 98, "longest": 21, ...}
 
 The last line of stdout is the answer as JSON. It uses only what is in NeMo-RL's environment.
 """
