@@ -14,6 +14,8 @@ import pytest
 from support import ROOT, nemotron, script, short
 from test_resume import digest, losses
 
+from nemotron_shared.lock import holder_of
+
 STOPPER = str(ROOT / "tests" / "stopper.py")
 PATIENCE = 120.0
 
@@ -75,7 +77,8 @@ def wait_until(moment, what: str) -> None:
 
 def owner(home: Path) -> int | None:
     """The process that works in the run's folder."""
-    return next((int(text) for lock in home.glob("runs/*/lock") if (text := lock.read_text())), None)
+    holders = (holder_of(lock) for lock in home.glob("runs/*/lock"))
+    return next((holder.pid for holder in holders if holder), None)
 
 
 def is_running(process: int) -> bool:
