@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from nemotron_app.table import families
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.environments import python_for_step
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.process import ending_with_us
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
@@ -59,14 +61,18 @@ def start_command(stage: str, verb: str, directory: Path, request: "Request") ->
     An engine that does not exist is left to the step, whose error says where it was set.
     """
     module = f"stages.{stage}.{verb}"
-    if request.dry_run:  # needs one process only
-        return launch_command(module, 1)
     composed = compose(directory / "config", request.config, request.overrides)
-    processes = int(resolve_section(composed.tree, "run")["nproc_per_node"])
     engines, name = importlib.import_module(f"stages.{stage}.engines").ENGINES, composed.tree.engine.name
-    if verb == "train" and name in engines.places():
-        return engines.load(name)().command(module, processes)
-    return launch_command(module, processes)
+    if verb != "train" or name not in engines.places():
+        python, engine = sys.executable, None
+    else:
+        python, engine = python_for_step(name), engines.load(name)()
+    if request.dry_run:  # needs one process only
+        command = launch_command(module, 1)
+    else:
+        processes = int(resolve_section(composed.tree, "run")["nproc_per_node"])
+        command = engine.command(module, processes) if engine else launch_command(module, processes)
+    return [python if word == sys.executable else word for word in command]
 
 
 def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:

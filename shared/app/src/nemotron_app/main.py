@@ -40,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(words: list[str]) -> int:
     """Run what the words ask for."""
+    if words[:1] == ["engine"]:
+        from nemotron_app.engines import main as engine
+
+        return engine(words[1:])
     if words[:1] == ["artifacts"]:
         from nemotron_app.artifacts import main as artifacts
 

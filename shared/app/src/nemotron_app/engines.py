@@ -1,0 +1,218 @@
+"""`nemotron engine`: the engines, and an environment for each that cannot share the ordinary one.
+
+    nemotron engine                                    every engine: its stages, what it needs, where it is
+    nemotron engine install automodel                  make the environment .engines/automodel from uv.lock
+    nemotron engine install nemo_rl --from ../nemo-rl  NeMo-RL is on no registry: use this checkout
+
+`nemotron super3 sft engine=automodel` then starts in that environment.
+"""
+
+import argparse
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from nemotron_app.plain import print_table
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.environments import (
+    ENVIRONMENTS,
+    FOLDER_VARIABLE,
+    Environment,
+    environment_of,
+    repository,
+)
+from nemotron_shared.stages import STAGES
+
+MISSING = """
+import importlib.util, sys
+for name in sys.argv[1:]:
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        print(name)
+"""
+"""What an environment's own Python is asked: which of these modules can you not find?"""
+
+
+def main(argv: list[str]) -> int:
+    """Run the command. `argv` is what follows `nemotron engine`; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="nemotron engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
+    commands.add_parser("list", help="every engine (the default)")
+    add = commands.add_parser("install", help="make the environment of an engine, or bring it up to date")
+    add.add_argument("name", metavar="NAME", help=", ".join(each.name for each in ENVIRONMENTS))
+    add.add_argument("--from", dest="source", metavar="CHECKOUT", type=Path, help="sources of NeMo-RL")
+    args = parser.parse_args(argv)
+    return install(args.name, args.source) if args.command == "install" else show()
+
+
+def stages_of_engines() -> dict[str, list[str]]:
+    """Every engine of the installed stages, those of other packages included, and the stages that offer it."""
+    found: dict[str, list[str]] = {}
+    for stage in STAGES:
+        try:
+            table = importlib.import_module(f"stages.{stage}.engines").ENGINES
+        except ModuleNotFoundError:  # this stage is not installed
+            continue
+        for name in table.places():
+            found.setdefault(name, []).append(stage)
+    return found
+
+
+def show() -> int:
+    """Print the table of engines."""
+    rows = []
+    for name, stages in stages_of_engines().items():
+        environment = environment_of(name)
+        if environment is None:
+            try:
+                where = f"here, {version(name)}"
+            except PackageNotFoundError:  # an engine of another package, whose library has another name
+                where = "here"
+        else:
+            versions = _as_text(environment.versions())
+            if environment.is_here:
+                where = "here"
+            elif environment.programs:
+                where = f"{environment.folder}: {versions}"
+            elif versions:
+                where = f"in part ({versions}): nemotron engine install {environment.name}"
+            else:
+                where = f"no: nemotron engine install {environment.name}"
+        rows.append((name, ", ".join(stages), environment.needs if environment else "", where))
+    print_table(("engine", "stages", "needs", "installed"), rows)
+    return 0
+
+
+def install(name: str, source: Path | None) -> int:
+    """Make the environment of an engine, and see that its packages are there.
+
+    Raises:
+        UserError: no such engine, no lock, a system or a Python for which its packages do not exist, or uv failed.
+    """
+    environment, root = environment_of(name), repository()
+    if environment is None:
+        if name in stages_of_engines():
+            raise UserError(f"engine '{name}' needs no environment of its own", "see: nemotron engine list")
+        known = [known for each in ENVIRONMENTS for known in (each.name, *each.engines)]
+        raise UserError(f"no engine named '{name}'", did_you_mean(name, known, "see: nemotron engine list"))
+    if root is None:
+        raise UserError(
+            "an environment is made from the repository's uv.lock, and this is an installed package without it",
+            f"clone the repository, run `uv run nemotron engine install {environment.name}` there, and set "
+            f"{FOLDER_VARIABLE} to its folder .engines",
+        )
+    if platform.system() not in environment.systems:
+        raise UserError(
+            f"the packages of engine '{name}' exist for {environment.needs} only; this is {platform.system()}",
+            "install it on such a machine; what works here: nemotron engine list",
+        )
+    if shutil.which("uv") is None:
+        raise UserError("there is no `uv` here", "install it: python3 -m pip install uv")
+    checkout = _checkout(environment, source)
+    python, folder = find_python(environment), environment.folder
+    assert folder is not None
+    say(f"making {folder} from uv.lock; the first time this fetches some gigabytes")
+    variables = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "UV_PYTHON"}}
+    variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
+    commands = [["uv", "sync", "--frozen", "--quiet", "--python", python, *environment.sync]]
+    if environment.unlocked:
+        commands.append(["uv", "pip", "install", "--quiet", "--python", str(folder), *environment.unlocked])
+    for command in commands:
+        if code := subprocess.run(command, cwd=root, env=variables, check=False).returncode:
+            raise UserError(
+                f"uv ended with exit code {code}, and {folder} is not complete",
+                f"correct what uv says above, then go on with: nemotron engine install {environment.name}",
+            )
+    if checkout is not None:  # a line in such a file is a folder that Python imports from
+        for site in folder.glob("lib/python3.*/site-packages"):
+            write_text(site / "nemotron_engine.pth", f"{checkout}\n")
+    # uv is content with a package whose marker excludes this Python or system, and installs nothing
+    answer = subprocess.run(
+        [str(folder / "bin" / "python"), "-c", MISSING, *environment.modules], capture_output=True, text=True, check=True
+    )
+    if missing := answer.stdout.split():
+        raise UserError(
+            f"{folder}: Python cannot import {', '.join(missing)}",
+            f"remove that folder, then: nemotron engine install {environment.name}",
+        )
+    say(f"installed: {_as_text(environment.versions())}")
+    if environment.runs_step:
+        say(f"engine={environment.engines[0]} now starts with {folder / 'bin' / 'python'}")
+    return 0
+
+
+def find_python(environment: Environment) -> str:
+    """A Python for which the packages of an environment exist; fetched by uv where there is none.
+
+    Raises:
+        UserError: UV_PYTHON asks for another one, or there is none and uv cannot fetch one.
+    """
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    asked = os.environ.get("UV_PYTHON")
+    if asked is None and here in environment.pythons:
+        return sys.executable
+    wanted = asked or environment.pythons[0]
+    # uv does not look for the versions that pyenv holds but has not activated
+    for command in (["uv", "python", "find", "--no-project", wanted], ["pyenv", "prefix", wanted]):
+        if shutil.which(command[0]) is None:
+            continue
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        path = Path(answer.stdout.strip())
+        path = path / "bin" / "python" if command[0] == "pyenv" else path
+        if answer.returncode == 0 and path.is_file():
+            break
+    else:
+        if subprocess.run(["uv", "python", "install", "--quiet", wanted], check=False).returncode == 0:
+            return wanted
+        raise UserError(
+            f"engine environment '{environment.name}' needs {environment.needs}; there is no Python {wanted} here, "
+            "and uv cannot fetch it",
+            f"install Python {wanted}, for example with: uv python install {wanted}",
+        )
+    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    found = subprocess.run([str(path), "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    if found not in environment.pythons:
+        raise UserError(
+            f"engine environment '{environment.name}' needs {environment.needs}; UV_PYTHON={asked} is Python {found}",
+            f"leave UV_PYTHON out: env -u UV_PYTHON nemotron engine install {environment.name}",
+        )
+    return str(path)
+
+
+def _checkout(environment: Environment, source: Path | None) -> Path | None:
+    """The folder that `--from` names, where the environment needs one.
+
+    Raises:
+        UserError: it is missing, not wanted, or not what it should be.
+    """
+    if environment.source is None:
+        if source is not None:
+            raise UserError(f"--from: '{environment.name}' comes from the lock alone", "leave --from out")
+        return None
+    command = f"nemotron engine install {environment.name} --from CHECKOUT"
+    if source is None:
+        raise UserError(
+            f"{environment.source} is on no registry: it needs a checkout of its repository",
+            f"say which: {command} (docs/engines/{environment.name}.md has the git commands)",
+        )
+    folder = source.expanduser().resolve()
+    if not (folder / environment.source).is_dir():
+        raise UserError(f"--from: {folder} has no folder {environment.source}", f"give a checkout: {command}")
+    return folder
+
+
+def _as_text(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{package} {found}" for package, found in versions.items())
