@@ -9,14 +9,11 @@ shift
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-export UV_PROJECT_ENVIRONMENT=${ENGINE_ENVIRONMENT:-$scratch/environment} NEMOTRON_HOME=$scratch/home
+export NEMOTRON_ENGINES=${NEMOTRON_ENGINES:-$scratch/engines} NEMOTRON_HOME=$scratch/home
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-# uv does not look for the Python versions that pyenv holds but has not activated.
-python312() {
-    local found
-    found=$(uv python find 3.12 2>/dev/null) || found=$(pyenv prefix 3.12 2>/dev/null)/bin/python
-    [ -x "$found" ] && echo "$found" || echo 3.12 # which uv fetches, where it may
+install() { # by the command alone, from a small environment of its own
+    UV_PROJECT_ENVIRONMENT=$scratch/app uv run --locked --quiet --package nemotron-app nemotron engine install "$@"
 }
 
 # checkout NAME COMMIT: NeMo-RL's sources at a commit, in $NEMO_RL_CHECKOUTS/NAME
@@ -28,26 +25,22 @@ checkout() {
     git -C "$folder" checkout --quiet FETCH_HEAD
 }
 
-unlocked=()
+python=$NEMOTRON_ENGINES/$engine/bin/python
 case $engine in
-automodel)
-    members=(--package nemotron-sft --package nemotron-pretrain --extra automodel)
-    ;;
-megatron)
-    members=(--package nemotron-sft --package nemotron-pretrain --extra megatron --python "$(python312)")
-    ;;
-evaluator) # the stage calls NeMo Evaluator as a program, and its harness has the name of lm-eval's package
-    members=(--package nemotron-eval)
-    UV_PROJECT_ENVIRONMENT=$scratch/evaluator uv sync --locked --quiet --only-group evaluator
-    export NEMOTRON_EVALUATOR=$scratch/evaluator/bin
+automodel) install "$engine" ;;
+megatron) install "$engine" ;;
+evaluator) # its programs are called by the stage, whose own environment is an ordinary one
+    install "$engine"
+    export NEMOTRON_EVALUATOR=$NEMOTRON_ENGINES/evaluator/bin
+    python=$scratch/eval/bin/python
+    UV_PROJECT_ENVIRONMENT=$scratch/eval uv sync --locked --quiet --package nemotron-eval
     ;;
 nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or from a folder that is there already
-    members=(--only-group nemo-rl --python "$(python312)")
     export NEMO_RL_CHECKOUTS=${NEMO_RL_CHECKOUTS:-$scratch/checkouts} NO_VCS_VERSION=1
     checkout v0.7.0 81aa43dda4765b0429cf31dab44441e4e4383911
     checkout nano-v3 823fcc90428eb18e00cf45b3d73069d3ea6dc988
-    export PYTHONPATH=$NEMO_RL_CHECKOUTS/v0.7.0:$PWD
-    unlocked=("transformers==5.8.1") # NeMo-RL refuses 5.12, where the range of our own packages begins
+    install "$engine" --from "$NEMO_RL_CHECKOUTS/v0.7.0"
+    export PYTHONPATH=$NEMO_RL_CHECKOUTS/v0.7.0 # for the programs of a checkout that the tests start
     ;;
 *)
     echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl" >&2
@@ -55,6 +48,5 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
     ;;
 esac
 
-uv sync --locked --quiet "${members[@]}"
-uv pip install --quiet --python "$UV_PROJECT_ENVIRONMENT" pytest pytest-xdist hypothesis peft "${unlocked[@]}"
-"$UV_PROJECT_ENVIRONMENT/bin/python" -m pytest -m "$engine" stages/*/tests/conformance "$@"
+uv pip install --quiet --python "$python" pytest pytest-xdist hypothesis peft
+"$python" -m pytest -m "$engine" stages/*/tests/conformance "$@"

@@ -20,7 +20,8 @@ class NemoEvaluatorEngine(ModelLoadingEngine):
 
     name: Literal["nemo_evaluator"]
     evaluator: How[str | None]
-    """Path of the program `nemo-evaluator`. `null`: the one beside this Python."""
+    """Path of the program `nemo-evaluator`. `null`: the one beside this Python, else that of
+    `nemotron engine install evaluator`."""
     endpoint: str | None
     """Base URL of a server that already runs, without `/v1`. `null`: one is started for the run."""
     served_model_name: str = Field(pattern=r"^[\w./:-]+$")
@@ -235,7 +236,8 @@ class NemoEvaluatorLauncherEngine(EngineSection):
 
     name: Literal["nemo_evaluator_launcher"]
     launcher: How[str | None]
-    """Path of the program `nemo-evaluator-launcher`. `null`: the one beside this Python."""
+    """Path of the program `nemo-evaluator-launcher`. `null`: the one beside this Python, else that of
+    `nemotron engine install evaluator`."""
     container: str | None
     """Image that serves the model, with its tag."""
     execution: How[Execution]

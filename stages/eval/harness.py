@@ -22,13 +22,14 @@ import yaml
 from nemotron_data.formats.eval_tasks import Kind
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 from stages.eval.harness_tasks import read_sample
 from stages.eval.scoring import METRICS, score
 
 TESTED_VERSIONS = {"nemo-evaluator": "0.2.8", "nvidia-lm-eval": "26.3"}
-HOW_TO_INSTALL = "make an environment of its own for it: see docs/engines/nemo_evaluator.md"
+HOW_TO_INSTALL = "make an environment of its own for it: nemotron engine install evaluator"
 TELEMETRY = "NEMO_EVALUATOR_TELEMETRY_LEVEL"
 LOOK_AGAIN_SECONDS = 0.5
 
@@ -49,12 +50,15 @@ class Program:
 
 
 def find_program(name: str, configured: str | None, key: str) -> Program:
-    """The configured program, or the one beside this Python.
+    """The configured program, else the one beside this Python, else that of the environment made for it.
 
     Raises:
         UserError: it is not there.
     """
     path = Path(configured).expanduser() if configured else Path(sys.executable).parent / name
+    environment = environment_of("nemo_evaluator")
+    if not configured and not path.is_file() and environment and environment.programs:
+        path = environment.programs / name
     if not path.is_file() or not os.access(path, os.X_OK):
         raise UserError(f"{key}: there is no program {path}", HOW_TO_INSTALL)
     return Program(path.absolute())
@@ -82,7 +86,7 @@ def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
         if found != wanted[name]:
             raise UserError(
                 f"{program.path.parent}: {name} {found or 'is missing'}, and this engine is made for {wanted[name]}",
-                f"install {name}=={wanted[name]} there",
+                HOW_TO_INSTALL,
             )
 
 

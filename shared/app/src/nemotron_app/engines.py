@@ -78,13 +78,13 @@ def show() -> int:
         environment = environment_of(name)
         if environment is None:
             try:
-                where = f"here, {version(name)}"
+                where = f"here: {name} {version(name)}"
             except PackageNotFoundError:  # an engine of another package, whose library has another name
                 where = "here"
         else:
             versions = _as_text(environment.versions())
             if environment.is_here:
-                where = "here"
+                where = f"here: {_as_text({package: version(package) for package in environment.packages})}"
             elif environment.programs:
                 where = f"{environment.folder}: {versions}"
             elif versions:
@@ -102,25 +102,7 @@ def install(name: str, source: Path | None) -> int:
     Raises:
         UserError: no such engine, no lock, a system or a Python for which its packages do not exist, or uv failed.
     """
-    environment, root = environment_of(name), repository()
-    if environment is None:
-        if name in stages_of_engines():
-            raise UserError(f"engine '{name}' needs no environment of its own", "see: nemotron engine list")
-        known = [known for each in ENVIRONMENTS for known in (each.name, *each.engines)]
-        raise UserError(f"no engine named '{name}'", did_you_mean(name, known, "see: nemotron engine list"))
-    if root is None:
-        raise UserError(
-            "an environment is made from the repository's uv.lock, and this is an installed package without it",
-            f"clone the repository, run `uv run nemotron engine install {environment.name}` there, and set "
-            f"{FOLDER_VARIABLE} to its folder .engines",
-        )
-    if platform.system() not in environment.systems:
-        raise UserError(
-            f"the packages of engine '{name}' exist for {environment.needs} only; this is {platform.system()}",
-            "install it on such a machine; what works here: nemotron engine list",
-        )
-    if shutil.which("uv") is None:
-        raise UserError("there is no `uv` here", "install it: python3 -m pip install uv")
+    environment, root = _installable(name)
     checkout = _checkout(environment, source)
     python, folder = find_python(environment), environment.folder
     assert folder is not None
@@ -141,7 +123,10 @@ def install(name: str, source: Path | None) -> int:
             write_text(site / "nemotron_engine.pth", f"{checkout}\n")
     # uv is content with a package whose marker excludes this Python or system, and installs nothing
     answer = subprocess.run(
-        [str(folder / "bin" / "python"), "-c", MISSING, *environment.modules], capture_output=True, text=True, check=True
+        [str(folder / "bin" / "python"), "-c", MISSING, *environment.modules],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     if missing := answer.stdout.split():
         raise UserError(
@@ -152,6 +137,30 @@ def install(name: str, source: Path | None) -> int:
     if environment.runs_step:
         say(f"engine={environment.engines[0]} now starts with {folder / 'bin' / 'python'}")
     return 0
+
+
+def _installable(name: str) -> tuple[Environment, Path]:
+    """The environment that `name` means and the repository that has its lock; refuses what could not work."""
+    environment, root = environment_of(name), repository()
+    if environment is None:
+        if name in stages_of_engines():
+            raise UserError(f"engine '{name}' needs no environment of its own", "see: nemotron engine list")
+        known = [known for each in ENVIRONMENTS for known in (each.name, *each.engines)]
+        raise UserError(f"no engine named '{name}'", did_you_mean(name, known, "see: nemotron engine list"))
+    if root is None:
+        raise UserError(
+            "an environment is made from the repository's uv.lock, and this is an installed package without it",
+            f"clone the repository, run `uv run nemotron engine install {environment.name}` there, and set "
+            f"{FOLDER_VARIABLE} to its folder .engines",
+        )
+    if platform.system() not in environment.systems:
+        raise UserError(
+            f"the packages of engine '{name}' exist for {environment.needs} only; this is {platform.system()}",
+            "install it on such a machine; what works here: nemotron engine list",
+        )
+    if shutil.which("uv") is None:
+        raise UserError("there is no `uv` here", "install it: python3 -m pip install uv")
+    return environment, root
 
 
 def find_python(environment: Environment) -> str:
@@ -180,7 +189,7 @@ def find_python(environment: Environment) -> str:
         raise UserError(
             f"engine environment '{environment.name}' needs {environment.needs}; there is no Python {wanted} here, "
             "and uv cannot fetch it",
-            f"install Python {wanted}, for example with: uv python install {wanted}",
+            f"install Python {wanted} with your system's packages or with pyenv, then the same command again",
         )
     program = "import sys; print('%d.%d' % sys.version_info[:2])"
     found = subprocess.run([str(path), "-c", program], capture_output=True, text=True, check=True).stdout.strip()

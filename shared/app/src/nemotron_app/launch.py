@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
 
+from omegaconf import OmegaConf
+
 from nemotron_app.table import families
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
@@ -62,7 +64,8 @@ def start_command(stage: str, verb: str, directory: Path, request: "Request") ->
     """
     module = f"stages.{stage}.{verb}"
     composed = compose(directory / "config", request.config, request.overrides)
-    engines, name = importlib.import_module(f"stages.{stage}.engines").ENGINES, composed.tree.engine.name
+    engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
+    name = OmegaConf.select(composed.tree, "engine.name")
     if verb != "train" or name not in engines.places():
         python, engine = sys.executable, None
     else:

@@ -35,6 +35,11 @@ def did_you_mean(wrong: str, known: Iterable[str], otherwise: str | None = None)
     return f"did you mean '{near[0]}'?" if near else otherwise
 
 
+def how_to_add(*packages: str) -> str:
+    """A remedy: the command that adds optional packages to the environment of this process, wherever it lies."""
+    return f"add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}"
+
+
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run a program and turn a `UserError` or Ctrl-C into one message and an exit code.
 

@@ -169,11 +169,6 @@ def how_to_get(engine: str) -> str:
     return f"it is in an environment of its own, so start it there: {environment.programs / 'torchrun'}"
 
 
-def how_to_add(*packages: str) -> str:
-    """The command that adds optional packages to this environment."""
-    return f"add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}"
-
-
 def _can_import(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, how_to_add
 
 RETRIES = 2
 START_ATTEMPTS = 3
@@ -102,7 +102,7 @@ def _import_ray() -> Any:
         import ray
     except ImportError as error:
         raise UserError(
-            "data_prep.executor=ray: Ray is not installed", "pip install 'nemotron-data[ray]', or executor=local"
+            "data_prep.executor=ray: Ray is not installed", f"{how_to_add('ray')}, or set data_prep.executor=local"
         ) from error
     return ray
 

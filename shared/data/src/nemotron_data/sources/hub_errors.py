@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from nemotron_data.sources.remote import reported, without_secrets
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, how_to_add
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def hub_errors(text: str, name: str, revision: str | None) -> Generator[None]:
         from huggingface_hub import errors
     except ImportError as error:
         what = f"{text}: hf:// paths need the packages datasets and huggingface_hub"
-        raise UserError(what, "pip install 'nemotron-data[hub]'") from error
+        raise UserError(what, how_to_add("datasets", "huggingface-hub")) from error
     with reported(text):
         try:
             yield

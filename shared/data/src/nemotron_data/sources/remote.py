@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from glob import has_magic
 from typing import Any
 
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.errors import UserError, did_you_mean, how_to_add
 
 SCHEMES = ("s3", "gs", "memory", "hf")
-EXTRAS = {"s3": ("s3", "s3fs"), "gs": ("gcs", "gcsfs"), "hf": ("hub", "huggingface_hub")}
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface-hub"}
 LOGIN = {
     "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE",
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS, or run 'gcloud auth application-default login'",
@@ -63,10 +63,10 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
-        extra, package = EXTRAS.get(scheme, ("s3", "s3fs"))
+        package = PACKAGES.get(scheme, "s3fs")
         raise UserError(
             f"{without_secrets(url)}: {scheme}:// paths need the package {package}",
-            f"pip install 'nemotron-data[{extra}]'",
+            how_to_add(package),
         ) from error
 
 

@@ -72,7 +72,7 @@ def require_expected_names() -> None:
         if not hasattr(modeling_nemotron_h, name):
             raise UserError(
                 f"transformers {transformers.__version__}: modeling_nemotron_h has no '{name}'",
-                "install the version that uv.lock names (uv sync), or adapt modeling/mamba_install.py",
+                "install the version that uv.lock names: uv sync --all-packages",
             )
 
 

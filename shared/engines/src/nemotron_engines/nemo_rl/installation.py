@@ -99,5 +99,5 @@ def how_to_get(version: str) -> str:
         f"run inside the container {wanted.container}, or:\n"
         f"    git clone --recursive {REPOSITORY} nemo-rl\n"
         f"    git -C nemo-rl checkout --recurse-submodules {wanted.commit}\n"
-        "  and set engine.checkout=nemo-rl"
+        "  and then: nemotron engine install nemo_rl --from nemo-rl (or set engine.checkout=nemo-rl)"
     )

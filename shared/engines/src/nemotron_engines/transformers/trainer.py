@@ -23,7 +23,7 @@ from nemotron_engines.transformers.stop import InterruptibleTrainer
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted, Stopped
@@ -146,7 +146,7 @@ def _reporters(wandb_project: str | None) -> list[str]:
         return []
     if importlib.util.find_spec("wandb") is None:
         raise UserError(
-            f"logger.wandb_project={wandb_project}: the package wandb is not installed", "pip install wandb"
+            f"logger.wandb_project={wandb_project}: the package wandb is not installed", how_to_add("wandb")
         )
     return ["wandb"]
 
