@@ -18,6 +18,8 @@ from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.runtime.arguments import add_options, flags_as_overrides
 
 COMMANDS = ("pipeline", "data", *STAGES)
+LOOKING = (["artifacts"], ["runs"], ["report"])
+"""Commands that compose no config, and look at a store."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def dispatch(words: list[str]) -> int:
     """Run what the words ask for."""
+    if words[:1] in LOOKING or "inspect" in words[1:3]:
+        words = [_store_option(word) for word in words]
     if words[:1] == ["engine"]:
         from nemotron_app.engines import main as engine
 
@@ -72,6 +76,14 @@ def dispatch(words: list[str]) -> int:
 
     stage, verb = step_of(request.command)
     return run_step(stage, verb, request)
+
+
+def _store_option(word: str) -> str:
+    """`--home=DIR` for `run.home=DIR`, with which a command that composes a config names the store."""
+    key, equals, value = word.partition("=")
+    if not equals or key.lstrip("+") != "run.home":
+        return word
+    return f"--home={'' if value == 'null' else value}"
 
 
 def _inspect_words(words: list[str]) -> list[str] | None:

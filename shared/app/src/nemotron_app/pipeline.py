@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from nemotron_app.launch import run_process, run_step, stage_directory, step_command
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep, families
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
@@ -72,11 +74,18 @@ def _for_stage(override: str, stage: str) -> str | None:
     return f"{sign}{rest}" if first == stage else None
 
 
+def home_of(request: "Request") -> str | None:
+    """`run.home` of the last step, wherever it was set: on the command line or in a YAML file."""
+    stage = [step.stage for step in PIPELINE if step.stage in families()[request.family].stages][-1]
+    config = families()[request.family].config(stage, request.config)
+    composed = compose(stage_directory(stage) / "config", config, for_stage(request, stage).overrides)
+    return resolve_section(composed.tree, "run")["home"]
+
+
 def _report(request: "Request", pipeline: dict[str, Any]) -> int:
     from nemotron_app.report.build import build_report
     from nemotron_shared.artifacts import Store
 
-    home = next((text.partition("=")[2] for text in request.overrides if text.startswith("run.home=")), None)
-    report = build_report(Store.open(home), request.family, pipeline=pipeline)
+    report = build_report(Store.open(home_of(request)), request.family, pipeline=pipeline)
     report.print(as_json=request.json)
     return 0

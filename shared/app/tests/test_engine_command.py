@@ -1,0 +1,141 @@
+"""`nemotron engine`: what it asks of uv, and what it refuses. A script stands in for uv and for the Python it finds."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemotron_app.main import main
+
+FAKE_UV = """#!/bin/sh
+echo "$UV_PROJECT_ENVIRONMENT $*" >> {log}
+case $1 in
+python) echo {python} ;;
+sync)
+    mkdir -p $UV_PROJECT_ENVIRONMENT/bin $UV_PROJECT_ENVIRONMENT/lib/python3.12/site-packages
+    cp -r {packages}/. $UV_PROJECT_ENVIRONMENT/lib/python3.12/site-packages
+    printf '#!/bin/sh\\nPYTHONPATH=%s exec {real} "$@"\\n' \\
+        $UV_PROJECT_ENVIRONMENT/lib/python3.12/site-packages > $UV_PROJECT_ENVIRONMENT/bin/python
+    chmod +x $UV_PROJECT_ENVIRONMENT/bin/python ;;
+esac
+exit {code}
+"""
+
+
+class Uv:
+    """The stand-in: `asked` is what it was told, `packages` is a folder of what it installs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.packages = folder, folder / "packages"
+        self.packages.mkdir()
+        self.python = script(folder / "python3.12", "#!/bin/sh\necho 3.12\n")
+        self.write()
+
+    def write(self, code: int = 0) -> None:
+        names = {"log": self.folder / "log", "packages": self.packages, "python": self.python, "real": sys.executable}
+        script(self.folder / "uv", FAKE_UV.format(**names, code=code))
+
+    def offers(self, name: str, module: str, version: str) -> None:
+        """Have a package installed by the next `uv sync`."""
+        information = self.packages / f"{name.replace('-', '_')}-{version}.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (self.packages / module.replace(".", "/")).mkdir(parents=True)
+
+    @property
+    def asked(self) -> list[str]:
+        return (self.folder / "log").read_text().splitlines()
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uv:
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "engines"))
+    monkeypatch.delenv("UV_PYTHON", raising=False)
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    return Uv(tmp_path / "bin")
+
+
+def test_an_environment_is_made_from_the_lock_and_then_listed(
+    uv: Uv, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uv.offers("megatron-core", "megatron.core", "0.19.2")
+    uv.offers("megatron-bridge", "megatron.bridge", "0.6.2")
+    assert main(["engine", "install", "megatron_bridge"]) == 0
+    folder = tmp_path / "engines" / "megatron"
+    made = next(line for line in uv.asked if " sync " in line)
+    assert made.startswith(f"{folder} sync --frozen")
+    assert "--extra megatron" in made
+    assert f"--python {uv.python}" in made or sys.version_info[:2] == (3, 12)
+    assert "installed: megatron-core 0.19.2, megatron-bridge 0.6.2" in capsys.readouterr().err
+
+
+def test_what_uv_silently_leaves_out_is_an_error(uv: Uv, capsys: pytest.CaptureFixture[str]) -> None:
+    uv.offers("megatron-core", "megatron.core", "0.19.2")
+    assert main(["engine", "install", "megatron"]) == 2
+    assert "Python cannot import megatron.bridge" in capsys.readouterr().err
+
+
+def test_a_failure_of_uv_is_one_error(uv: Uv, capsys: pytest.CaptureFixture[str]) -> None:
+    uv.write(code=3)
+    assert main(["engine", "install", "automodel"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("error:") == 1
+    assert "exit code 3" in said
+
+
+def test_a_checkout_is_where_the_environment_imports_from(
+    uv: Uv, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, module in (("ray", "ray"), ("tensordict", "tensordict"), ("math-verify", "math_verify")):
+        uv.offers(name, module, "1.0")
+    assert main(["engine", "install", "nemo_rl"]) == 2
+    assert "--from CHECKOUT" in capsys.readouterr().err
+    assert main(["engine", "install", "nemo_rl", "--from", str(tmp_path)]) == 2
+    assert "has no folder nemo_rl" in capsys.readouterr().err
+    (tmp_path / "nemo-rl" / "nemo_rl").mkdir(parents=True)
+    # the stand-in reads no .pth file, as a Python does in its own site-packages
+    (uv.packages / "nemo_rl").mkdir()
+    assert main(["engine", "install", "nemo_rl", "--from", str(tmp_path / "nemo-rl")]) == 0
+    site = tmp_path / "engines" / "nemo_rl" / "lib" / "python3.12" / "site-packages"
+    assert (site / "nemotron_engine.pth").read_text() == f"{tmp_path / 'nemo-rl'}\n"
+    assert any("transformers==5.8.1" in line for line in uv.asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "system", "python", "message"),
+    [
+        ("automodl", "Linux", None, "did you mean 'automodel'?"),
+        ("automodel", "Darwin", None, "exist for Python 3.11 or 3.12 or 3.13, Linux only; this is Darwin"),
+        ("megatron", "Linux", "3.11", "needs Python 3.12, Linux; UV_PYTHON=3.11 is Python 3.11"),
+    ],
+)
+def test_what_could_not_work_is_refused_before_anything_is_made(
+    uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    name: str, system: str, python: str | None, message: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("platform.system", lambda: system)
+    if python is not None:
+        monkeypatch.setenv("UV_PYTHON", python)
+        script(uv.python, f"#!/bin/sh\necho {python}\n")
+    assert main(["engine", "install", name]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "engines").exists()
+
+
+def test_an_installed_package_without_a_lock_says_what_to_do(
+    uv: Uv, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nemotron_app.engines.repository", lambda: None)
+    assert main(["engine", "install", "automodel"]) == 2
+    said = capsys.readouterr().err
+    assert "clone the repository" in said
+    assert "NEMOTRON_ENGINES" in said
