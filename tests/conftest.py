@@ -1,11 +1,15 @@
 """Commands run as a user runs them: in an empty directory, with an artifact store of their own."""
 
+import importlib
 import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from support import STAGES
+
+from nemotron_shared.artifacts import Producer, Store
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -22,3 +26,22 @@ def run(tmp_path: Path) -> Run:
         return result
 
     return call
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store in which every artifact of super3 exists, for commands that look at what has been made."""
+    store = Store.open(str(tmp_path_factory.mktemp("made")))
+    for stage in STAGES:
+        for verb in ("data_prep", "train"):
+            step = importlib.import_module(f"stages.{stage}.{verb}").STEP
+            if step.artifact_type == "EvalResultsArtifact":
+                continue
+            folder = store.home / "work"
+            folder.mkdir()
+            (folder / "file").write_text(f"{stage} {verb}")
+            producer = Producer(stage, verb, "0", "0", "", "", None, f"python -m {step.module}", {})
+            name = step.produces.format(family="super3")
+            store.publish(folder, name=name, type=step.artifact_type, fingerprint=name, producer=producer)
+    store.set_alias("super3-sft-model", 1, "best")
+    return store.home

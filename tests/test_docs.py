@@ -24,7 +24,6 @@ from support import MEMBERS, ROOT, STAGES, call_here, nemotron
 from nemotron_app.main import main
 from nemotron_app.table import FAMILIES
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.config.compose import compose, leaf_keys
 
 COMMANDS = commands()
@@ -58,25 +57,6 @@ def execute(command: Command) -> int:
     assert program == "python"
     rest = [str(ROOT / word) if word.endswith(".py") else word for word in rest]
     return subprocess.run([sys.executable, *rest], check=False).returncode
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in which every artifact of super3 exists, for commands that look at what has been made."""
-    store = Store.open(str(tmp_path_factory.mktemp("made")))
-    for stage in STAGES:
-        for verb in ("data_prep", "train"):
-            step = importlib.import_module(f"stages.{stage}.{verb}").STEP
-            if step.artifact_type == "EvalResultsArtifact":
-                continue
-            folder = store.home / "work"
-            folder.mkdir()
-            (folder / "file").write_text(f"{stage} {verb}")
-            producer = Producer(stage, verb, "0", "0", "", "", None, f"python -m {step.module}", {})
-            name = step.produces.format(family="super3")
-            store.publish(folder, name=name, type=step.artifact_type, fingerprint=name, producer=producer)
-    store.set_alias("super3-sft-model", 1, "best")
-    return store.home
 
 
 @pytest.fixture(scope="module")

@@ -88,9 +88,9 @@ def show() -> int:
             elif environment.programs:
                 where = f"{environment.folder}: {versions}"
             elif versions:
-                where = f"in part ({versions}): nemotron engine install {environment.name}"
+                where = f"in part ({versions}): {environment.install}"
             else:
-                where = f"no: nemotron engine install {environment.name}"
+                where = f"no: {environment.install}"
         rows.append((name, ", ".join(stages), environment.needs if environment else "", where))
     print_table(("engine", "stages", "needs", "installed"), rows)
     return 0
@@ -116,7 +116,7 @@ def install(name: str, source: Path | None) -> int:
         if code := subprocess.run(command, cwd=root, env=variables, check=False).returncode:
             raise UserError(
                 f"uv ended with exit code {code}, and {folder} is not complete",
-                f"correct what uv says above, then go on with: nemotron engine install {environment.name}",
+                f"correct what uv says above, then go on with: {environment.install}",
             )
     if checkout is not None:  # a line in such a file is a folder that Python imports from
         for site in folder.glob("lib/python3.*/site-packages"):
@@ -131,7 +131,7 @@ def install(name: str, source: Path | None) -> int:
     if missing := answer.stdout.split():
         raise UserError(
             f"{folder}: Python cannot import {', '.join(missing)}",
-            f"remove that folder, then: nemotron engine install {environment.name}",
+            f"remove that folder, then: {environment.install}",
         )
     say(f"installed: {_as_text(environment.versions())}")
     if environment.runs_step:
@@ -150,7 +150,7 @@ def _installable(name: str) -> tuple[Environment, Path]:
     if root is None:
         raise UserError(
             "an environment is made from the repository's uv.lock, and this is an installed package without it",
-            f"clone the repository, run `uv run nemotron engine install {environment.name}` there, and set "
+            f"clone the repository, run `uv run {environment.install}` there, and set "
             f"{FOLDER_VARIABLE} to its folder .engines",
         )
     if platform.system() not in environment.systems:
@@ -196,7 +196,7 @@ def find_python(environment: Environment) -> str:
     if found not in environment.pythons:
         raise UserError(
             f"engine environment '{environment.name}' needs {environment.needs}; UV_PYTHON={asked} is Python {found}",
-            f"leave UV_PYTHON out: env -u UV_PYTHON nemotron engine install {environment.name}",
+            f"leave UV_PYTHON out: env -u UV_PYTHON {environment.install}",
         )
     return str(path)
 
@@ -211,15 +211,16 @@ def _checkout(environment: Environment, source: Path | None) -> Path | None:
         if source is not None:
             raise UserError(f"--from: '{environment.name}' comes from the lock alone", "leave --from out")
         return None
-    command = f"nemotron engine install {environment.name} --from CHECKOUT"
     if source is None:
         raise UserError(
             f"{environment.source} is on no registry: it needs a checkout of its repository",
-            f"say which: {command} (docs/engines/{environment.name}.md has the git commands)",
+            f"say which: {environment.install} (docs/engines/{environment.name}.md has the git commands)",
         )
     folder = source.expanduser().resolve()
     if not (folder / environment.source).is_dir():
-        raise UserError(f"--from: {folder} has no folder {environment.source}", f"give a checkout: {command}")
+        raise UserError(
+            f"--from: {folder} has no folder {environment.source}", f"give a checkout: {environment.install}"
+        )
     return folder
 
 

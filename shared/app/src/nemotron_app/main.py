@@ -126,7 +126,10 @@ def _request(names: list[str], options: argparse.Namespace) -> Request:
     overrides = (*flags_as_overrides(options), f"run.family={family}")
     if options.task:
         if command != ["eval"]:
-            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval -t {options.task[0]}")
+            raise UserError(
+                "-t picks tasks of an evaluation",
+                f"say: nemotron {family} eval -c {options.config} -t {options.task[0]}",
+            )
         overrides += (f"evaluation.tasks=[{','.join(options.task)}]",)
     return Request(family, tuple(command), options.config, overrides, options.dry_run, options.json)
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from nemotron_app.table import families
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.atomic import read_json
@@ -153,10 +154,14 @@ def in_order(results: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _nothing(store: Store, family: str) -> UserError:
-    families = {name.removesuffix(f"-{kind}") for name in store.names() for kind in STEPS if name.endswith(f"-{kind}")}
-    first = f"make something first: nemotron {family} pipeline -c tiny"
-    otherwise = f"it has: {', '.join(sorted(families))}" if families else first
-    return UserError(f"nothing of {family} in {store.root}", did_you_mean(family, families, otherwise=otherwise))
+    made = {name.removesuffix(f"-{kind}") for name in store.names() for kind in STEPS if name.endswith(f"-{kind}")}
+    known = families()
+    first = "see the models: nemotron --help"
+    if family in known:
+        flag = " --allow-experimental" if known[family].experimental else ""
+        first = f"make something first: nemotron {family} pipeline -c tiny{flag}"
+    otherwise = f"it has: {', '.join(sorted(made))}" if made else first
+    return UserError(f"nothing of {family} in {store.root}", did_you_mean(family, made, otherwise=otherwise))
 
 
 def _history(store: Store, artifact: Artifact) -> Iterator[Input]:

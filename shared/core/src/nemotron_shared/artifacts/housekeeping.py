@@ -71,7 +71,7 @@ def remove(store: Store, reference: Reference) -> list[str]:
             f"{reference} is needed by {', '.join(users[:3])}{more}",
             f"remove those first; see: nemotron artifacts lineage {users[0]}"
             if parse_exact(users[0])
-            else "let the run finish, or remove it: nemotron runs",
+            else f"let the run finish, or remove it: nemotron runs rm {users[0].split()[-1]}",
         )
     return _remove(store, reference)
 

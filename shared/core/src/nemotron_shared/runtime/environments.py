@@ -53,6 +53,12 @@ class Environment:
         return f"Python {' or '.join(self.pythons)}, {' or '.join(self.systems)}"
 
     @property
+    def install(self) -> str:
+        """The command that makes it."""
+        command = f"nemotron engine install {self.name}"
+        return f"{command} --from CHECKOUT" if self.source else command
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Everything that must be importable in it."""
         return (*self.packages.values(), *filter(None, [self.source]))
@@ -165,7 +171,7 @@ def how_to_get(engine: str) -> str:
     environment = environment_of(engine)
     assert environment is not None, f"engine '{engine}' needs no environment of its own"
     if environment.programs is None or environment.is_here:
-        return f"make its environment: nemotron engine install {environment.name}"
+        return f"make its environment: {environment.install}"
     return f"it is in an environment of its own, so start it there: {environment.programs / 'torchrun'}"
 
 

@@ -1,0 +1,264 @@
+"""Every command that a message prints works.
+
+All strings of the source that contain a command are collected; each has a row in REMEDIES with the values of its
+placeholders, and what comes out is run: dry where it would train, for real where it only looks, with `--help` where
+it needs a network. A new message without a row fails.
+"""
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+import pytest
+from support import MEMBERS, ROOT, STAGES, call_here, member_folder
+
+from nemotron_app.main import main
+from nemotron_app.table import FAMILIES
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.artifacts.verified import forced_command
+from nemotron_shared.config.compose import config_names
+from nemotron_shared.runtime.environments import ENVIRONMENTS
+
+COMMAND = re.compile(
+    r"(?<![\w./-])(?:(?:uv run )?nemotron(?= [a-z{-])|uv (?=(?:sync|pip|run|python|lock|add)\b)|torchrun (?=[-\w/{])"
+    r"|python3? (?=-|\w+/)|(?<!uv )(?<!-m )pip (?=install))"
+)
+END = re.compile(r"[;`(\n]|, |: | and set | \(")
+BUILT = ("plan.py", "data_choice.py", "remedies.py")
+"""Modules that build commands out of the user's own words: the tests at the end run what they build."""
+INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
+PYTHON = {"sys.executable": [sys.executable]}
+FAMILY = {"family": ["super3"]}
+
+REMEDIES: dict[str, dict[str, list[str]]] = {
+    # nemotron_app
+    "{size_text(size)} {'freed' if args.yes else 'in all; to remove it: nemotron artifacts gc --yes'}": {
+        "size_text(size)": ["2 MB"],
+        "'freed' if args.yes else 'in all; to remove it: nemotron artifacts gc --yes'": [
+            "in all; to remove it: nemotron artifacts gc --yes"
+        ],
+    },
+    "nemotron engine install {self.name}": {"self.name": INSTALL},
+    "see: nemotron engine list": {},
+    "install it on such a machine; what works here: nemotron engine list": {},
+    "install it: python3 -m pip install uv": {},
+    "see: nemotron --help": {},
+    "see the models: nemotron --help": {},
+    "say: nemotron {family} eval -c {options.config} -t {options.task[0]}": {
+        **FAMILY,
+        "options.config": ["tiny", "default"],
+        "options.task[0]": ["sums"],
+    },
+    "make something first: nemotron {family} pipeline -c tiny{flag}": {
+        "family": ["super49b"],
+        "flag": [" --allow-experimental"],
+    },
+    "see: nemotron runs --all": {},
+    "{hidden} finished: nemotron runs --all": {"hidden": ["3"]},
+    "see what is: nemotron runs": {},
+    "stop it first: nemotron runs stop {run.name}": {"run.name": ["super3-sft-model-0123456789ab"]},
+    # nemotron_shared
+    "remove those first; see: nemotron artifacts lineage {users[0]}": {"users[0]": ["super3-rl-model:v1"]},
+    "let the run finish, or remove it: nemotron runs rm {users[0].split()[-1]}": {
+        "users[0].split()[-1]": ["super3-sft-model-0123456789ab"]
+    },
+    "restore the file, or remove the artifact: nemotron artifacts rm {reference}": {"reference": ["super3-rl-data:v1"]},
+    "remove it: nemotron artifacts rm {reference}": {"reference": ["super3-rl-data:v1"]},
+    "see `nemotron artifacts list` for the types of all artifacts": {},
+    "add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}": {
+        **PYTHON,
+        "' '.join(packages)": [
+            "ray",
+            "datasets huggingface-hub",
+            "s3fs",
+            "gcsfs",
+            "huggingface-hub",
+            "wandb",
+            "--no-build-isolation mamba-ssm causal-conv1d",
+        ],
+    },
+    # nemotron_engines
+    "install the version that uv.lock names: uv sync --all-packages": {},
+    "run inside the container {wanted.container}, or:\n    git clone --recursive {REPOSITORY} nemo-rl\n    git -C nemo-rl "
+    "checkout --recurse-submodules {wanted.commit}\n  and then: nemotron engine install nemo_rl --from nemo-rl (or set "
+    "engine.checkout=nemo-rl)": {"wanted.container": ["c"], "REPOSITORY": ["r"], "wanted.commit": ["0"]},
+    # stages
+    "make an environment of its own for it: nemotron engine install evaluator": {},
+}
+NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
+OPTIONAL_PACKAGES = 6
+"""Calls of `how_to_add`; one more wants its packages in the row above."""
+
+
+def sources() -> Iterator[Path]:
+    """Every module of the members."""
+    for member in MEMBERS:
+        folder = member_folder(member)
+        for path in sorted(folder.rglob("*.py")):
+            if not {"tests", "build"} & set(path.relative_to(folder).parts):
+                yield path
+
+
+def strings(path: Path) -> Iterator[str]:
+    """The texts of a module, with `{expression}` for what is filled in; no docstrings, no names of programs."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    silent |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg in USAGE}
+    for node in ast.walk(tree):
+        if id(node) in silent:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(
+                f"{{{ast.unparse(part.value)}}}" if isinstance(part, ast.FormattedValue) else str(part.value)
+                for part in node.values
+                if isinstance(part, ast.FormattedValue | ast.Constant)
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.value
+
+
+USAGE = {"prog", "usage"}
+
+
+def templates() -> set[str]:
+    """Every text with a command in it."""
+    found = {text for path in sources() if path.name not in BUILT for text in strings(path) if COMMAND.search(text)}
+    return {text for text in found if not text.startswith("usage: ")} - NO_REMEDIES
+
+
+def commands(text: str) -> list[list[str]]:
+    """The commands in a text, word by word."""
+    found = []
+    for match in COMMAND.finditer(text):
+        rest = text[match.start() :]
+        end = END.search(rest)
+        found.append(shlex.split(rest[: end.start()] if end else rest))
+    return found
+
+
+def filled() -> Iterator[str]:
+    """Every message, as often as its placeholders have values."""
+    for text, values in REMEDIES.items():
+        for choice in product(*values.values()):
+            message = text
+            for name, value in zip(values, choice, strict=True):
+                assert f"{{{name}}}" in text, f"{text}: no placeholder {name}"
+                message = message.replace(f"{{{name}}}", value)
+            yield message
+
+
+def test_every_message_with_a_command_has_a_row_and_every_row_a_message() -> None:
+    found = templates()
+    assert len(found) > 20
+    assert found - REMEDIES.keys() == set(), "add a row with values for the placeholders"
+    assert REMEDIES.keys() - found == set(), "no message says this any more"
+    callers = [text for path in sources() for text in re.findall(r"how_to_add\((?!\*packages)", path.read_text())]
+    assert len(callers) == OPTIONAL_PACKAGES
+
+
+ALL = sorted({tuple(command) for text in filled() for command in commands(text)})
+
+
+@pytest.fixture
+def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a store, a stopped run and a checkout, in which the commands make sense."""
+    shutil.copytree(made, tmp_path / "home")
+    (tmp_path / "home" / "runs" / "super3-sft-model-0123456789ab").mkdir(parents=True)
+    for name in ("CHECKOUT", "nemo-rl"):
+        (tmp_path / name / "nemo_rl").mkdir(parents=True)
+    (tmp_path / "FILE.jsonl").write_text('{"text": "Mira lives in Oster."}\n')
+    save_tokenizer(tmp_path / "FOLDER")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "engines"))
+    monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
+    return tmp_path
+
+
+RUN = subprocess.run
+
+
+class WouldSync(Exception):
+    """uv was asked, dry, and agreed."""
+
+
+def dry_uv(command: Sequence[str], cwd: Path, env: Mapping[str, str], check: bool) -> None:
+    """Ask uv in earnest whether it could make an environment from the lock, without a network."""
+    assert list(command[:3]) == ["uv", "sync", "--frozen"]
+    assert RUN([*command, "--dry-run", "--offline"], cwd=cwd, env=env, check=check).returncode == 0
+    raise WouldSync
+
+
+@pytest.mark.parametrize("words", ALL, ids=shlex.join)
+def test_the_command_of_a_message_works(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    words = words[2:] if words[:2] == ("uv", "run") else words
+    program, *rest = words
+    if words == ("python3", "-m", "pip", "install", "uv"):
+        assert shlex.join(words) in (ROOT / "README.md").read_text()
+    elif program == "uv" and rest[0] == "pip":
+        packages = [word for word in rest[rest.index(sys.executable) + 1 :] if not word.startswith("-")]
+        locked = (ROOT / "uv.lock").read_text()
+        assert [name for name in packages if f'\nname = "{name}"\n' not in locked] == []
+        assert subprocess.run([*words, "--help"], check=False).returncode == 0  # uv reads all words before it helps
+    elif program == "uv":
+        assert subprocess.run([*words, "--dry-run", "--frozen", "--offline"], cwd=ROOT, check=False).returncode == 0
+    elif rest[:2] == ["engine", "install"]:
+        monkeypatch.setattr("nemotron_app.engines.find_python", lambda environment: sys.executable)
+        monkeypatch.setattr("nemotron_app.engines.subprocess.run", dry_uv)
+        with pytest.raises(WouldSync):
+            main(rest)
+    else:
+        assert program == "nemotron"
+        if rest[:2] == ["runs", "stop"]:  # which only a running process could obey
+            rest.append("--help")
+        rest += ["--dry-run"] if rest[0] in FAMILIES else []
+        try:
+            code = main(rest)
+        except SystemExit as ended:  # argparse has helped
+            code = ended.code
+        assert code == 0, "".join(capfd.readouterr())
+
+
+def test_the_command_that_makes_an_artifact_again_works(place: Path) -> None:
+    for stage, verb in zip(STAGES, ("data_prep", "train") * 2, strict=True):
+        recorded = ["-c", "tiny", "run.family=nano3", "run.seed=7", "run.force=true", "--json"]
+        program, *words = shlex.split(forced_command(stage, verb, recorded))
+        assert program == "nemotron"
+        assert main([*words, "--dry-run"]) == 0, words
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_command_that_makes_what_is_missing_exists(
+    place: Path, capfd: pytest.CaptureFixture[str], stage: str
+) -> None:
+    """Each config, asked for where nothing has been made: what its dry run says to do first can be done."""
+    step = importlib.import_module(f"stages.{stage}.train").STEP
+    shutil.rmtree(place / "home")
+    tried = set()
+    for config in config_names(step.directory / "config"):
+        family = next((name for name in FAMILIES if config.startswith(name)), "super3")
+        flag = ["--allow-experimental"] if FAMILIES[family].experimental else []
+        step.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])
+        answer = json.loads(capfd.readouterr().out)
+        for problem in answer["problems"]:
+            for words in commands(problem):
+                words = [word.replace("=FILE", "=FILE.jsonl") for word in words]
+                if tuple(words) in tried:
+                    continue
+                tried.add(tuple(words))
+                code = main([*words[1:], *flag, "--dry-run"])
+                said = "".join(capfd.readouterr())
+                # a recipe for a cluster exists, and cannot run on this machine: exit code 1
+                assert code == 0 or (code == 1 and words[2] != "data"), f"{config}: {shlex.join(words)}\n{said[-2000:]}"
+    assert tried or stage == "pretrain"
