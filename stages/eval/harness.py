@@ -29,7 +29,7 @@ from stages.eval.harness_tasks import read_sample
 from stages.eval.scoring import METRICS, score
 
 TESTED_VERSIONS = {"nemo-evaluator": "0.2.8", "nvidia-lm-eval": "26.3"}
-HOW_TO_INSTALL = "make an environment of its own for it: nemotron engine install evaluator"
+HOW_TO_INSTALL = "nemotron engine install nemo_evaluator"
 TELEMETRY = "NEMO_EVALUATOR_TELEMETRY_LEVEL"
 LOOK_AGAIN_SECONDS = 0.5
 

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +10,6 @@ from nemotron_shared.runtime.environments import (
     ENVIRONMENTS,
     environment_of,
     how_to_get,
-    missing_package,
     python_for_step,
     repository,
 )
@@ -69,23 +67,6 @@ def test_the_remedy_is_to_install_or_to_start_it_where_it_is_installed(engines: 
     assert how_to_get("megatron_bridge").endswith("nemotron engine install megatron")
     folder = make(engines / "megatron", "megatron-core-0.19.2", "megatron-bridge-0.6.2")
     assert how_to_get("megatron_bridge").endswith(str(folder / "bin" / "torchrun"))
-
-
-@pytest.mark.parametrize(("version", "named"), [((3, 11, 7), True), ((3, 12, 1), False)])
-def test_a_package_that_does_not_exist_for_this_python_says_for_which(
-    engines: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int, int], named: bool
-) -> None:
-    here = SimpleNamespace(major=version[0], minor=version[1])
-    monkeypatch.setattr(environments, "sys", SimpleNamespace(version_info=here, executable="python"))
-    monkeypatch.setattr("platform.system", lambda: "Linux")
-    error = missing_package("megatron_bridge", "megatron-core")
-    assert ("exists for Python 3.12, Linux only; this is Python 3.11" in error.message) == named
-    assert error.remedy is not None
-
-
-def test_a_package_that_does_not_exist_for_this_system_says_for_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.system", lambda: "Darwin")
-    assert "on Darwin" in missing_package("automodel", "nemo-automodel").message
 
 
 def test_the_folder_is_in_the_repository_unless_another_is_named(

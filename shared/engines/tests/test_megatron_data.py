@@ -58,8 +58,8 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ({}, "needs the package megatron-core"),
-        ({"megatron-core": "0.16.1"}, "needs the package megatron-bridge"),
+        ({}, "needs the package 'megatron-core'"),
+        ({"megatron-core": "0.16.1"}, "needs the package 'megatron-bridge'"),
         ({"megatron-core": "0.16.1", "megatron-bridge": "0.3.1"}, "has no recipe for Nemotron 3 Super"),
     ],
 )
@@ -69,7 +69,7 @@ def test_what_is_missing_or_too_old_is_said_with_the_remedy(
     _versions(monkeypatch, found)
     with pytest.raises(UserError, match=message) as caught:
         versions.installed()
-    assert "nemotron engine install megatron" in str(caught.value)
+    assert "nemotron engine install" in str(caught.value)
 
 
 def test_settings_of_transformer_engine_are_switched_off_and_named() -> None:

@@ -131,7 +131,7 @@ def test_the_program_gets_its_own_environment_first(tmp_path: Path, monkeypatch:
 def test_a_missing_program_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"engine\.evaluator: there is no program") as caught:
         find_program("nemo-evaluator", str(tmp_path / "nothing"), "engine.evaluator")
-    assert "nemotron engine install evaluator" in str(caught.value)
+    assert "nemotron engine install nemo_evaluator" in str(caught.value)
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:

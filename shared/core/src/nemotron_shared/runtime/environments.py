@@ -8,14 +8,12 @@ The folder `.engines` lies in the repository; NEMOTRON_ENGINES names another one
 
 import importlib.util
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
 from pathlib import Path
 
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
 FOLDER_VARIABLE = "NEMOTRON_ENGINES"
@@ -152,18 +150,6 @@ def python_for_step(engine: str) -> str:
     python = str(environment.programs / "python")
     say(f"engine '{engine}' is not in this environment: starting the step with {python}")
     return python
-
-
-def missing_package(engine: str, package: str) -> UserError:
-    """The error of an engine that was asked to work in an environment without one of its packages."""
-    message = f"engine '{engine}' needs the package {package}"
-    environment = environment_of(engine)
-    if environment is None:
-        return UserError(message)
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if here not in environment.pythons or platform.system() not in environment.systems:
-        message += f", which exists for {environment.needs} only; this is Python {here} on {platform.system()}"
-    return UserError(message, how_to_get(engine))
 
 
 def how_to_get(engine: str) -> str:

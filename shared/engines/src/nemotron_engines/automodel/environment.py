@@ -3,12 +3,12 @@
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
 
-from nemotron_shared.errors import UserError, how_to_add
-from nemotron_shared.runtime.environments import how_to_get, missing_package
+from nemotron_shared.errors import UserError
 
+INSTALL = "nemotron engine install automodel"
 # Exactly what was run; the shim and the recipe subclass reach into functions that other versions may have moved.
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}
-KERNEL_PACKAGES = ("mamba-ssm", "causal-conv1d")
+KERNEL_PACKAGES = ("mamba_ssm", "causal_conv1d")
 
 
 def require_environment() -> None:
@@ -20,15 +20,13 @@ def require_environment() -> None:
     for package, wanted in REQUIRED.items():
         found = installed(package)
         if found is None:
-            raise missing_package("automodel", package)
+            raise UserError(f"engine 'automodel' needs the package {package}", INSTALL)
         if found != wanted:
-            raise UserError(
-                f"engine 'automodel' was made for {package} {wanted}; here is {found}", how_to_get("automodel")
-            )
+            raise UserError(f"engine 'automodel' was made for {package} {wanted}; here is {found}", INSTALL)
     triton = installed("triton")
     # 3.9 refuses an autotune key of Automodel's LoRA kernels while they are imported
     if triton is not None and tuple(int(part) for part in triton.split(".")[:2]) >= (3, 9):
-        raise UserError(f"nemo-automodel 0.7.0 cannot be imported with triton {triton}", how_to_get("automodel"))
+        raise UserError(f"nemo-automodel 0.7.0 cannot be imported with triton {triton}", INSTALL)
 
 
 def require_kernels() -> None:
@@ -37,11 +35,11 @@ def require_kernels() -> None:
     Raises:
         UserError: one of them is missing.
     """
-    missing = [name for name in KERNEL_PACKAGES if importlib.util.find_spec(name.replace("-", "_")) is None]
+    missing = [name for name in KERNEL_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
             f"on a GPU engine 'automodel' needs {' and '.join(missing)}",
-            f"{how_to_add('--no-build-isolation', *KERNEL_PACKAGES)}; or use a container that has them",
+            "install mamba-ssm and causal-conv1d (the extra `kernels`), or use a container that has them",
         )
 
 

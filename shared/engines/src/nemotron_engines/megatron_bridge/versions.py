@@ -21,11 +21,11 @@ from typing import Any
 from unittest.mock import patch
 
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.environments import how_to_get, missing_package
 
 TRIED = {"megatron-core": "0.19.2", "megatron-bridge": "0.6.2"}
 OLDEST_BRIDGE = (0, 4)  # the first with the Super recipes and the packed Parquet reader
 RECIPES = "megatron.bridge.recipes"
+INSTALL = "nemotron engine install megatron_bridge"
 PACKING_MODULES = ("megatron.bridge.data.packing.config", "megatron.bridge.data.datasets.packed_sequence")
 DATASET_CLASSES = (
     ("megatron.bridge.data.builders", "GPTSFTDatasetConfig"),
@@ -42,11 +42,10 @@ def installed() -> dict[str, str]:
     try:
         found = {name: version(name) for name in TRIED}
     except PackageNotFoundError as error:
-        raise missing_package("megatron_bridge", error.name or "megatron-core") from error
+        raise UserError(f"engine 'megatron_bridge' needs the package '{error.name}'", INSTALL) from error
     bridge = found["megatron-bridge"]
     if tuple(int(part) for part in bridge.split(".")[:2]) < OLDEST_BRIDGE:
-        what = f"megatron-bridge {bridge} has no recipe for Nemotron 3 Super; 0.4 is the first"
-        raise UserError(what, how_to_get("megatron_bridge"))
+        raise UserError(f"megatron-bridge {bridge} has no recipe for Nemotron 3 Super; 0.4 is the first", INSTALL)
     return found
 
 
@@ -66,7 +65,7 @@ def require_tried(what: str) -> None:
         UserError: another pair is installed.
     """
     if line := untried():
-        raise UserError(f"{what}: {line}", how_to_get("megatron_bridge"))
+        raise UserError(f"{what}: {line}", INSTALL)
 
 
 def recipe_function(name: str) -> Callable[[], Any]:
@@ -130,7 +129,7 @@ def packed_dataset(train: Path, valid: Path | None, pack_size: int, scratch: Pat
 def _first(modules: tuple[str, ...], name: str) -> Any:
     found = next(filter(None, (_find(module, name) for module in modules)), None)
     if found is None:
-        raise UserError(f"this Megatron-Bridge has no {name} in {' or '.join(modules)}", how_to_get("megatron_bridge"))
+        raise UserError(f"this Megatron-Bridge has no {name} in {' or '.join(modules)}", INSTALL)
     return found
 
 
