@@ -25,6 +25,7 @@ from nemotron_app.main import main
 from nemotron_app.table import FAMILIES
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.config.compose import compose, leaf_keys
+from nemotron_shared.runtime.environments import environment_of
 
 COMMANDS = commands()
 PROGRAMS = {"nemotron", "python", "torchrun"}
@@ -46,6 +47,8 @@ def prepares_own_files(command: Command) -> bool:
 def execute(command: Command) -> int:
     """Run a command, dry where it would train, and return its exit code."""
     program, *rest = command.words
+    if rest[:2] == ["engine", "install"]:  # gigabytes; tests/test_remedies.py asks uv whether it could
+        return 0 if environment_of(rest[2]) else 2
     if stage_steps(command) and not prepares_own_files(command) and not {"-d", "--dry-run"} & set(rest):
         rest.append("--dry-run")
     if program == "nemotron":
@@ -147,6 +150,11 @@ def is_installation(words: tuple[str, ...]) -> bool:
     return words in {("python3", "-m", "pip", "install", "uv"), ("uv", "sync")}
 
 
+def is_torchrun(words: tuple[str, ...]) -> bool:
+    """The program of an engine's environment, which this machine may not have, with a script that exists."""
+    return (ROOT / words[1]).is_file()
+
+
 def is_version(words: tuple[str, ...]) -> bool:
     """`uv version` would edit the repository."""
     return (
@@ -157,6 +165,7 @@ def is_version(words: tuple[str, ...]) -> bool:
 # Commands that are looked at and not run, by how they begin.
 LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("python3", "-m"): is_installation,
+    (".engines/automodel/bin/torchrun",): is_torchrun,
     ("python3", "ci/changed.py"): is_changed,
     ("uv", "sync"): is_installation,
     ("uv", "version"): is_version,
