@@ -22,6 +22,10 @@ unreleased=$(awk '/^## / {inside = /^## Unreleased/; next} inside && NF' "$folde
 [ -z "$unreleased" ] || fail "$folder/CHANGELOG.md has notes under 'Unreleased': move them to '## $version'"
 [ -n "$section" ] || fail "$folder/CHANGELOG.md has nothing under '## $version'"
 
+# `uv lock` does not look at a member's range on another member, and a release that no other accepts is of no use
+uv sync --all-packages --locked --quiet || fail "uv.lock is not of these versions: run uv lock, and commit"
+uv pip check || fail "$tag is outside the ranges above: raise them in the same commit, or raise the last number only"
+
 rm -rf "$folder/build" "dist/$member"
 uv build --package "nemotron-$member" --out-dir "dist/$member"
 git tag -a "$tag" -m "nemotron-$member $version" -m "$section"
