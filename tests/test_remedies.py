@@ -91,6 +91,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     },
     # nemotron_engines
     "install the version that uv.lock names: uv sync --all-packages": {},
+    "it belongs to the ordinary environment: uv sync --all-packages": {},
     "run inside the container {wanted.container}, or:\n    git clone --recursive {REPOSITORY} nemo-rl\n    git -C "
     "nemo-rl checkout --recurse-submodules {wanted.commit}\n  and then: nemotron engine install nemo_rl --from "
     "nemo-rl (or set engine.checkout=nemo-rl)": {

@@ -65,6 +65,7 @@ def test_a_step_stays_in_an_environment_that_has_its_engine(
 
 def test_the_remedy_is_to_install_or_to_start_it_where_it_is_installed(engines: Path) -> None:
     assert how_to_get("megatron_bridge").endswith("nemotron engine install megatron")
+    assert how_to_get("trl").endswith("uv sync --all-packages")
     folder = make(engines / "megatron", "megatron-core-0.19.2", "megatron-bridge-0.6.2")
     assert how_to_get("megatron_bridge").endswith(str(folder / "bin" / "torchrun"))
 

@@ -155,7 +155,8 @@ def python_for_step(engine: str) -> str:
 def how_to_get(engine: str) -> str:
     """What to do where an engine's packages are missing or of another version."""
     environment = environment_of(engine)
-    assert environment is not None, f"engine '{engine}' needs no environment of its own"
+    if environment is None:
+        return "it belongs to the ordinary environment: uv sync --all-packages"
     if environment.programs is None or environment.is_here:
         return f"make its environment: {environment.install}"
     return f"it is in an environment of its own, so start it there: {environment.programs / 'torchrun'}"
