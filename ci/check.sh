@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 uv lock --check
 uv sync --all-packages --locked --quiet
-uv pip check --quiet # `uv lock` does not look at a member's range on another member; this does
+uv pip check --quiet --python "${UV_PROJECT_ENVIRONMENT:-.venv}" # `uv lock` does not look at a member's range on another member; this does
 uv run ruff format --check .
 uv run ruff check .
 uv run ty check

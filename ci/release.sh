@@ -24,7 +24,7 @@ unreleased=$(awk '/^## / {inside = /^## Unreleased/; next} inside && NF' "$folde
 
 # `uv lock` does not look at a member's range on another member, and a release that no other accepts is of no use
 uv sync --all-packages --locked --quiet || fail "uv.lock is not of these versions: run uv lock, and commit"
-uv pip check || fail "$tag is outside the ranges above: raise them in the same commit, or raise the last number only"
+uv pip check --python "${UV_PROJECT_ENVIRONMENT:-.venv}" || fail "$tag is outside the ranges above: raise them in the same commit, or raise the last number only"
 
 rm -rf "$folder/build" "dist/$member"
 uv build --package "nemotron-$member" --out-dir "dist/$member"
