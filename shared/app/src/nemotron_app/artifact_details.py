@@ -4,7 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from nemotron_app.plain import print_details, size_text
+from humanize import naturalsize
+
+from nemotron_app.plain import minute, print_details
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.artifacts.store import Store
@@ -19,14 +21,14 @@ def print_artifact(store: Store, artifact: Artifact, also: Sequence[str]) -> Non
         f"{found.role}: {found.label}" + (f"  [{found.problem}]" if found.problem else "")
         for found in inputs(store, artifact)
     ]
-    files = [f"{name}  {size_text(entry.bytes)}" for name, entry in manifest.files.items()]
+    files = [f"{name}  {naturalsize(entry.bytes)}" for name, entry in manifest.files.items()]
     if len(files) > FILES_SHOWN:
         files[FILES_SHOWN:] = [f"and {len(files) - FILES_SHOWN} more"]
     single = {
         "artifact": artifact.reference,
         "also": ", ".join(also),
         "type": manifest.type,
-        "created": when(manifest.created_at),
+        "created": minute(manifest.created_at),
         "made by": f"{producer.stage} {producer.verb} {producer.stage_version}".strip(),
         "command": producer.command,
         "code": producer.git or producer.code_digest[:12],
@@ -40,15 +42,10 @@ def print_artifact(store: Store, artifact: Artifact, also: Sequence[str]) -> Non
             ("fingerprint", [manifest.fingerprint]),
             ("digest", [manifest.digest]),
             ("path", [str(artifact.path)]),
-            ("size", [size_text(artifact.size)]),
+            ("size", [naturalsize(artifact.size)]),
             ("files", files),
         ]
     )
-
-
-def when(created_at: str) -> str:
-    """A manifest's time, to the minute."""
-    return created_at[:16].replace("T", " ") + " UTC"
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plain output of the commands that look at a store: aligned columns, sizes, JSON, and nothing that moves a cursor.
+"""Plain output of the commands that look at a store: aligned columns, JSON, and nothing that moves a cursor.
 
 Names, commands and metadata come from files that somebody else may have written, so control characters in them are
 spelled out: an escape sequence could otherwise rewrite what the terminal shows.
@@ -42,10 +42,6 @@ def print_details(details: Sequence[tuple[str, Sequence[str]]]) -> None:
             print(f"{'' if number else heading:<{width}}{printable(line)}")
 
 
-def size_text(size: float) -> str:
-    """1500 bytes as 1.5 kB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+def minute(moment: str) -> str:
+    """`2026-01-31 12:00 UTC` of a time in ISO 8601, UTC."""
+    return moment[:16].replace("T", " ") + " UTC"
