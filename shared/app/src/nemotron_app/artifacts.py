@@ -12,22 +12,23 @@
 Every command takes --json, --home DIR and --family NAME.
 """
 
+import json
 from typing import Any
 
 import click
 from humanize import naturalsize
 
-from nemotron_app.artifact_details import print_artifact
-from nemotron_app.plain import minute, print_json, print_table
+from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
-from nemotron_shared.artifacts.lineage import edges, mermaid, tree_text
+from nemotron_shared.artifacts.lineage import edges, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
+FILES_SHOWN = 20
 REFERENCE = click.argument("reference", metavar="NAME[:V]")
 
 
@@ -54,12 +55,9 @@ def print_list(look: Look) -> int:
                 entry, row = entry | {"problem": problem}, [problem, "", "", ""]
             listed.append(entry)
             rows.append([entry["reference"], ", ".join(entry["aliases"]), *row])
-    if look.json:
-        print_json(listed)
-    elif not listed:
-        print(f"no artifacts in {look.store.root}; the stages put theirs there")
-    else:
-        print_table(("artifact", "also", "type", "created", "files", "size"), rows, ("size",))
+    headings = ("artifact", "also", "type", "created", "files", "size")
+    nothing = f"no artifacts in {look.store.root}; the stages put theirs there"
+    look.tell(listed, *(table_lines(headings, rows, right=("size",)) if rows else [nothing]))
     return 0
 
 
@@ -76,12 +74,36 @@ def list_(look: Look) -> int:
 def show(look: Look, reference: str) -> int:
     """Who made an artifact, from what, and how it scored."""
     artifact = look.store.resolve(reference, family=look.family)
-    name, version = artifact.manifest.name, artifact.manifest.version
-    also = [] if artifact.is_external else other_names(look.store, name)[version]
-    if look.json:
-        print_json(_summary(artifact, also) | {"manifest": artifact.manifest.to_json()})
-    else:
-        print_artifact(look.store, artifact, also)
+    manifest, producer = artifact.manifest, artifact.manifest.producer
+    also = [] if artifact.is_external else other_names(look.store, manifest.name)[manifest.version]
+    files = [f"{name}  {naturalsize(entry.bytes)}" for name, entry in manifest.files.items()]
+    if len(files) > FILES_SHOWN:
+        files[FILES_SHOWN:] = [f"and {len(files) - FILES_SHOWN} more"]
+    details = {
+        "artifact": [artifact.reference],
+        "also": [", ".join(also)],
+        "type": [manifest.type],
+        "created": [minute(manifest.created_at)],
+        "made by": [f"{producer.stage} {producer.verb} {producer.stage_version}".strip()],
+        "command": [producer.command],
+        "code": [producer.git or producer.code_digest[:12]],
+        "made from": [
+            f"{found.role}: {found.label}{f'  [{found.problem}]' if found.problem else ''}"
+            for found in inputs(look.store, artifact)
+        ],
+        "metrics": _pairs(manifest.metrics),
+        "metadata": _pairs(manifest.metadata),
+        "fingerprint": [manifest.fingerprint],
+        "digest": [manifest.digest],
+        "path": [str(artifact.path)],
+        "size": [naturalsize(artifact.size)],
+        "files": files,
+    }
+    lines = []
+    for heading, told in details.items():
+        for number, line in enumerate(filter(None, told)):
+            lines.append(f"{'' if number else heading:<13}{printable(line)}")
+    look.tell(_summary(artifact, also) | {"manifest": manifest.to_json()}, *lines)
     return 0
 
 
@@ -92,16 +114,12 @@ def show(look: Look, reference: str) -> int:
 def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
     """Its history up to the raw sources."""
     artifact = look.store.resolve(reference, family=look.family)
-    if look.json:
-        found = [(edge.input, edge.made) for edge in edges(look.store, artifact)]
-        print_json(
-            [
-                {"input": one.label, "digest": one.digest, "role": one.role, "problem": one.problem, "made": made}
-                for one, made in found
-            ]
-        )
-    else:
-        print((mermaid if as_mermaid else tree_text)(look.store, artifact))
+    steps = []
+    for edge in edges(look.store, artifact):
+        one = edge.input
+        step = {"input": one.label, "digest": one.digest, "role": one.role, "problem": one.problem, "made": edge.made}
+        steps.append(step)
+    look.tell(steps, (mermaid if as_mermaid else tree_text)(look.store, artifact))
     return 0
 
 
@@ -128,11 +146,10 @@ def verify(look: Look, reference: str | None, fast: bool) -> int:
             if one == reference:  # a path where there is nothing, while a damaged artifact is a result
                 raise
             results[str(one)] = [error.message]
-    if look.json:
-        print_json([{"reference": name, "problems": problems} for name, problems in results.items()])
-    else:
-        for name, problems in results.items():
-            print("\n  ".join([f"{name}: {'damaged' if problems else 'ok'}", *map(printable, problems)]))
+    lines = []
+    for name, problems in results.items():
+        lines += [f"{name}: {'damaged' if problems else 'ok'}", *(f"  {printable(problem)}" for problem in problems)]
+    look.tell([{"reference": name, "problems": problems} for name, problems in results.items()], *lines)
     return 1 if any(results.values()) else 0
 
 
@@ -145,10 +162,7 @@ def alias(look: Look, reference: str, alias: str) -> int:
     artifact = look.store.resolve(reference, family=look.family)
     look.store.set_alias(artifact.manifest.name, artifact.manifest.version, alias)
     whole = f"{artifact.manifest.name}:{alias}"
-    if look.json:
-        print_json({"alias": whole, "reference": artifact.reference})
-    else:
-        print(f"{whole} is now {artifact.reference}")
+    look.tell({"alias": whole, "reference": artifact.reference}, f"{whole} is now {artifact.reference}")
     return 0
 
 
@@ -158,10 +172,7 @@ def alias(look: Look, reference: str, alias: str) -> int:
 def path(look: Look, reference: str) -> int:
     """The folder of an artifact."""
     folder = str(look.store.resolve(reference, family=look.family).path)
-    if look.json:
-        print_json({"path": folder})
-    else:
-        print(folder)
+    look.tell({"path": folder}, folder)
     return 0
 
 
@@ -173,10 +184,8 @@ def rm(look: Look, reference: str) -> int:
     wanted = parse_reference(reference, look.family)
     exact = Reference(wanted.name, look.store.version_of(wanted))
     dropped = remove(look.store, exact)
-    if look.json:
-        print_json({"removed": str(exact), "aliases": dropped})
-    else:
-        print(f"removed {exact}" + (f", and its aliases: {', '.join(dropped)}" if dropped else ""))
+    also = f", and its aliases: {', '.join(dropped)}" if dropped else ""
+    look.tell({"removed": str(exact), "aliases": dropped}, f"removed {exact}{also}")
     return 0
 
 
@@ -191,15 +200,10 @@ def gc(look: Look, keep: int, yes: bool) -> int:
     versions, leftovers = [str(version) for version in found.versions], [str(path) for path in found.leftovers]
     if yes:
         clean(look.store, found)
-    if look.json:
-        print_json({"versions": versions, "leftovers": leftovers, "bytes": size, "removed": yes})
-        return 0
-    for thing in [*versions, *leftovers]:
-        print(printable(f"{'removed' if yes else 'would remove'} {thing}"))
-    if versions or leftovers:
-        print(f"{naturalsize(size)} {'freed' if yes else 'in all; to remove it: nemotron artifacts gc --yes'}")
-    else:
-        print("nothing to remove")
+    lines = [printable(f"{'removed' if yes else 'would remove'} {thing}") for thing in [*versions, *leftovers]]
+    total = f"{naturalsize(size)} {'freed' if yes else 'in all; to remove it: nemotron artifacts gc --yes'}"
+    value = {"versions": versions, "leftovers": leftovers, "bytes": size, "removed": yes}
+    look.tell(value, *([*lines, total] if lines else ["nothing to remove"]))
     return 0
 
 
@@ -222,3 +226,7 @@ def _summary(artifact: Artifact, also: list[str]) -> dict[str, Any]:
         "path": str(artifact.path),
         "problem": None,
     }
+
+
+def _pairs(values: dict[str, Any]) -> list[str]:
+    return [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]

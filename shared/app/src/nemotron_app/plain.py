@@ -21,25 +21,16 @@ def print_json(value: Any) -> None:
     print(MORE_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print aligned columns; those named in `right` end at the same place."""
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Aligned columns; those named in `right` end at the same place."""
     clean = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
     lines = []
     for row in clean:
         cells = zip(headings, row, widths, strict=True)
-        lines.append(
-            "  ".join(cell.rjust(width) if name in right else cell.ljust(width) for name, cell, width in cells)
-        )
-    print("\n".join(line.rstrip() for line in lines))
-
-
-def print_details(details: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print headings with the lines of each beside them; a heading without any is left out."""
-    width = max(len(heading) for heading, _ in details) + 2
-    for heading, lines in details:
-        for number, line in enumerate(lines):
-            print(f"{'' if number else heading:<{width}}{printable(line)}")
+        line = "  ".join(cell.rjust(width) if name in right else cell.ljust(width) for name, cell, width in cells)
+        lines.append(line.rstrip())
+    return lines
 
 
 def minute(moment: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 import click
 from humanize import naturalsize
 
-from nemotron_app.plain import minute, print_json, print_table
+from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import is_path, parse_reference
@@ -61,9 +61,6 @@ def print_list(look: Look, finished: bool) -> int:
     """Print one line for each running or stopped run, and for each finished one where these are wanted."""
     runs = [run_state(folder) for folder in _folders(look.store)]
     shown = [run for run in runs if finished or run.state != "finished"]
-    if look.json:
-        print_json([asdict(run) for run in shown])
-        return 0
     rows = []
     for run in shown:
         said = {key: run.last[key] for key in ("step", "loss", "valid_loss", "reward") if key in run.last}
@@ -71,13 +68,12 @@ def print_list(look: Look, finished: bool) -> int:
         process = f"{run.pid} on {run.host}" if run.pid else ""
         started = minute(run.started) if run.started else ""
         rows.append([run.name, run.state, started, last, process, naturalsize(run.bytes), run.folder])
-    if rows:
-        print_table(("run", "state", "started", "last", "process", "size", "folder"), rows, right=("size",))
+    headings = ("run", "state", "started", "last", "process", "size", "folder")
     hidden = len(runs) - len(shown)
-    if hidden or not shown:
-        none = "" if shown else f"no running or stopped runs in {look.store.home / 'runs'}"
-        more = f"{hidden} finished: nemotron runs --all" if hidden else ""
-        print("; ".join(filter(None, (none, more))))
+    none = "" if shown else f"no running or stopped runs in {look.store.home / 'runs'}"
+    notes = "; ".join(filter(None, (none, f"{hidden} finished: nemotron runs --all" if hidden else "")))
+    lines = [*(table_lines(headings, rows, right=("size",)) if rows else []), *([notes] if notes else [])]
+    look.tell([asdict(run) for run in shown], *lines)
     return 0
 
 
@@ -117,12 +113,10 @@ def stop(look: Look, wanted: str, timeout: float) -> int:
     while holder.lives and time.monotonic() - began < timeout:
         time.sleep(0.1)
     stopped, seconds = not holder.lives, round(time.monotonic() - began, 1)
-    if look.json:
-        print_json({"run": folder.name, "pid": holder.pid, "stopped": stopped, "seconds": seconds})
-    elif stopped:
-        print(f"{folder.name}: stopped after {seconds} s; the command that began it continues it")
-    else:
-        print(f"{folder.name}: process {holder.pid} still runs after {seconds} s; at once: kill -KILL {holder.pid}")
+    line = f"{folder.name}: stopped after {seconds} s; the command that began it continues it"
+    if not stopped:
+        line = f"{folder.name}: process {holder.pid} still runs after {seconds} s; at once: kill -KILL {holder.pid}"
+    look.tell({"run": folder.name, "pid": holder.pid, "stopped": stopped, "seconds": seconds}, line)
     return 0 if stopped else 1
 
 
@@ -141,10 +135,7 @@ def rm(look: Look, wanted: str) -> int:
     with locked(folder / LOCK_NAME, wait=False):
         folder.rename(doomed)  # at once, so that the same command begins anew and not in half a folder
     shutil.rmtree(doomed)
-    if look.json:
-        print_json({"removed": run.name, "bytes": run.bytes})
-    else:
-        print(f"removed {run.name} ({naturalsize(run.bytes)})")
+    look.tell({"removed": run.name, "bytes": run.bytes}, f"removed {run.name} ({naturalsize(run.bytes)})")
     return 0
 
 

@@ -3,9 +3,11 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import click
 
+from nemotron_app.plain import print_json
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
 
@@ -17,6 +19,13 @@ class Look:
     store: Store
     family: str
     json: bool
+
+    def tell(self, value: Any, *lines: str) -> None:
+        """Print what came out: `value` for a program, the lines for people."""
+        if self.json:
+            print_json(value)
+        else:
+            print("\n".join(lines))
 
 
 def store_options(command: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -10,6 +10,7 @@ nemotron data inspect sft-data --json                      the statistics, for p
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -31,7 +32,7 @@ class Budget(click.ParamType):
 
     def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """See the base class."""
-        return 2**62 if value == "all" else NATURAL.convert(value, param, ctx)
+        return 2**62 if value == "all" else NATURAL(value, param, ctx)
 
 
 @click.group("data")
@@ -63,7 +64,7 @@ def command() -> None:
 @click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="decode with this tokenizer")
 @click.option("--html", metavar="FILE", help="write a page instead")
 @store_options
-def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: object) -> int:
+def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: Any) -> int:
     """Look at a prepared set."""
     found = inspect_data(path, look.store, Options(family=look.family, **choice))
     if html:

@@ -1,9 +1,10 @@
 """Histograms of whole numbers: bins with round edges, from counts of each value."""
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
+
+import numpy as np
 
 BINS = 16
 FILL_BINS = 10
@@ -59,8 +60,6 @@ def quantile(values: Counter[int], share: float) -> int:
 
 def _counted(values: Counter[int], edges: list[int]) -> list[Bin]:
     """Bins between the edges, the last one included, up to the last that holds something."""
-    counts = Counter[int]()
-    for value, count in values.items():
-        counts[min(bisect_right(edges, value), len(edges) - 1) - 1] += count
-    last = max((number for number, count in counts.items() if count), default=0)
-    return [Bin(edges[i], edges[i + 1] - 1, counts[i]) for i in range(last + 1)]
+    counts, _ = np.histogram(list(values), edges, weights=list(values.values()))
+    last = max(np.flatnonzero(counts), default=0)
+    return [Bin(edges[i], edges[i + 1] - 1, int(counts[i])) for i in range(last + 1)]

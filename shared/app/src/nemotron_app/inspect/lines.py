@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from nemotron_app.inspect.examples import DataFile, Example, Split
 from nemotron_data.formats.eval_tasks import search_key
@@ -81,7 +82,7 @@ class LineSplit(Split):
         turns = [(turn.role, turn.text) for turn in row.prompt] + ([("user", asked)] if isinstance(asked, str) else [])
         # Expected answer and agent first, then every field that the turns do not show already.
         texts, parameters = [text for _, text in turns], value.get(PARAMETERS)
-        fields = [(name.replace("_", " "), value[name]) for name in ANSWERS if name in value]
+        fields: list[tuple[str, Any]] = [(name.replace("_", " "), value[name]) for name in ANSWERS if name in value]
         fields += [("agent", row.agent)] if row.agent else []
         hidden = {*ANSWERS, "agent_ref", PARAMETERS}
         fields += [(name, field) for name, field in value.items() if name not in hidden and field not in texts]

@@ -74,7 +74,7 @@ def summary(collected: Collected) -> dict[str, Any]:
     steps = []
     for kind, name in STEPS.items():
         artifact = collected.artifacts.get(kind)
-        step = {
+        step: dict[str, Any] = {
             "step": name,
             "artifact": artifact and artifact.reference,
             "absent": collected.absent.get(kind),
