@@ -50,20 +50,20 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
     """One training stage: the score or number that stands for it, what it added, what it took, and its charts."""
     kind = stage.result.kind
     facts, score = training.facts(collected.metrics[stage.name]), findings.stage_score(collected.results, stage.name)
-    number, about = training.key_figure(facts) or ("–", "")
+    number, about = training.key_metric(facts) or ("–", "")
     if score:
         number = wording.value(score["metric"], score["value"])
         about = f"{wording.metric_name(score['metric'])}, {score['task']}"
     reward = facts.reward is not None  # a loss of reinforcement learning says nothing
     logged = [
-        ("steps", facts.steps, wording.figure),
+        ("steps", facts.steps, wording.number),
         ("tokens", facts.tokens, wording.short_count),
-        ("tokens per second", facts.tokens_per_second, wording.figure),
+        ("tokens per second", facts.tokens_per_second, wording.number),
         ("training time", facts.seconds, wording.duration),
-        (f"loss, last {training.LAST_POINTS}", None if reward else facts.loss, wording.figure),
-        ("validation loss", None if reward else facts.valid_loss, wording.figure),
-        (f"reward, last {training.LAST_POINTS}", facts.reward, wording.figure),
-        ("validation reward", facts.valid_reward, wording.figure),
+        (f"loss, last {training.LAST_POINTS}", None if reward else facts.loss, wording.number),
+        ("validation loss", None if reward else facts.valid_loss, wording.number),
+        (f"reward, last {training.LAST_POINTS}", facts.reward, wording.number),
+        ("validation reward", facts.valid_reward, wording.number),
     ]
     shown = {name: write(value) for name, value, write in logged if value is not None}
     foot = [f"{shown[name]} {name}" for name in ("steps", "tokens") if name in shown]

@@ -31,7 +31,7 @@ def data_table(metadata: Mapping[str, Any]) -> Table | None:
             if column == "fill" and value != "":
                 row.append(f"{value:.1%}")
             else:
-                row.append(wording.figure(value) if isinstance(value, int | float) else str(value))
+                row.append(wording.number(value) if isinstance(value, int | float) else str(value))
         rows.append(row)
     return Table([first, *(column.replace("_", " ") for column in columns)], rows)
 
@@ -40,7 +40,7 @@ def data_counts(metadata: Mapping[str, Any]) -> Pairs:
     """Every other number that is known of a data artifact."""
     numbers = [*metadata.items(), *metadata.get("counts", {}).items()]
     return [
-        (name.replace("_", " "), wording.figure(value))
+        (name.replace("_", " "), wording.number(value))
         for name, value in numbers
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]

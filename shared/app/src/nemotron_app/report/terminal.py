@@ -1,6 +1,6 @@
 """The report in the terminal: a table for people, JSON for programs.
 
-made          time   amount       key figure        sums exact match
+made          time   amount       key metric        sums exact match
 sft-data:v1   2.3 s  160k tokens  0 rejected
 sft-model:v1  41 s   200 steps    valid loss 0.412  41.2% [36.5, 46.1]
 """
@@ -16,7 +16,7 @@ from nemotron_app.report import wording
 from nemotron_app.report.collect import STEPS, Collected, sample_task
 from nemotron_app.report.findings import MODEL_OF_STAGE, score_of
 from nemotron_app.report.tables import rejected_rows
-from nemotron_app.report.training import facts, key_figure
+from nemotron_app.report.training import facts, key_metric
 from nemotron_shared.stages import RESULTS
 
 if TYPE_CHECKING:
@@ -35,20 +35,20 @@ def print_table(collected: Collected, html_path: Path, console: "Console | None"
         rows = [[cell.translate(PLAIN).encode("ascii", "replace").decode() for cell in row] for row in rows]
     title = " ".join(filter(None, (collected.family, collected.config)))
     console.print(rich_table.text_of(console, title, "bold"))
-    table = rich_table.Table(["made", "time", "amount", "key figure", score], rows)
-    rich_table.print_table(console, table, wrapped="key figure")
+    table = rich_table.Table(["made", "time", "amount", "key metric", score], rows)
+    rich_table.print_table(console, table, wrapped="key metric")
     console.print(rich_table.text_of(console, f"report: {html_path}"), soft_wrap=True)
 
 
 def _row(collected: Collected, kind: str) -> list[str]:
-    """What was made, the time it took, its amount, its key figure and its score."""
+    """What was made, the time it took, its amount, its key metric and its score."""
     artifact, results = collected.artifacts.get(kind), collected.results
     if artifact is None:
         return [f"no {kind}", "", "", "", ""]
     trained = facts(collected.metrics.get(kind.removesuffix("-model"), []))
     amount, score = "", ""
     if kind.endswith("-model"):
-        value, name = key_figure(trained) or ("", "")
+        value, name = key_metric(trained) or ("", "")
         amount = f"{trained.steps:,} steps" if trained.steps is not None else ""
         key = f"{name.replace('validation', 'valid')} {value}".strip()
         if entry := _score(collected, kind):

@@ -84,8 +84,8 @@ def facts(entries: Entries) -> Facts:
     )
 
 
-def key_figure(known: Facts) -> tuple[str, str] | None:
-    """The one number that says how training ended, and its name: of validation where there was any."""
+def key_metric(known: Facts) -> tuple[str, str] | None:
+    """The one metric that says how training ended, and its name: of validation where there was any."""
     names = {
         "valid_reward": "validation reward",
         "reward": f"reward, last {LAST_POINTS}",

@@ -52,11 +52,11 @@ def short_count(number: float) -> str:
     return f"{scaled:.{1 if scaled < 100 else 0}f}{' kMBT'[power]}"
 
 
-def figure(number: float) -> str:
+def number(measured: float) -> str:
     """Any measurement with about four digits."""
-    if not math.isfinite(number):
+    if not math.isfinite(measured):
         return NOT_FINITE
-    return f"{number:,.0f}" if number == int(number) or abs(number) >= 1000 else f"{number:.4g}"
+    return f"{measured:,.0f}" if measured == int(measured) or abs(measured) >= 1000 else f"{measured:.4g}"
 
 
 def duration(seconds: float | None) -> str:

@@ -1,8 +1,8 @@
 """Let another process work on something while this one goes on: what holds Python's lock cannot be left to a thread.
 
-answer = begin_aside(load_and_count, path)
+answer = call_in_background(load_and_count, path)
 ...
-answer()        # waits, and gives what load_and_count(path) gave, or raises what it raised
+answer()        # waits, and returns what load_and_count(path) returned, or raises what it raised
 """
 
 import multiprocessing
@@ -24,7 +24,7 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
 
 
-def begin_aside(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
+def call_in_background(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
     """Begin `function(*arguments)` in a copy of this process; where none can be made, it is called when asked for.
 
     Returns:
