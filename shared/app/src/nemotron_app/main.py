@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from importlib import import_module
 
 import click
-from click.shell_completion import CompletionItem
 
 from nemotron_app.table import STAGES, families, usage
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
@@ -80,22 +79,13 @@ class Nemotron(click.Group):
         """See the base class."""
         return import_module(OTHER_COMMANDS[cmd_name]).command if cmd_name in OTHER_COMMANDS else model
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """A first word: a model or a command."""
-        return [CompletionItem(word) for word in (*families(), *OTHER_COMMANDS) if word.startswith(incomplete)]
 
-
-class Word(click.ParamType):
-    """A word that is no option: a model, a command, or an override."""
-
-    name = "word"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """See the base class."""
-        before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
-        known = {0: families(), 1: COMMANDS, 2: ("prep", "inspect"), 3: STAGES}.get(len(before), ())
-        fits = len(before) < 2 or before[1] == "data"
-        return [CompletionItem(word) for word in known if fits and word.startswith(incomplete)]
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The words that may come next: a model or a command, and what a model can do."""
+    before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
+    known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect"), 3: STAGES}.get(len(before), ())
+    fits = len(before) < 2 or before[1] == "data"
+    return [word for word in known if fits and word.startswith(incomplete)]
 
 
 nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,7 +96,7 @@ nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "-
 @click.option("-h", "--help", "asks_help", is_flag=True)
 @click.option("--version", is_flag=True)
 @click.option("--allow-experimental", is_flag=True)
-@click.argument("words", nargs=-1, type=Word())
+@click.argument("words", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def model(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: bool) -> int:
     """Run steps of a model's stages."""

@@ -25,16 +25,6 @@ TOKENS_ON_PAGE = 4_096
 NATURAL = click.IntRange(min=0)
 
 
-class Budget(click.ParamType):
-    """A number of tokens, or `all`."""
-
-    name = "budget"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """See the base class."""
-        return 2**62 if value == "all" else NATURAL(value, param, ctx)
-
-
 @click.group("data")
 def command() -> None:
     """Look at data; to prepare it: nemotron MODEL data prep STAGE."""
@@ -55,9 +45,9 @@ def command() -> None:
 @click.option(
     "--scan",
     "budget",
-    type=Budget(),
-    default=BUDGET,
+    default=str(BUDGET),
     metavar="N|all",
+    callback=lambda ctx, param, value: 2**62 if value == "all" else NATURAL(value, param, ctx),
     help=f"read N tokens per split for the statistics (default: {BUDGET:,}); beyond, a sample",
 )
 @click.option("--against", metavar="PATH", help="look for the questions of this held-out set")

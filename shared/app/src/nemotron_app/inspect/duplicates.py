@@ -26,15 +26,6 @@ TEXT_CHARACTERS = 240
 
 
 @dataclass(frozen=True)
-class Again:
-    """Something that occurs `count` times, first and last seen at `places`."""
-
-    text: str
-    count: int
-    places: list[str]
-
-
-@dataclass(frozen=True)
 class Overlap:
     """Of `compared` different items of a held-out split, `found` occur in training, in the way that `how` says."""
 
@@ -97,13 +88,13 @@ class Copies:
         """Items of each split beyond the first of their kind."""
         return {split: counts.total() - len(counts) for split, counts in self.counts.items()}
 
-    def most_common(self) -> list[Again]:
-        """The items that occur most often, over all splits."""
+    def most_common(self) -> list[tuple[int, str, list[str]]]:
+        """The items that occur most often, over all splits: how often, their text, first and last place."""
         found = [
-            Again(text, sum(counts[digest] for counts in self.counts.values()), list(dict.fromkeys(places)))
+            (sum(counts[digest] for counts in self.counts.values()), text, list(dict.fromkeys(places)))
             for digest, (text, places) in self._again.items()
         ]
-        return sorted(found, key=lambda again: -again.count)[:EXAMPLES]
+        return sorted(found, key=lambda item: -item[0])[:EXAMPLES]
 
     def across(self, what: str) -> list[Overlap]:
         """Held-out items that occur in training; none where there is no training split."""

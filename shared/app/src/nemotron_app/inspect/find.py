@@ -73,15 +73,14 @@ def find_set(target: str, store: Store, family: str, tokenizer: Path | None = No
     kind, splits = _splits_of_folder(folder, artifact) if is_whole else _splits_of_file(path, folder)
     stats = _object(folder / STATS)
     pack_size = stats.get("pack_size") if kind == "packs" else None
-    if tokenizer is None and (folder / TOKENIZER / "tokenizer.json").is_file():
-        tokenizer = folder / TOKENIZER
+    beside = folder / TOKENIZER if (folder / TOKENIZER / "tokenizer.json").is_file() else None
     return PreparedSet(
         title=artifact.reference if artifact else path.resolve().name if is_whole else str(path),
         path=path,
         kind=kind,
         splits=splits,
         folder=folder,
-        tokenizer=tokenizer,
+        tokenizer=tokenizer.expanduser() if tokenizer else beside,
         pack_size=pack_size if isinstance(pack_size, int) else None,
         stats=stats,
         is_whole=is_whole,

@@ -49,8 +49,8 @@ def print_inspection(found: Inspection, tokens: int, console: "Console | None" =
                 _print(console, "      " + "  ".join(visible(text, "↵") for text in example if text))
     _heading(console, "Duplicates and overlap")
     lines = tables.duplicate_lines(found)
-    for again in found.copies.most_common():
-        lines.append(f"{again.count:,} × {visible(again.text, '↵')}  ({'; '.join(again.places)})")
+    for count, text, places in found.copies.most_common():
+        lines.append(f"{count:,} × {visible(text, '↵')}  ({'; '.join(places)})")
     for overlap in found.overlaps:
         lines += [f"{overlap.split}, also in training: {visible(text, '↵')}" for text in overlap.examples]
     for line in lines:
