@@ -128,7 +128,7 @@ def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
 @click.option("--fast", is_flag=True, help="compare sizes only")
 @store_options
 def verify(look: Look, reference: str | None, fast: bool) -> int:
-    """Hash the files again, of one or of all; exit code 1 if one differs."""
+    """Hash the files again; exit code 1 if one differs."""
     store = look.store
     if reference is None:
         wanted = [Reference(name, version) for name, versions in store.shelves().items() for version in versions]
@@ -194,7 +194,7 @@ def rm(look: Look, reference: str) -> int:
 @click.option("--yes", is_flag=True, help="remove what is listed")
 @store_options
 def gc(look: Look, keep: int, yes: bool) -> int:
-    """List what nothing needs, older versions and leftovers; with --yes remove it."""
+    """List what nothing needs; with --yes remove it."""
     found = plan_cleanup(look.store, keep)
     size = found.size(look.store)
     versions, leftovers = [str(version) for version in found.versions], [str(path) for path in found.leftovers]

@@ -25,7 +25,7 @@ TOKENS_ON_PAGE = 4_096
 NATURAL = click.IntRange(min=0)
 
 
-@click.group("data")
+@click.group("data", no_args_is_help=False)
 def command() -> None:
     """Look at data; to prepare it: nemotron MODEL data prep STAGE."""
 
