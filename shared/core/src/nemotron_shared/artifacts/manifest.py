@@ -20,7 +20,6 @@ one spelling (`Manifest.to_bytes`), so that a single changed byte shows, whereve
 
 import dataclasses
 import json
-
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -123,7 +122,6 @@ class Manifest:
     def to_bytes(self) -> bytes:
         """The one way to write this manifest down: what `manifest.json` holds, byte for byte."""
         return (json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":

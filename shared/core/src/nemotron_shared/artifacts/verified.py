@@ -21,6 +21,7 @@ from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import UserError
 
+CACHE = Path("cache", "verified")
 # A file written again within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
 # faster, and those that know whole seconds only are told by their zeros.
 TICK_NS = 100_000_000
@@ -78,20 +79,24 @@ class KnownDigests:
     def __init__(self, path: Path, label: str) -> None:
         self.path = path
         self.label = label
-        self._entries = _read(path)
-        self._changed = False
-        self._announced = False
+        self._entries: dict[str, list] = {}
+        self._changed = self._announced = False
+        # A cache that is missing or damaged knows nothing; its own digest guards it too.
+        with suppress(UserError, OSError, KeyError, TypeError):
+            content = atomic.read_json(path)
+            if content["digest"] == json_digest(content["files"]):
+                self._entries = content["files"]
 
     @classmethod
     def of_version(cls, name: str, version: int, home: Path) -> "KnownDigests":
         """Those of a version of the store at `home`."""
-        return cls(_folder(home) / f"{name}-v{version}.json", f"{name}:v{version}")
+        return cls(home / CACHE / f"{name}-v{version}.json", f"{name}:v{version}")
 
     @classmethod
     def of_folder(cls, folder: Path, home: Path) -> "KnownDigests":
         """Those of a folder from outside."""
         name = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return cls(_folder(home) / f"external-{name}.json", str(folder))
+        return cls(home / CACHE / f"external-{name}.json", str(folder))
 
     def digest(self, path: Path) -> str:
         """SHA-256 of a file: the known one where nothing has touched it since, else taken now."""
@@ -105,7 +110,9 @@ class KnownDigests:
             print(f"[{self.label}] hashing {size}: once, until something changes", file=sys.stderr, flush=True)
         digest = file_digest(path)
         # What was written a moment ago may be written again within the same tick, so it is not known yet.
-        if _state(path) == state and _settled(state, began):
+        whole_seconds = all(time_ns % 1_000_000_000 == 0 for time_ns in state[2:])
+        settled = max(state[2:]) + (COARSE_TICK_NS if whole_seconds else TICK_NS) < began
+        if settled and _state(path) == state:
             self._entries[str(path)] = [*state, digest]
             self._changed = True
         return digest
@@ -117,26 +124,6 @@ class KnownDigests:
                 atomic.write_json(self.path, {"files": self._entries, "digest": json_digest(self._entries)})
 
 
-def _folder(home: Path) -> Path:
-    return home / "cache" / "verified"
-
-
-def _read(path: Path) -> dict[str, list]:
-    """The entries of a cache file; none where it is missing or damaged, for its own digest guards it too."""
-    try:
-        content = atomic.read_json(path)
-        if content["digest"] == json_digest(content["files"]):
-            return content["files"]
-    except (UserError, OSError, KeyError, TypeError):
-        pass
-    return {}
-
-
 def _state(path: Path) -> list[int]:
     found = path.stat()
     return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def _settled(state: list[int], now_ns: int) -> bool:
-    coarse = state[2] % 1_000_000_000 == 0 and state[3] % 1_000_000_000 == 0
-    return max(state[2:]) + (COARSE_TICK_NS if coarse else TICK_NS) < now_ns

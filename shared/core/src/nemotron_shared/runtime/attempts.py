@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemotron_shared.artifacts import Artifact, Parent, Store
+from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
+from nemotron_shared.artifacts.housekeeping import STATES, state_folder
 from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
 from nemotron_shared.config.references import as_yaml
 from nemotron_shared.errors import UserError
@@ -25,8 +26,7 @@ from nemotron_shared.runtime.segments import SEGMENTS, changes, new_segment, rea
 if TYPE_CHECKING:
     from nemotron_shared.runtime.plan import Plan
 
-WHAT = "what.json"
-STATES, STATE = "states", "state.json"
+WHAT, STATE = "what.json", "state.json"
 MOST_SHOWN = 8
 
 
@@ -132,8 +132,8 @@ def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
 
 def keep_state(store: Store, artifact: Artifact, identity: Identity, run: Run) -> None:
     """Move the checkpoints of a training that is done to where a longer one will look for them."""
-    folder = store.home / STATES / artifact.manifest.name / f"v{artifact.manifest.version}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a version that was deleted, and whose number is free again
+    folder = state_folder(store, Reference(artifact.manifest.name, artifact.manifest.version))
+    shutil.rmtree(folder, ignore_errors=True)  # of a version whose number is free again, because nobody knew of it
     folder.mkdir(parents=True)
     checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
     run.checkpoints.rename(folder / "checkpoints")
