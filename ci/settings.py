@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from nemotron_shared.config.compose import compose
+from nemotron_shared.config.compose import compose, leaves
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.stages import STAGES
 
@@ -137,17 +137,8 @@ def engine_class(stage: str, engine: str) -> type[BaseModel]:
 
 def values(stage: str, config: str, *overrides: str) -> dict[str, Any]:
     """Values by dotted key, references as they are written."""
-    tree = OmegaConf.to_container(compose(ROOT / "stages" / stage / "config", config, overrides).tree, resolve=False)
-    return dict(leaves(tree, ""))
-
-
-def leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Values of a tree; an empty mapping is one."""
-    if isinstance(node, dict) and node:
-        for name, child in node.items():
-            yield from leaves(child, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
+    tree = compose(ROOT / "stages" / stage / "config", config, overrides).tree
+    return dict(leaves(OmegaConf.to_container(tree, resolve=False)))
 
 
 def shown(value: Any) -> str:

@@ -117,3 +117,19 @@ def test_the_key_of_an_override() -> None:
 
 def test_yaml_keeps_the_order() -> None:
     assert as_yaml({"b": 1, "a": "ü"}) == "b: 1\na: ü\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"mine": "mine"}, r"mine.yaml: its 'defaults' lead in a circle \(mine.yaml -> mine.yaml\)"),
+        ({"mine": "other", "other": "other"}, r"mine.yaml: .* \(other.yaml -> other.yaml\)"),
+        ({"mine": "other", "other": "mine"}, r"mine.yaml: .* \(mine.yaml -> other.yaml -> mine.yaml\)"),
+    ],
+)
+def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, files: dict, message: str) -> None:
+    for name, builds_on in files.items():
+        (configs / f"{name}.yaml").write_text(f"defaults: [{builds_on}, _self_]\n")
+    with pytest.raises(UserError, match=message) as caught:
+        compose(configs, "mine", [])
+    assert caught.value.remedy

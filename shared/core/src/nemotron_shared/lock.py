@@ -137,7 +137,6 @@ def _beats(path: Path, holder: Holder, *, announce: bool) -> bool:
     return False
 
 
-
 def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
     """Take the kernel's lock: the POSIX one first where the file system may be shared."""
     flags = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)

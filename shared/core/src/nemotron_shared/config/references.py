@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.errors import UserError
 
@@ -25,20 +25,14 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
     OmegaConf.register_new_resolver("art", read_field, replace=True)
     try:
         resolved = OmegaConf.to_container(tree, resolve=True)
-    except InterpolationResolutionError as error:
-        raise _as_user_error(error) from error
     except OmegaConfBaseException as error:
+        if isinstance(error.__cause__, UserError):  # from `read_field`
+            raise error.__cause__ from error
         raise UserError(f"{error.full_key or 'config'}: {str(error).splitlines()[0]}") from error
     finally:
         OmegaConf.clear_resolver("art")
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
-
-
-def _as_user_error(error: InterpolationResolutionError) -> UserError:
-    if isinstance(error.__cause__, UserError):
-        return error.__cause__
-    return UserError(f"{error.full_key or 'config'}: {str(error).splitlines()[0]}")
 
 
 def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:
@@ -47,8 +41,7 @@ def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:
     def refuse(role: str, field: str) -> Any:
         raise UserError(f"{name}: ${{art:{role},{field}}} cannot be used in the section that names the artifacts")
 
-    alone = resolve(OmegaConf.masked_copy(tree, [name]), refuse)
-    return alone[name]
+    return resolve(OmegaConf.masked_copy(tree, [name]), refuse)[name]
 
 
 def as_yaml(values: dict[str, Any]) -> str:
