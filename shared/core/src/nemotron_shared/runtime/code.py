@@ -11,11 +11,13 @@ library is used here, so that CI can ask without an environment.
 import ast
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from nemotron_shared.atomic import read_json, write_text
+from nemotron_shared.errors import UserError
 
 # What only shows or explains; a change there must not make finished work stale.
 PRESENTATION = frozenset({
@@ -42,10 +44,8 @@ class ModuleReader:
         self._known: dict[str, list] = {}
         self._read = 0
         if cache is not None:
-            try:
-                self._known = json.loads(cache.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                self._known = {}  # a cache: what cannot be read is made again
+            with suppress(OSError, UserError):  # a cache: what cannot be read is made again
+                self._known = read_json(cache)
 
     def read(self, path: Path, package: str) -> Module:
         """The module in a file; `package` is what its relative imports start from."""
@@ -56,23 +56,20 @@ class ModuleReader:
             return Module(known[1], tuple(known[2]))
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         imports = tuple(dict.fromkeys(_imports(tree, package)))
-        digest = hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest()
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list):  # strings that stand alone are docstrings or comments
+                body[:] = [one for one in body if not _is_text(one)] or [ast.Pass()]
+        digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
         self._known[str(path)] = [stamp, digest, list(imports)]
         self._read += 1
         return Module(digest, imports)
 
     def save(self) -> None:
         """Keep what was parsed for the next process. Where that cannot be written, the next one parses again."""
-        if self._cache is None or not self._read:
-            return
-        try:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=self._cache.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(self._known, file)
-            Path(name).replace(self._cache)
-        except OSError:
-            return
+        if self._cache is not None and self._read:
+            with suppress(OSError, UserError):
+                write_text(self._cache, json.dumps(self._known))
 
 
 def modules_of(
@@ -101,7 +98,9 @@ def modules_of(
         found[name] = module.digest
         is_schema = name.rpartition(".")[2] == "schema"
         waiting += [one for one in module.imports if not (is_schema and SETTINGS in one.split("."))]
-        waiting += _packages_above(name)
+        while "." in name:  # the packages above it
+            name = name.rpartition(".")[0]
+            waiting.append(name)
     return dict(sorted(found.items()))
 
 
@@ -110,22 +109,12 @@ def _locate(name: str, roots: Mapping[str, Path]) -> tuple[str, Path] | None:
     root = max((one for one in roots if name == one or name.startswith(f"{one}.")), key=len, default=None)
     if root is None:
         return None
-    parts = name[len(root) :].strip(".").split(".") if name != root else []
-    for length in (len(parts), len(parts) - 1):
-        if length < 0:
-            break
-        base = roots[root].joinpath(*parts[:length])
-        dotted = ".".join([root, *parts[:length]])
+    for dotted in (name, name.rpartition(".")[0]) if name != root else (name,):
+        base = roots[root].joinpath(*dotted.removeprefix(root).split("."))
         for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):
             if path.is_file():
                 return dotted, path
     return None
-
-
-def _packages_above(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
@@ -143,15 +132,6 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
             base = ".".join([*above, *filter(None, [node.module])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
         waiting += ast.iter_child_nodes(node)
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    """The tree without strings that stand alone, which are docstrings or comments."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            body[:] = [one for one in body if not _is_text(one)] or [ast.Pass()]
-    return tree
 
 
 def _is_text(node: ast.AST) -> bool:

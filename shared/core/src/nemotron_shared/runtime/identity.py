@@ -86,11 +86,10 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
         directory: folder of the stage.
     """
     stage = ".".join(entries[0].split(".")[:2])
-    roots = {stage: directory} | own_packages()
-    for entry in entries[1:]:
-        package = entry.split(".")[0]
-        if package not in roots and not entry.startswith(f"{stage}."):
-            roots |= _folder_of(package)  # an engine from outside this repository
+    roots = {stage: directory}
+    outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
+    for package in {*PACKAGES, *outside}:  # the second: an engine from outside this repository
+        roots |= folder_of(package)
     reader = ModuleReader(cache_file)
     found = modules_of(entries, roots, reader, PRESENTATION | ({without} if without else set()))
     reader.save()
@@ -98,22 +97,18 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
 
 
 @cache
-def own_packages() -> dict[str, Path]:
-    """The folders of the shared packages that are installed."""
-    return {name: path for package in PACKAGES for name, path in _folder_of(package).items()}
-
-
-def _folder_of(package: str) -> dict[str, Path]:
+def folder_of(package: str) -> dict[str, Path]:
+    """The folder of a package by its name; empty where it is not installed."""
     spec = find_spec(package)
     return {package: Path(spec.origin).parent} if spec and spec.origin else {}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """`train.micro_batch_size 8 -> 4` for each key whose value is another one."""
-    keys = sorted(before.keys() | now.keys())
-    return [f"{key} {_shown(before, key)} -> {_shown(now, key)}" for key in keys if before.get(key) != now.get(key)]
-
-
-def _shown(values: Mapping[str, Any], key: str) -> str:
-    text = str(values.get(key, "(none)"))
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            texts = [str(values.get(key, "(none)")) for values in (before, now)]
+            old, new = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
+            found.append(f"{key} {old} -> {new}")
+    return found
