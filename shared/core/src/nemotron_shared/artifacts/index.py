@@ -31,7 +31,7 @@ def record(shelf: Path, learned: Mapping[int, str | None]) -> dict[int, str | No
 
     A store that is only readable, or full, does without: the next search reads the manifests again.
     """
-    known = read_index(shelf) | learned
+    known = read_index(shelf) | dict(learned)
     with suppress(OSError, UserError):
         atomic.write_json(shelf / INDEX, {str(number): fingerprint for number, fingerprint in known.items()})
     return known
