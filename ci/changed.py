@@ -17,10 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "shared" / "core" / "src"))
 
-from nemotron_shared.runtime.code import ModuleReader, modules_of  # noqa: E402 (only the standard library is needed)
+from nemotron_shared.file_cache import FileCache  # noqa: E402 (only the standard library is needed)
+from nemotron_shared.runtime.code import modules_of  # noqa: E402
 
 STAGES = ("pretrain", "sft", "rl", "eval")
-READER = ModuleReader()
+READ = FileCache(None)
 ROOMS = {"shared": "core", "data": "data", "engines": "engines", "app": "app"}
 FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: Path("stages", name) for name in STAGES}
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
@@ -66,7 +67,7 @@ def loads(prefixes: tuple[str, ...]) -> set[str]:
     """Every module that some packages consist of or import, at any remove."""
     roots = {package: ROOT / folder for package, folder in PACKAGES.items()}
     entries = modules_in(prefixes)
-    return set(modules_of(entries, roots, READER)) | set(entries)
+    return set(modules_of(entries, roots, READ)) | set(entries)
 
 
 def touched(paths: list[str], *, engines: bool) -> list[str]:

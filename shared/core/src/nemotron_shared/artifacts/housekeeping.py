@@ -19,7 +19,7 @@ from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
 from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
-from nemotron_shared.artifacts.verified import CACHE, KnownDigests
+from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 
 INPUTS = "inputs.json"
@@ -149,7 +149,7 @@ def _remove(store: Store, reference: Reference) -> list[str]:
         raise UserError(f"{folder}: cannot be removed: {error.strerror}", "ask its owner to remove it") from error
     record(folder.parent, {version: None})
     dropped = store.drop_aliases(reference.name, version)
-    KnownDigests.of_version(reference.name, version, store.home).path.unlink(missing_ok=True)
+    (store.home / CACHE / f"{reference.name}-v{version}.json").unlink(missing_ok=True)
     for path in (grave, state_folder(store, reference)):
         shutil.rmtree(path, ignore_errors=True)  # what is left of it, a later cleanup sweeps
     return dropped

@@ -9,23 +9,17 @@ mtime and ctime. A change that keeps all four is not seen here; `nemotron artifa
 import hashlib
 import shlex
 import sys
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts.artifact import Artifact, problems
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.digest import file_digest, json_digest
+from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
 
 CACHE = Path("cache", "verified")
-# A file written again within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
-# faster, and those that know whole seconds only are told by their zeros.
-TICK_NS = 100_000_000
-COARSE_TICK_NS = 2_000_000_000
 ANNOUNCED_BYTES = 2 * 10**9
 """From here on hashing takes seconds, and is announced."""
 
@@ -77,15 +71,9 @@ class KnownDigests:
     """Digests of files, each valid as long as nothing has touched its file."""
 
     def __init__(self, path: Path, label: str) -> None:
-        self.path = path
         self.label = label
-        self._entries: dict[str, list] = {}
-        self._changed = self._announced = False
-        # A cache that is missing or damaged knows nothing; its own digest guards it too.
-        with suppress(UserError, OSError, KeyError, TypeError):
-            content = atomic.read_json(path)
-            if content["digest"] == json_digest(content["files"]):
-                self._entries = content["files"]
+        self._cache = FileCache(path)
+        self._announced = False
 
     @classmethod
     def of_version(cls, name: str, version: int, home: Path) -> "KnownDigests":
@@ -100,30 +88,16 @@ class KnownDigests:
 
     def digest(self, path: Path) -> str:
         """SHA-256 of a file: the known one where nothing has touched it since, else taken now."""
-        began, state = time.time_ns(), _state(path)
-        entry = self._entries.get(str(path))
-        if entry and entry[:-1] == state:
-            return entry[-1]
-        if state[1] >= ANNOUNCED_BYTES and not self._announced:
-            self._announced = True
-            size = f"{state[1] / 1e9:.0f} GB and more"
-            print(f"[{self.label}] hashing {size}: once, until something changes", file=sys.stderr, flush=True)
-        digest = file_digest(path)
-        # What was written a moment ago may be written again within the same tick, so it is not known yet.
-        whole_seconds = all(time_ns % 1_000_000_000 == 0 for time_ns in state[2:])
-        settled = max(state[2:]) + (COARSE_TICK_NS if whole_seconds else TICK_NS) < began
-        if settled and _state(path) == state:
-            self._entries[str(path)] = [*state, digest]
-            self._changed = True
-        return digest
+        return self._cache.get(path, self._hash)
 
     def save(self) -> None:
         """Keep what was learned. Where the store cannot be written to, every use hashes again."""
-        if self._changed:
-            with suppress(OSError, UserError):
-                atomic.write_json(self.path, {"files": self._entries, "digest": json_digest(self._entries)})
+        self._cache.save()
 
-
-def _state(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    def _hash(self, path: Path) -> str:
+        size = path.stat().st_size
+        if size >= ANNOUNCED_BYTES and not self._announced:
+            self._announced = True
+            line = f"[{self.label}] hashing {size / 1e9:.0f} GB and more: once, until something changes"
+            print(line, file=sys.stderr, flush=True)
+        return file_digest(path)

@@ -17,7 +17,8 @@ from typing import Any
 
 from nemotron_shared.config.schema import Section
 from nemotron_shared.digest import json_digest
-from nemotron_shared.runtime.code import PRESENTATION, ModuleReader, modules_of
+from nemotron_shared.file_cache import FileCache
+from nemotron_shared.runtime.code import PRESENTATION, modules_of
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
 LENGTH = "train.train_iters"
@@ -90,9 +91,9 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
     outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
     for package in {*PACKAGES, *outside}:  # the second: an engine from outside this repository
         roots |= folder_of(package)
-    reader = ModuleReader(cache_file)
-    found = modules_of(entries, roots, reader, PRESENTATION | ({without} if without else set()))
-    reader.save()
+    cache = FileCache(cache_file)
+    found = modules_of(entries, roots, cache, PRESENTATION | ({without} if without else set()))
+    cache.save()
     return found
 
 
