@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.config.compose import compose, override_key
-from nemotron_shared.config.references import as_yaml, resolve, resolve_section
+from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.errors import UserError
 
 DEFAULT = """\
@@ -113,10 +113,6 @@ def test_the_run_section_resolves_without_artifacts(configs: Path) -> None:
 
 def test_the_key_of_an_override() -> None:
     assert [override_key(text) for text in ("a.b=1", "+a.b=1", "++a=1", "~a.b")] == ["a.b", "a.b", "a", "a.b"]
-
-
-def test_yaml_keeps_the_order() -> None:
-    assert as_yaml({"b": 1, "a": "ü"}) == "b: 1\na: ü\n"
 
 
 @pytest.mark.parametrize(

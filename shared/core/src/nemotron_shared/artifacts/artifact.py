@@ -24,17 +24,7 @@ from nemotron_shared.errors import NotFound, UserError
 
 # Hashing waits for the disk as much as for the processor, and hashlib lets other threads run meanwhile.
 HASHING_THREADS = 8
-EXTERNAL_PRODUCER = Producer(
-    stage="external",
-    verb="",
-    stage_version="",
-    shared_version="",
-    config_digest="",
-    code_digest="",
-    git=None,
-    command="",
-    environment={},
-)
+NOBODY = Producer("external", "", "", "", "", "", None, "", {})
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ class Artifact:
             fingerprint=table_digest(files),
             digest=table_digest(files),
             files=files,
-            producer=EXTERNAL_PRODUCER,
+            producer=NOBODY,
             parents=(),
             sources=(),
             metadata={},

@@ -36,7 +36,7 @@ class Cleanup:
     leftovers: list[Path]
 
     def size(self, store: Store) -> int:
-        """Bytes that it would give back."""
+        """Bytes that it would free."""
         going = [place for found in self.versions for place in (store.folder(found), state_folder(store, found))]
         return sum(map(tree_size, [*going, *self.leftovers]))
 
@@ -64,7 +64,7 @@ def state_folder(store: Store, reference: Reference) -> Path:
 
 
 def remove(store: Store, reference: Reference) -> list[str]:
-    """Remove one version, and give the aliases that went with it.
+    """Remove one version, and return the aliases that went with it.
 
     Raises:
         UserError: something else was made from it, or a run is reading it.

@@ -128,7 +128,7 @@ class Store:
     ) -> Artifact:
         """Find what a reference, or the path of a folder, means; `expect` is the type it must have.
 
-        A path into this store gives that version. Any other folder is taken as external and gets the
+        A path into this store means that version. Any other folder is taken as external and gets the
         expected type, `ModelArtifact` where none is given.
         """
         if isinstance(reference, str) and names.is_path(reference):

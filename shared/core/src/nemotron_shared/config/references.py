@@ -7,7 +7,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -20,7 +19,7 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
     """Replace every interpolation of `tree` by its value.
 
     Args:
-        read_field: gives the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
+        read_field: returns the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
     """
     OmegaConf.register_new_resolver("art", read_field, replace=True)
     try:
@@ -42,8 +41,3 @@ def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:
         raise UserError(f"{name}: ${{art:{role},{field}}} cannot be used in the section that names the artifacts")
 
     return resolve(OmegaConf.masked_copy(tree, [name]), refuse)[name]
-
-
-def as_yaml(values: dict[str, Any]) -> str:
-    """Resolved values as YAML, in the order of the files."""
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
 from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
-from nemotron_shared.config.references import as_yaml
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.identity import LENGTH, Identity, differences
@@ -77,7 +78,7 @@ def begin(plan: "Plan", run: Run) -> None:
             other = max(begun, key=lambda path: (path / WHAT).stat().st_mtime)
             found = differences(read_json(other / WHAT), plan.identity.what)
             run.say(f"a new run, not the unfinished {other.name}: {_listed(found)}")
-    write_text(run.directory / "config.yaml", as_yaml(plan.values))
+    write_text(run.directory / "config.yaml", yaml.safe_dump(plan.values, sort_keys=False, allow_unicode=True))
     write_json(run.directory / WHAT, plan.identity.what)
     write_segments(run.directory, [*before, segment])
     # What a cleanup must leave alone until this run has published.

@@ -34,7 +34,7 @@ class _Alone:
 
 
 def on_rank_zero(work: Callable[[], Result]) -> Result:
-    """Run `work` on rank 0 and give its (picklable) result to every rank.
+    """Run `work` on rank 0 and return its (picklable) result on every rank.
 
     Inside `work`, this function and `barrier` do not wait for the other ranks, which are waiting already.
 
