@@ -38,10 +38,14 @@ MANIFEST = "manifest.json"
 SCHEMA_VERSION: Literal[2] = 2
 SELF_DIGEST = "self_digest"
 HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
-# Read by pydantic: no unknown keys, and no conversions such as "1" to 1.
-STRICT = {"strict": True, "extra": "forbid"}
 TYPES: tuple[str, ...] = get_args(ArtifactType)
 DAMAGED = "the file was edited or damaged; restore it, or delete its folder and make the artifact again"
+
+
+class Strict:
+    """Read by pydantic: no unknown keys, and no conversions such as "1" to 1."""
+
+    __pydantic_config__: ClassVar = {"strict": True, "extra": "forbid"}
 
 
 class OlderLayout(UserError):
@@ -49,19 +53,17 @@ class OlderLayout(UserError):
 
 
 @dataclass(frozen=True)
-class FileEntry:
+class FileEntry(Strict):
     """One file's content: SHA-256 in hex, and its size."""
 
-    __pydantic_config__: ClassVar = STRICT
     sha256: str
     bytes: int
 
 
 @dataclass(frozen=True)
-class Producer:
+class Producer(Strict):
     """Which program made the artifact, in which state, on what."""
 
-    __pydantic_config__: ClassVar = STRICT
     stage: str
     verb: str
     stage_version: str
@@ -74,30 +76,27 @@ class Producer:
 
 
 @dataclass(frozen=True)
-class Parent:
+class Parent(Strict):
     """An artifact of the store that was read: `name:vN`, its digest then, and what it was used as."""
 
-    __pydantic_config__: ClassVar = STRICT
     reference: str
     digest: str
     role: str
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Strict):
     """An input from outside the store."""
 
-    __pydantic_config__: ClassVar = STRICT
     uri: str
     digest: str
     detail: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(Strict):
     """The typed form of `manifest.json`; see the module's example."""
 
-    __pydantic_config__: ClassVar = STRICT
     name: str
     version: int
     type: ArtifactType

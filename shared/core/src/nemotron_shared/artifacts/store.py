@@ -13,6 +13,7 @@ a folder with content fails, so of two writers one takes the number and the othe
 """
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_d
 from nemotron_shared.artifacts.index import complete_index, read_index, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
-from nemotron_shared.artifacts.verified import KnownDigests
+from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.lock import locked
 
@@ -135,10 +136,9 @@ class Store:
             folder = Path(reference).expanduser().resolve()
             number = VERSION_FOLDER.fullmatch(folder.name)
             if not number or folder.parent.parent != self.root.resolve() or not (folder / MANIFEST).is_file():
-                known = KnownDigests.of_folder(folder, self.home)
-                artifact = Artifact.external(folder, expect or "ModelArtifact", known.digest)
-                known.save()
-                return artifact
+                digest = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+                with known_digests(self.home, f"external-{digest}", str(folder)) as digest_of:
+                    return Artifact.external(folder, expect or "ModelArtifact", digest_of)
             artifact = self.load(folder.parent.name, int(number[1]))
         else:
             wanted = parse_reference(reference, family) if isinstance(reference, str) else reference

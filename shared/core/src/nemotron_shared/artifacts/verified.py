@@ -6,10 +6,10 @@ Digests are kept in `cache/verified/` of the store, one small file per version, 
 mtime and ctime. A change that keeps all four is not seen here; `nemotron artifacts verify` hashes everything.
 """
 
-import hashlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from nemotron_shared.artifacts.artifact import Artifact, problems
@@ -37,9 +37,8 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
     """
     if artifact.is_external:
         return  # hashed just now to find out what it is; there is nothing it was promised to be
-    known = KnownDigests.of_version(artifact.manifest.name, artifact.manifest.version, home)
-    damage = problems(artifact, digest=known.digest)
-    known.save()
+    with known_digests(home, artifact.reference.replace(":", "-"), artifact.reference) as digest:
+        damage = problems(artifact, digest=digest)
     if not damage:
         return
     ask_manifest = ask_manifest and not any(line.startswith(f"{MANIFEST}:") for line in damage)
@@ -67,37 +66,27 @@ def forced_command(stage: str, verb: str, arguments: Sequence[str]) -> str:
     return shlex.join(["nemotron", family, *step, *(word for word in arguments if word not in flags), "--force"])
 
 
-class KnownDigests:
-    """Digests of files, each valid as long as nothing has touched its file."""
+@contextmanager
+def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path], str]]:
+    """A function that returns a file's SHA-256: the known one where nothing has touched the file, else taken now.
 
-    def __init__(self, path: Path, label: str) -> None:
-        self.label = label
-        self._cache = FileCache(path)
-        self._announced = False
+    Where the store at `home` cannot be written to, every use hashes again.
 
-    @classmethod
-    def of_version(cls, name: str, version: int, home: Path) -> "KnownDigests":
-        """Those of a version of the store at `home`."""
-        return cls(home / CACHE / f"{name}-v{version}.json", f"{name}:v{version}")
+    Args:
+        name: of the cache file.
+        label: what the files belong to, for the line that announces a long wait.
+    """
+    cache = FileCache(home / CACHE / f"{name}.json")
+    announced = False
 
-    @classmethod
-    def of_folder(cls, folder: Path, home: Path) -> "KnownDigests":
-        """Those of a folder from outside."""
-        name = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return cls(home / CACHE / f"external-{name}.json", str(folder))
-
-    def digest(self, path: Path) -> str:
-        """SHA-256 of a file: the known one where nothing has touched it since, else taken now."""
-        return self._cache.get(path, self._hash)
-
-    def save(self) -> None:
-        """Keep what was learned. Where the store cannot be written to, every use hashes again."""
-        self._cache.save()
-
-    def _hash(self, path: Path) -> str:
+    def take(path: Path) -> str:
+        nonlocal announced
         size = path.stat().st_size
-        if size >= ANNOUNCED_BYTES and not self._announced:
-            self._announced = True
-            line = f"[{self.label}] hashing {size / 1e9:.0f} GB and more: once, until something changes"
+        if size >= ANNOUNCED_BYTES and not announced:
+            announced = True
+            line = f"[{label}] hashing {size / 1e9:.0f} GB and more: once, until something changes"
             print(line, file=sys.stderr, flush=True)
         return file_digest(path)
+
+    yield lambda path: cache.get(path, take)
+    cache.save()

@@ -10,7 +10,6 @@ result is used again only where `what` and code are the same.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -90,18 +89,12 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
     roots = {stage: directory}
     outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
     for package in {*PACKAGES, *outside}:  # the second: an engine from outside this repository
-        roots |= folder_of(package)
+        if (spec := find_spec(package)) and spec.origin:
+            roots[package] = Path(spec.origin).parent
     cache = FileCache(cache_file)
     found = modules_of(entries, roots, cache, PRESENTATION | ({without} if without else set()))
     cache.save()
     return found
-
-
-@cache
-def folder_of(package: str) -> dict[str, Path]:
-    """The folder of a package by its name; empty where it is not installed."""
-    spec = find_spec(package)
-    return {package: Path(spec.origin).parent} if spec and spec.origin else {}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
