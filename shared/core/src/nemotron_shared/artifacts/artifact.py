@@ -172,11 +172,12 @@ def file_table(
     for path in found.values():
         if not path.is_file():
             raise UserError(f"{path}: not a file, or a link to none", "remove it, or link to files one by one")
+
+    def entry(name: str) -> FileEntry:
+        return FileEntry((known or {}).get(name) or digest(found[name]), found[name].stat().st_size)
+
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        digests = list(pool.map(lambda name: (known or {}).get(name) or digest(found[name]), found))
-    return {
-        name: FileEntry(taken, path.stat().st_size) for (name, path), taken in zip(found.items(), digests, strict=True)
-    }
+        return dict(zip(found, pool.map(entry, found), strict=True))
 
 
 def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
