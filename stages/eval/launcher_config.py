@@ -43,10 +43,10 @@ def rendered_config(config: EvalConfig[NemoEvaluatorLauncherEngine], model: str 
     params = engine.params.model_dump(exclude={"tokenizer", "tokenizer_backend"}, exclude_none=True)
     if config.evaluation.limit is not None:
         params["limit_samples"] = config.evaluation.limit
-    params["extra"] = {"tokenizer_backend": engine.params.tokenizer_backend}
-    if tokenizer := engine.params.tokenizer or model:
-        params["extra"]["tokenizer"] = tokenizer
-    tasks = []
+    tokenizer = engine.params.tokenizer or model
+    backend = {"tokenizer_backend": engine.params.tokenizer_backend}
+    params["extra"] = backend | ({"tokenizer": tokenizer} if tokenizer else {})
+    tasks: list[dict[str, Any]] = []
     for task in chosen(engine, config.evaluation.tasks):
         tasks.append({"name": task.name})
         if own := task.params.model_dump(exclude_none=True):
