@@ -10,7 +10,7 @@ from typing import Any
 
 from nemotron_engines.nemo_rl.bases import digest_of, load_base
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import base_of, load_table
+from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.versions import REPOSITORY, VERSIONS, commit_of, version_of
 from nemotron_shared.errors import UserError
 
@@ -51,7 +51,7 @@ def find_installation(engine: NeMoRLEngine) -> Installation:
     checkout = find_checkout(engine)
     require_version(engine, checkout)
     base = load_base(checkout, engine.base)
-    if digest_of(base) != base_of(load_table(engine.version), engine.base).digest:
+    if digest_of(base) != load_table(engine.version).bases[engine.base].digest:
         raise UserError(
             f"{checkout / engine.base} is not the file of NeMo-RL {engine.version} (changed, or another commit)",
             how_to_get(engine.version),
