@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import Strict, leaves, merge
+from nemotron_shared.config.typed_values import has_type
 
 COMPONENTS = "nemo_automodel.components"
 # Section of the recipe -> what takes its values: a dataclass or a function of Automodel or torch.
@@ -125,7 +126,10 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
         known |= dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
     strict.require_known(section, name, known, f"Automodel's {taker}")
-    strict.require_type(key, known[name], value, strict=not isinstance(value, (list, dict)))
+    hint = known[name]
+    if has_type(hint, value, strict=not isinstance(value, (list, dict))) is False:
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+        raise strict.refusal(key, f"{value!r} is not of type {wanted}")
 
 
 def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
