@@ -46,10 +46,25 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Model
 
     Args:
         engine: the config's engine section, for `attn_implementation` and `allow_reference_kernels`.
+
+    Raises:
+        UserError: training the model would need more memory than this machine has; nothing has been allocated.
     """
     config = nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
-    refuse_if_too_large(config, section.architecture)
-    announce(count_parameters(config), engine.allow_reference_kernels)
+    parameters = count_parameters(config)
+    # memory of all local GPUs, or of the machine where there is none
+    if torch.cuda.is_available():
+        available = sum(torch.cuda.mem_get_info(device)[1] for device in range(torch.cuda.device_count()))
+    else:
+        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = parameters * TRAINING_BYTES_PER_PARAMETER
+    if needed > available:
+        raise UserError(
+            f"training '{section.architecture}' needs about {needed / 1e9:,.0f} GB "
+            f"({parameters / 1e9:.1f}B parameters); there are {available / 1e9:,.0f} GB",
+            "use -c tiny, a smaller model.architecture, or more GPUs",
+        )
+    announce(parameters, engine.allow_reference_kernels)
     return _from_config(config, seed, engine)
 
 
@@ -139,7 +154,20 @@ def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
             raise
         raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
     model, found = loaded
-    _refuse_other_tensors(path, found)
+    # Whatever the folder lacks would be trained from random values, and what it has too much would be dropped.
+    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
+    differences = {
+        "missing": sorted(found["missing_keys"]),
+        "unknown": sorted(found["unexpected_keys"]),
+        "of another shape": sorted(shapes),
+    }
+    counts = [
+        f"{len(names)} tensors {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+        for what, names in differences.items()
+        if names
+    ]
+    if counts:
+        raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
@@ -157,23 +185,6 @@ def read_config(path: Path) -> Any:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
 
 
-def _refuse_other_tensors(path: Path, found: dict[str, Any]) -> None:
-    """Whatever the folder lacks would be trained from random values, and what it has too much would be dropped."""
-    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
-    differences = {
-        "missing": sorted(found["missing_keys"]),
-        "unknown": sorted(found["unexpected_keys"]),
-        "of another shape": sorted(shapes),
-    }
-    counts = [f"{len(names)} tensors {what}: {_first_few(names)}" for what, names in differences.items() if names]
-    if counts:
-        raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
-
-
-def _first_few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-
-
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
@@ -183,33 +194,10 @@ def load_tokenizer(path: Path) -> Any:
     return AutoTokenizer.from_pretrained(path, local_files_only=True)
 
 
-def refuse_if_too_large(config: NemotronHConfig, name: str) -> None:
-    """Compare what training would need with what this machine has.
-
-    Raises:
-        UserError: the model does not fit; nothing has been allocated.
-    """
-    needed = count_parameters(config) * TRAINING_BYTES_PER_PARAMETER
-    available = available_bytes()
-    if needed > available:
-        raise UserError(
-            f"training '{name}' needs about {needed / 1e9:,.0f} GB "
-            f"({count_parameters(config) / 1e9:.1f}B parameters); there are {available / 1e9:,.0f} GB",
-            "use -c tiny, a smaller model.architecture, or more GPUs",
-        )
-
-
 def count_parameters(config: NemotronHConfig) -> int:
     """Parameters of a model, counted without allocating them."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config).num_parameters()
-
-
-def available_bytes() -> int:
-    """Memory of all local GPUs, or of the machine where there is none."""
-    if torch.cuda.is_available():
-        return sum(torch.cuda.mem_get_info(device)[1] for device in range(torch.cuda.device_count()))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
