@@ -46,25 +46,10 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Model
 
     Args:
         engine: the config's engine section, for `attn_implementation` and `allow_reference_kernels`.
-
-    Raises:
-        UserError: training the model would need more memory than this machine has; nothing has been allocated.
     """
     config = nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
-    parameters = count_parameters(config)
-    # memory of all local GPUs, or of the machine where there is none
-    if torch.cuda.is_available():
-        available = sum(torch.cuda.mem_get_info(device)[1] for device in range(torch.cuda.device_count()))
-    else:
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    needed = parameters * TRAINING_BYTES_PER_PARAMETER
-    if needed > available:
-        raise UserError(
-            f"training '{section.architecture}' needs about {needed / 1e9:,.0f} GB "
-            f"({parameters / 1e9:.1f}B parameters); there are {available / 1e9:,.0f} GB",
-            "use -c tiny, a smaller model.architecture, or more GPUs",
-        )
-    announce(parameters, engine.allow_reference_kernels)
+    refuse_if_too_large(config, section.architecture)
+    announce(count_parameters(config), engine.allow_reference_kernels)
     return _from_config(config, seed, engine)
 
 
@@ -194,10 +179,33 @@ def load_tokenizer(path: Path) -> Any:
     return AutoTokenizer.from_pretrained(path, local_files_only=True)
 
 
+def refuse_if_too_large(config: NemotronHConfig, name: str) -> None:
+    """Compare what training would need with what this machine has.
+
+    Raises:
+        UserError: the model does not fit; nothing has been allocated.
+    """
+    needed = count_parameters(config) * TRAINING_BYTES_PER_PARAMETER
+    available = available_bytes()
+    if needed > available:
+        raise UserError(
+            f"training '{name}' needs about {needed / 1e9:,.0f} GB "
+            f"({count_parameters(config) / 1e9:.1f}B parameters); there are {available / 1e9:,.0f} GB",
+            "use -c tiny, a smaller model.architecture, or more GPUs",
+        )
+
+
 def count_parameters(config: NemotronHConfig) -> int:
     """Parameters of a model, counted without allocating them."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config).num_parameters()
+
+
+def available_bytes() -> int:
+    """Memory of all local GPUs, or of the machine where there is none."""
+    if torch.cuda.is_available():
+        return sum(torch.cuda.mem_get_info(device)[1] for device in range(torch.cuda.device_count()))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
