@@ -173,8 +173,6 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the declared type; where that cannot be judged, whether it is of one of the classes named."""
-    judged = has_type(hint, value)
-    if judged is None:
-        return isinstance(value, tuple(one for one in _members(hint) if isinstance(one, type)))
-    return judged
+    """Whether a value has the declared type; where there is no way to tell, whether it is of a class named there."""
+    known = has_type(hint, value)
+    return isinstance(value, tuple(one for one in _members(hint) if isinstance(one, type))) if known is None else known

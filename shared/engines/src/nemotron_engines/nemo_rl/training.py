@@ -95,10 +95,10 @@ def preflight(installation: Installation, run: Run, file: Path, algorithm: str, 
     """Let NeMo-RL read config, tokenizer and data, say what it found, and end."""
     arguments = ("--config", str(file), "--algorithm", algorithm, "--script", str(script))
     found = ask(installation, run.directory / "preflight.log", *arguments)
-    judged = "accepts the config and " if found["judged"] else ""
+    checked = "accepts the config and " if found["checked"] else ""
     length = f", the longest of {found['longest']} tokens" if found["longest"] else ""  # Gym counts tokens later
     run.say(
-        f"NeMo-RL {judged}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
+        f"NeMo-RL {checked}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
         f"its processor took the first {found['looked_at']}{length}"
     )
     run.say("stopped before training, as engine.stop_before_training says; nothing is published")

@@ -17,7 +17,7 @@ from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
-# Figures of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
+# Metrics of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
 KEPT: dict[str, Metric] = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -112,17 +112,10 @@ class RunCallback(TrainerCallback):
         return self.tokens_at(state.global_step) if self.tokens_at else None
 
 
-class TensorBoardFigures(TensorBoardCallback):
+class TensorBoardMetrics(TensorBoardCallback):
     """TensorBoard without the metrics that TRL leaves empty: each would cost a warning."""
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, *state: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Pass on what is there."""
         known = {name: value for name, value in (logs or {}).items() if value is not None}
-        super().on_log(args, state, control, logs=known, **kwargs)
+        super().on_log(*state, logs=known, **kwargs)

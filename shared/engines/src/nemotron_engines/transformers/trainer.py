@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, Trainin
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.modeling.build import save_model
-from nemotron_engines.transformers.callback import RunCallback, TensorBoardFigures
+from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_engines.transformers.stop import InterruptibleTrainer
@@ -138,7 +138,7 @@ def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] 
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
 
-        chosen.append(TensorBoardFigures(SummaryWriter(str(run.directory / "tensorboard"))))
+        chosen.append(TensorBoardMetrics(SummaryWriter(str(run.directory / "tensorboard"))))
     if config.logger.wandb_project:
         os.environ["WANDB_PROJECT"] = config.logger.wandb_project
         os.environ["WANDB_ENTITY"] = config.logger.wandb_entity or ""
