@@ -24,7 +24,15 @@ def gym_row(row: dict[str, Any], settings: RLData) -> dict[str, Any]:
     Raises:
         Refused: something the model or the verifier needs is missing or of a wrong type.
     """
-    made = with_agent(row, settings.agent) if PARAMETERS in row else question_row(row, settings)
+    reference = row.get("agent_ref")
+    if PARAMETERS not in row:
+        made = question_row(row, settings)
+    elif reference is None:
+        made = {**row, "agent_ref": {"type": AGENT_TYPE, "name": settings.agent}}
+    elif isinstance(reference, dict) and reference.get("type") is None:
+        made = {**row, "agent_ref": {**reference, "type": AGENT_TYPE}}
+    else:
+        made = row
     validate(made)
     return made
 
@@ -44,13 +52,3 @@ def question_row(row: dict[str, Any], settings: RLData) -> dict[str, Any]:
         "expected_answer": question.expected,
         "agent_ref": {"type": AGENT_TYPE, "name": settings.agent},
     }
-
-
-def with_agent(row: dict[str, Any], agent: str) -> dict[str, Any]:
-    """The row with a whole `agent_ref`: a missing one names `agent`, a missing type is filled in."""
-    reference = row.get("agent_ref")
-    if reference is None:
-        return {**row, "agent_ref": {"type": AGENT_TYPE, "name": agent}}
-    if isinstance(reference, dict) and reference.get("type") is None:
-        return {**row, "agent_ref": {**reference, "type": AGENT_TYPE}}
-    return row

@@ -17,7 +17,7 @@ from typing import Self
 
 import numpy as np
 
-SPLITS = ("train", "valid", "test")
+from nemotron_data.split import SPLITS
 
 
 class SequenceWriter:

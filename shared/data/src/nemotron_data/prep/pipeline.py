@@ -21,10 +21,9 @@ from nemotron_data.prep.progress import rejected_text
 from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.sample import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
-from nemotron_data.sources.datasets import Part, describe_parts, parts_of
+from nemotron_data.sources.datasets import Part, RowKind
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SyntheticRows, input_files
-from nemotron_shared.artifacts import Source
+from nemotron_data.sources.rows import input_files
 from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
@@ -34,45 +33,6 @@ if TYPE_CHECKING:  # the tokenizer libraries take a moment, and not every stage 
     from nemotron_data.tokenizers.folder import TokenizerFolder
 
 Settings = TypeVar("Settings", bound=PreparedSection)
-
-
-@dataclass(frozen=True)
-class RowKind:
-    """What a stage reads.
-
-    Attributes:
-        name: of the data set, where no blend gives names.
-        config: the stage's folder of configs, with the blends that it ships.
-        synthetic: makes rows from a seed and a count, for the built-in source.
-        synthetic_name: what the manifest calls those rows.
-        presplit: whether a blend may say which data set is of which split.
-    """
-
-    name: str
-    config: Path
-    synthetic: SyntheticRows
-    synthetic_name: str
-    presplit: bool = True
-
-    def parts(self, settings: Settings) -> list[Part[Settings]]:
-        """The data sets that the config names: those of a blend file, or the one source.
-
-        Raises:
-            UserError: the blend file is not of its form, or says which split is which where that means nothing.
-        """
-        parts = parts_of(settings, self.config, self.name)
-        if not self.presplit and any(part.only for part in parts):
-            what = f"{settings.source}: has 'train', 'valid' and 'test'"
-            raise UserError(what, "list 'datasets'; data_prep.split makes the splits")
-        return parts
-
-    def sources(self, settings: PreparedSection, count: int) -> list[Source]:
-        """Manifest entries for every file that is read, the blend file included; `count` as in `open_inputs`.
-
-        Raises:
-            UserError: nothing to read is named, or a file is missing.
-        """
-        return describe_parts(settings, self.config, self.synthetic_name, count, self.parts(settings))
 
 
 @dataclass(frozen=True)

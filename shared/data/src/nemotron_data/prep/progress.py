@@ -80,12 +80,10 @@ class Progress:
         if self._written:
             print(CLEAR, end="", file=sys.stderr, flush=True)
         if error is None:
-            self._setting.announce(self._speed(max(1e-3, time.monotonic() - self._begun)))
-
-    def _speed(self, seconds: float) -> str:
-        tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
-        megabytes = self._done / 1e6
-        return f"read {megabytes:,.1f} MB in {seconds:.2f} s: {megabytes / seconds:,.0f} MB/s{tokens}"
+            seconds = max(1e-3, time.monotonic() - self._begun)
+            tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
+            speed = f"{self._done / 1e6 / seconds:,.0f} MB/s{tokens}"
+            self._setting.announce(f"read {self._done / 1e6:,.1f} MB in {seconds:.2f} s: {speed}")
 
 
 def short(number: float) -> str:

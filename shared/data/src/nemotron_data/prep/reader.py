@@ -18,6 +18,7 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.rejects import Refused, entry_of, snippet_of
 from nemotron_data.sources.files import check_unchanged, format_of, open_input
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
+from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError
 
 REJECTED = "rejected.jsonl"
@@ -83,17 +84,15 @@ class ShardReader:
     def _refuse(self, file: str, line: int, reason: str, detail: str, snippet: str, remedy: str = TOLERATE) -> None:
         if self._on_bad_row == "error":
             what = f"{reason}: {detail}" if detail else reason
-            place = f"{file}:{self._line_in_file(file, line)}"
+            # workers do not know how many lines come before their bytes; here it is worth counting them
+            line += lines_before(next(part for part in self.shard.ranges if part.file.path == file))
+            place = f"{file}:{line}"
             raise UserError(f"{place}: {what}\n  {snippet_of(snippet)}", remedy)
         self._write(file, line, reason, detail, snippet)
 
     def _write(self, file: str, line: int, reason: str, detail: str, snippet: str) -> None:
         self._file.write(entry_of(file, line, reason, snippet, detail))
         self.rejected[reason] += 1
-
-    def _line_in_file(self, file: str, line: int) -> int:
-        """Workers do not know how many lines come before their bytes; here it is worth counting them."""
-        return line + lines_before(next(part for part in self.shard.ranges if part.file.path == file))
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +109,7 @@ def lines_before(part: Range) -> int:
     if form.content != "rows" or not part.low:
         return 0
     count = 0
-    with open_input(part.file) as file:
+    with reported(part.file.path), open_input(part.file) as file:
         left = part.low - 1
         while left and (block := file.read(min(left, 1 << 20))):
             count += block.count(b"\n")

@@ -83,19 +83,17 @@ class Job:
             return done
         folder = begin(self.directory, shard.index)
         try:
-            return commit(folder, *self._fill(shard, folder))
+            heartbeat = Heartbeat(folder)
+            with ShardReader(shard, folder, self.on_bad_row, heartbeat) as reader:
+                figures = self.work.run(reader, folder)
+            heartbeat.stop()
+            counts, rejected = dict(reader.counts), dict(reader.rejected)
+            receipt = Receipt(shard.index, self.plan, counts, rejected, reader.inputs, figures)
+            return commit(folder, receipt, reader.digests)
         except OSError as error:
             raise as_user_error(error, folder) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _fill(self, shard: Shard, folder: Path) -> tuple[Receipt, Mapping[str, str]]:
-        heartbeat = Heartbeat(folder)
-        with ShardReader(shard, folder, self.on_bad_row, heartbeat) as reader:
-            figures = self.work.run(reader, folder)
-        heartbeat.stop()
-        receipt = Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
-        return receipt, reader.digests
 
 
 def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Receipt]:
@@ -104,14 +102,23 @@ def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Re
     Raises:
         UserError: of the first shard, in their order, that could not be made; those that could are kept.
     """
-    plan = json_digest({"shards": [_identity(shard) for shard in shards], "identity": setting.identity})
+    # the contents of the files are in the identity that the caller gives
+    cuts = [
+        [shard.index, shard.part, shard.limit, [(r.file.path, r.file.size, r.low, r.high) for r in shard.ranges]]
+        for shard in shards
+    ]
+    plan = json_digest({"shards": cuts, "identity": setting.identity})
     job = Job(work, setting.directory, plan, setting.on_bad_row)
     sweep(setting.directory)
     progress = Progress(setting, shards)
     receipts: dict[int, Receipt] = {}
     errors: dict[int, UserError] = {}
+    if setting.executor == "ray":
+        from nemotron_data.prep.ray_executor import run_on_ray as run
+    else:
+        from nemotron_data.prep.local_executor import run_here as run
     with progress:
-        for shard, result in _executor(setting)(job, shards, setting, progress):
+        for shard, result in run(job, shards, setting, progress):
             if isinstance(result, UserError):
                 errors[shard.index] = result
             else:
@@ -125,19 +132,3 @@ def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Re
 def available_cpus() -> int:
     """CPUs that this process may use, which in a container or a Slurm job are fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _identity(shard: Shard) -> list[Any]:
-    """The contents of the files are in the identity that the caller gives."""
-    ranges = [(part.file.path, part.file.size, part.low, part.high) for part in shard.ranges]
-    return [shard.index, shard.part, shard.limit, ranges]
-
-
-def _executor(setting: Setting) -> Callable[..., Any]:
-    if setting.executor == "ray":
-        from nemotron_data.prep.ray_executor import run_on_ray
-
-        return run_on_ray
-    from nemotron_data.prep.local_executor import run_here
-
-    return run_here
