@@ -10,6 +10,7 @@
 A stage adds its own work for one shard before, and puts the shards' files together after.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,4 +132,14 @@ def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inpu
     made = run.checkpoints / "synthetic.jsonl"
     files = [input_files(part.settings, made, kind.synthetic, count) for part in parts]
     shards = make_shards(files, settings.shard_mb << 20, settings.sample)
-    return Inputs(parts, shards, Setting.of(settings, run))
+    # in a container or a Slurm job this process may use fewer CPUs than the machine has
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    setting = Setting(
+        directory=run.checkpoints / "shards",
+        identity=run.fingerprint,
+        on_bad_row=settings.on_bad_row,
+        workers=settings.workers or cpus,
+        executor=settings.executor,
+        announce=run.say,
+    )
+    return Inputs(parts, shards, setting)

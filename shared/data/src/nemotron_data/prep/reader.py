@@ -10,7 +10,6 @@ Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from nemotron_data.prep.heartbeat import Heartbeat
@@ -97,9 +96,7 @@ class ShardReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 

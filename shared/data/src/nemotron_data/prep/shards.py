@@ -1,12 +1,11 @@
 """Process every shard of a plan, each exactly once, on any number of workers, and continue where a killed run was.
 
-    receipts = run_shards(shards, work, Setting.of(config.data_prep, run))
+    receipts = run_shards(shards, work, setting)
 
 A stage's work is an object that turns the rows of one shard into files in a folder. What it writes may depend on the
 shard and on nothing else; then neither the number of workers nor an interruption shows in the result.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,8 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.progress import Progress
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
-from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
 
 
 class Work(Protocol):
@@ -49,18 +46,6 @@ class Setting:
     workers: int
     executor: Literal["local", "ray"]
     announce: Callable[[str], None]
-
-    @classmethod
-    def of(cls, settings: PreparedSection, run: Run) -> "Setting":
-        """As `data_prep` says (`PreparedSection`), in the folder of a run."""
-        return cls(
-            directory=run.checkpoints / "shards",
-            identity=run.fingerprint,
-            on_bad_row=settings.on_bad_row,
-            workers=settings.workers or available_cpus(),
-            executor=settings.executor,
-            announce=run.say,
-        )
 
 
 @dataclass(frozen=True)
@@ -127,8 +112,3 @@ def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Re
     if errors:
         raise errors[min(errors)]
     return [receipts[shard.index] for shard in shards]
-
-
-def available_cpus() -> int:
-    """CPUs that this process may use, which in a container or a Slurm job are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

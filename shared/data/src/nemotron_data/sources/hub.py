@@ -30,22 +30,13 @@ ADDRESS = re.compile(r"hf://(?:datasets/)?([^/@\s]+/[^/@\s]+)(?:@(refs/(?:pr|con
 SHARD_NUMBER = r"(?:[-_.](?:part|shard|train|validation|valid|test))?(?:[-_.]?\d+)?(?:-of-\d+)?"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """What an `hf://` path says."""
-
-    text: str
-    repository: str
-    revision: str | None
-    inside: str
-    """A file, folder or glob in the repository; empty: the data set as its card describes it."""
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """One commit of a data set."""
 
-    address: Address
+    text: str
+    """The path as the user wrote it, for messages."""
+    repository: str
     commit: str
     root: str
     """A local folder, or a URL of the hub."""
@@ -92,15 +83,16 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
     match = ADDRESS.fullmatch(path)
     if match is None:
         raise UserError(f"{path}: not a data set's address", "write hf://organisation/name, or .../name@revision")
-    address = Address(path, match[1], match[2], (match[3] or "").strip("/"))
-    if address.inside and (subset or split):
+    # inside is a file, folder or glob in the repository; empty, it is the data set as its card describes it
+    repository, revision, inside = match[1], match[2], (match[3] or "").strip("/")
+    if inside and (subset or split):
         raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
-    with hub_errors(address.text, address.repository, address.revision):
-        snapshot = _snapshot(address)
-        if address.inside:
-            chosen = snapshot.at(f"{snapshot.root}/{address.inside}")
-            _require_readable(snapshot, chosen, address.inside)
-            chosen = chosen if has_magic(address.inside) else not_mixed(path, chosen)
+    with hub_errors(path, repository, revision):
+        snapshot = _snapshot(path, repository, revision)
+        if inside:
+            chosen = snapshot.at(f"{snapshot.root}/{inside}")
+            _require_readable(snapshot, chosen, inside)
+            chosen = chosen if has_magic(inside) else not_mixed(path, chosen)
         else:
             with hub_messages_off():
                 chosen = _chosen(snapshot, subset, split)
@@ -111,28 +103,29 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
     return tuple(chosen)
 
 
-def _snapshot(address: Address) -> Snapshot:
+def _snapshot(path: str, repository: str, revision: str | None) -> Snapshot:
     """The commit that the revision stands for now: on the hub, or in its local cache where the hub is off."""
     from datasets import config
     from huggingface_hub import HfApi, constants, snapshot_download
 
     if not (config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE):
-        info = HfApi().dataset_info(address.repository, revision=address.revision)
+        info = HfApi().dataset_info(repository, revision=revision)
         if info.gated:
-            HfApi().auth_check(address.repository, repo_type="dataset")
-        return Snapshot(address, str(info.sha), f"hf://datasets/{address.repository}@{info.sha}")
+            HfApi().auth_check(repository, repo_type="dataset")
+        return Snapshot(path, repository, str(info.sha), f"hf://datasets/{repository}@{info.sha}")
     # with no pattern the call refuses a cache that holds part of a repository, although that part may be enough
-    name, revision = address.repository, address.revision
-    found = snapshot_download(name, repo_type="dataset", revision=revision, local_files_only=True, allow_patterns=[])
-    return Snapshot(address, Path(found).name, Path(found).resolve().as_posix())
+    found = snapshot_download(
+        repository, repo_type="dataset", revision=revision, local_files_only=True, allow_patterns=[]
+    )
+    return Snapshot(path, repository, Path(found).name, Path(found).resolve().as_posix())
 
 
 def _chosen(snapshot: Snapshot, subset: str | None, split: str | None) -> list[InputFile]:
     """The files of a subset and split, as the `datasets` library reads the data set's card."""
     from datasets import get_dataset_config_names, load_dataset_builder
 
-    text = snapshot.address.text
-    where, pinned = (snapshot.root, None) if not snapshot.online else (snapshot.address.repository, snapshot.commit)
+    text = snapshot.text
+    where, pinned = (snapshot.root, None) if not snapshot.online else (snapshot.repository, snapshot.commit)
     if subset is not None:
         known = get_dataset_config_names(where, revision=pinned)
         if subset not in known:
@@ -168,11 +161,11 @@ def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str])
             names.append(name)
     if not names:
         remedy = did_you_mean(subset, known, _listed("it has", known))
-        raise UserError(f"{snapshot.address.text}: no subset '{subset}'", remedy)
+        raise UserError(f"{snapshot.text}: no subset '{subset}'", remedy)
     if split is not None and split != ALL:
-        what = f"{snapshot.address.text}: '{subset}' is no configuration but files, which have no split '{split}'"
+        what = f"{snapshot.text}: '{subset}' is no configuration but files, which have no split '{split}'"
         raise UserError(what, f"leave split out to read the files; {_listed('configurations are', known)}")
-    say(f"{snapshot.address.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
+    say(f"{snapshot.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
         + (f" and {len(names) - 3} more" if len(names) > 3 else ""))  # fmt: skip
     return [snapshot.files[name] for name in names]
 
@@ -180,10 +173,10 @@ def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str])
 def _require_readable(snapshot: Snapshot, files: Iterable[InputFile], what: str) -> None:
     for file in files:
         if not file.path.lower().endswith(tuple(FORMATS)):
-            parquet = f"hf://{snapshot.address.repository}@refs/convert/parquet"
+            parquet = f"hf://{snapshot.repository}@refs/convert/parquet"
             name = PurePosixPath(file.path).name
             raise UserError(
-                f"{snapshot.address.text}: '{what}' holds {name}, a format that cannot be read",
+                f"{snapshot.text}: '{what}' holds {name}, a format that cannot be read",
                 f"readable are JSON lines, Parquet and text; the hub may have a copy in Parquet: {parquet}",
             )
 
@@ -191,7 +184,7 @@ def _require_readable(snapshot: Snapshot, files: Iterable[InputFile], what: str)
 def _require_whole(snapshot: Snapshot, chosen: list[InputFile]) -> None:
     """Refuse to read a part of a data set as if it were the whole, where the local cache holds only that."""
     if not chosen:
-        raise UserError(f"{snapshot.address.text}: no files", "check the data set's card")
+        raise UserError(f"{snapshot.text}: no files", "check the data set's card")
     if snapshot.online:
         return
     names = {snapshot.name_of(file) for file in chosen}
@@ -200,8 +193,8 @@ def _require_whole(snapshot: Snapshot, chosen: list[InputFile]) -> None:
     absent = _expected(snapshot, names) - snapshot.files.keys()
     missing = [name for name in absent if re.sub(r"\d+", "#", name) in families]
     if missing:
-        remedy = f"complete it: hf download --repo-type dataset {snapshot.address.repository}"
-        raise UserError(f"{snapshot.address.text}: the local cache lacks {', '.join(sorted(missing)[:3])}", remedy)
+        remedy = f"complete it: hf download --repo-type dataset {snapshot.repository}"
+        raise UserError(f"{snapshot.text}: the local cache lacks {', '.join(sorted(missing)[:3])}", remedy)
 
 
 def _expected(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
@@ -215,7 +208,7 @@ def _expected(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
     if hasattr(huggingface_hub, "get_cached_repo_tree"):  # since 2.0
         try:
             tree = huggingface_hub.get_cached_repo_tree(
-                snapshot.address.repository, repo_type="dataset", revision=snapshot.commit
+                snapshot.repository, repo_type="dataset", revision=snapshot.commit
             )
         except huggingface_hub.errors.CachedRepoTreeNotFoundError:
             return expected  # a cache that was filled file by file has no listing
