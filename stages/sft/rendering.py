@@ -108,15 +108,16 @@ class Renderer:
             texts = []
             questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
             for question, end in pairwise([*questions, len(messages)]):
-                if any(message["role"] == "assistant" for message in messages[question:end]):
-                    asked = self.template.render(messages[: question + 1], tools)
-                    text, spans = self.template.render_with_spans(messages[:end], tools)
-                    if not text.startswith(asked):
-                        what = f"the chat template rewrites earlier text: turn {question} cannot be located"
-                        raise UserError(what, "set data_prep.split_turns=never")
-                    texts.append((text, [span for span in spans if span[0] >= len(asked)]))
+                if not any(message["role"] == "assistant" for message in messages[question:end]):
+                    continue
+                asked = self.template.render(messages[: question + 1], tools)
+                text, spans = self.template.render_with_spans(messages[:end], tools)
+                if not text.startswith(asked):
+                    what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+                    raise UserError(what, "set data_prep.split_turns=never")
+                texts.append((text, [span for span in spans if span[0] >= len(asked)]))
         try:
-            for text, _ in texts:
+            for text in (text for text, _ in texts if not text.isascii()):
                 text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
         except UnicodeEncodeError as error:
             what = "a lone surrogate, which is no character, in a tool call's arguments"
