@@ -24,7 +24,6 @@ from nemotron_app.main import main
 from nemotron_app.table import FAMILIES
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts.verified import forced_command
-from nemotron_shared.config.compose import config_names
 from nemotron_shared.runtime.environments import ENVIRONMENTS
 
 COMMAND = re.compile(
@@ -40,9 +39,9 @@ FAMILY = {"family": ["super3"]}
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
     # nemotron_app
-    "{size_text(size)} {'freed' if args.yes else 'in all; to remove it: nemotron artifacts gc --yes'}": {
-        "size_text(size)": ["2 MB"],
-        "'freed' if args.yes else 'in all; to remove it: nemotron artifacts gc --yes'": [
+    "{naturalsize(size)} {'freed' if yes else 'in all; to remove it: nemotron artifacts gc --yes'}": {
+        "naturalsize(size)": ["2 MB"],
+        "'freed' if yes else 'in all; to remove it: nemotron artifacts gc --yes'": [
             "in all; to remove it: nemotron artifacts gc --yes"
         ],
     },
@@ -57,10 +56,10 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
     "see the models: nemotron --help": {},
-    "say: nemotron {family} eval -c {options.config} -t {options.task[0]}": {
+    "say: nemotron {family} eval -c {ctx.params['config']} -t {task[0]}": {
         **FAMILY,
-        "options.config": ["tiny", "default"],
-        "options.task[0]": ["sums"],
+        "ctx.params['config']": ["tiny", "default"],
+        "task[0]": ["sums"],
     },
     "make something first: nemotron {family} pipeline -c tiny{flag}": {
         "family": ["super49b"],
@@ -75,8 +74,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "let the run finish, or remove it: nemotron runs rm {users[0].split()[-1]}": {
         "users[0].split()[-1]": ["super3-sft-model-0123456789ab"]
     },
-    "restore the file, or remove the artifact: nemotron artifacts rm {reference}": {"reference": ["super3-rl-data:v1"]},
-    "remove it: nemotron artifacts rm {reference}": {"reference": ["super3-rl-data:v1"]},
+    "restore the file, or remove the artifact: nemotron artifacts rm {child}": {"child": ["super3-rl-data:v1"]},
+    "remove it: nemotron artifacts rm {found.reference}": {"found.reference": ["super3-rl-data:v1"]},
     "see `nemotron artifacts list` for the types of all artifacts": {},
     "add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}": {
         **PYTHON,
@@ -258,7 +257,7 @@ def test_the_command_that_makes_what_is_missing_exists(
     step = importlib.import_module(f"stages.{stage}.train").STEP
     shutil.rmtree(place / "home")
     tried = set()
-    for config in config_names(step.directory / "config"):
+    for config in sorted(path.stem for path in (step.directory / "config").glob("*.yaml")):
         family = next((name for name in FAMILIES if config.startswith(name)), "super3")
         flag = ["--allow-experimental"] if FAMILIES[family].experimental else []
         step.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])

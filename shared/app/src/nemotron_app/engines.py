@@ -7,7 +7,6 @@
 `nemotron super3 sft engine=automodel` then starts in that environment.
 """
 
-import argparse
 import importlib
 import os
 import platform
@@ -18,7 +17,9 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from nemotron_app.plain import print_table
+import click
+
+from nemotron_app.plain import table_lines
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -44,18 +45,24 @@ for name in sys.argv[1:]:
 """What an environment's own Python is asked: which of these modules can you not find?"""
 
 
-def main(argv: list[str]) -> int:
-    """Run the command. `argv` is what follows `nemotron engine`; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="nemotron engine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command")
-    commands.add_parser("list", help="every engine (the default)")
-    add = commands.add_parser("install", help="make the environment of an engine, or bring it up to date")
-    add.add_argument("name", metavar="NAME", help=", ".join(each.name for each in ENVIRONMENTS))
-    add.add_argument("--from", dest="source", metavar="CHECKOUT", type=Path, help="sources of NeMo-RL")
-    args = parser.parse_args(argv)
-    return install(args.name, args.source) if args.command == "install" else show()
+@click.group("engine", invoke_without_command=True, help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+def command() -> int | None:
+    """See the head of this module."""
+    return None if click.get_current_context().invoked_subcommand else show()
+
+
+@command.command("list")
+def list_() -> int:
+    """Every engine (the default)."""
+    return show()
+
+
+@command.command("install")
+@click.argument("name")
+@click.option("--from", "source", metavar="CHECKOUT", type=click.Path(path_type=Path), help="sources of NeMo-RL")
+def install_(name: str, source: Path | None) -> int:
+    """Make the environment of an engine, or bring it up to date."""
+    return install(name, source)
 
 
 def stages_of_engines() -> dict[str, list[str]]:
@@ -92,7 +99,7 @@ def show() -> int:
             else:
                 where = f"no: {environment.install}"
         rows.append((name, ", ".join(stages), environment.needs if environment else "", where))
-    print_table(("engine", "stages", "needs", "installed"), rows)
+    print("\n".join(table_lines(("engine", "stages", "needs", "installed"), rows)))
     return 0
 
 
