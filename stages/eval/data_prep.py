@@ -29,7 +29,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval.questions import QuestionWork, Rows, collect
 from stages.eval.schema import EvalConfig, EvalData
-from stages.eval.tasks import TASKS, installed_task
+from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
 DIRECTORY = Path(__file__).resolve().parent
 ROWS = RowKind("questions", DIRECTORY / "config", eval_problems, "held-out")
@@ -69,16 +69,16 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 def synthetic_tasks(settings: EvalData, questions: Rows) -> Tasks:
     """The three tasks of the synthetic data."""
     return {
-        "sums": ("generate", questions),
-        "facts": ("choice", eval_choices(settings.seed, settings.synthetic_choices)),
-        "prose": ("text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))),
+        SUMS: ("generate", questions),
+        FACTS: ("choice", eval_choices(settings.seed, settings.synthetic_choices)),
+        PROSE: ("text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))),
     }
 
 
 def own_tasks(questions: Rows, texts: Rows) -> Tasks:
     """The tasks of the user's rows; that of texts only where there are some."""
-    tasks: Tasks = {"questions": ("generate", questions)}
-    return tasks | {"texts": ("text", texts)} if texts else tasks
+    tasks: Tasks = {QUESTIONS: ("generate", questions)}
+    return tasks | {TEXTS: ("text", texts)} if texts else tasks
 
 
 STEP = Step(

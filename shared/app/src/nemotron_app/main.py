@@ -12,10 +12,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nemotron_app.table import STAGES, families, usage
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
-from nemotron_shared.runtime.arguments import add_options, flags_as_overrides
+from nemotron_shared.runtime.arguments import add_options, flags_as_overrides, machine_of
 
 COMMANDS = ("pipeline", "data", *STAGES)
 
@@ -30,6 +31,7 @@ class Request:
     overrides: tuple[str, ...]
     dry_run: bool
     json: bool
+    machine: Path | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,7 +114,8 @@ def _request(names: list[str], options: argparse.Namespace) -> Request:
         if command != ["eval"]:
             raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval -t {options.task[0]}")
         overrides += (f"evaluation.tasks=[{','.join(options.task)}]",)
-    return Request(family, tuple(command), options.config, overrides, options.dry_run, options.json)
+    machine = machine_of(options)
+    return Request(family, tuple(command), options.config, overrides, options.dry_run, options.json, machine)
 
 
 def _check_command(family: str, command: list[str]) -> None:

@@ -14,10 +14,10 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.evaluate import LABELS, as_table, flat_scores, result_name
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
-from stages.eval.harness import find_program, reported_results, require_versions
+from stages.eval.harness import find_program, reported_results
 from stages.eval.intervals import Z95, wilson
 from stages.eval.launcher_config import chosen, rendered_config
-from stages.eval.launcher_jobs import TESTED_VERSIONS, Launcher
+from stages.eval.launcher_jobs import Launcher
 from stages.eval.schema import EvalConfig
 
 LauncherTask = Task[EvalConfig[NemoEvaluatorLauncherEngine]]
@@ -36,9 +36,7 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
     config, model = task.config, task.inputs["model"]
     engine = config.engine
     program = find_program("nemo-evaluator-launcher", engine.launcher, "engine.launcher")
-    require_versions(program, TESTED_VERSIONS)
     rendered = rendered_config(config, str(model.path) if model else None)
-    _require_checkpoint(rendered, model is not None and engine.deployment.checkpoint_path is None)
     launcher = Launcher(program, task.run, telemetry=engine.telemetry)
     names = [one.name for one in chosen(engine, config.evaluation.tasks)]
     launcher.require_tasks(names)
@@ -49,17 +47,6 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
     results = summarise(task, folders, invocation)
     _write(task, results, folders)
     return results
-
-
-def _require_checkpoint(rendered: dict[str, Any], ours: bool) -> None:
-    """A folder of our own store can be looked at before hours of queueing."""
-    path = rendered["deployment"].get("checkpoint_path")
-    if ours and path and not Path(path).is_dir():
-        raise UserError(
-            f"{path}: there is no Megatron checkpoint in this model",
-            "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
-            "with engine.container of vllm, or give engine.deployment.checkpoint_path",
-        )
 
 
 def summarise(task: LauncherTask, folders: dict[str, Path], invocation: str) -> dict[str, Any]:

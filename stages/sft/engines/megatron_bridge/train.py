@@ -10,7 +10,6 @@ from nemotron_engines.megatron_bridge.environment import megatron_output, prepar
 from nemotron_engines.megatron_bridge.loop import train_with_megatron
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.translate import build_config
-from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
@@ -22,7 +21,6 @@ def train(task: Task[SFTConfig[MegatronBridgeEngine]]) -> Outcome:
     Raises:
         UserError: there is no GPU.
     """
-    checked_base(task)
     with megatron_output(task):
         if prepare(task):
             build_config(task, gpu=False, world_size=task.config.engine.world_size)

@@ -6,6 +6,7 @@ messages, or null for the data set that `engine.base` names.
 
 from collections.abc import Iterator
 
+from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.training import check_config
 from nemotron_engines.nemo_rl.training import render as nemo_rl_config
@@ -13,6 +14,7 @@ from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
 
@@ -37,8 +39,14 @@ class NeMoRL(Engine[Config]):
             yield Problem(f"engine.version: {engine.version} is for reinforcement only", "engine.version=v0.7.0")
         elif engine.valid_chats is not None and engine.train_chats is None:
             yield Problem("engine.valid_chats without engine.train_chats", "give both, or neither")
+        elif config.run.model is None or (inputs.get("model") is None and config.run.missing_model == "random"):
+            yield Problem("engine nemo_rl starts from a model, and there is none", "give run.model=FOLDER")
         else:
             check_config(config, ALGORITHM, places_without_run(config))
+
+    def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
+        """A checkout of the right version, and GPUs."""
+        return nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
 
     def render(self, config: Config, model: str | None) -> str:
         """NeMo-RL's config, for people."""

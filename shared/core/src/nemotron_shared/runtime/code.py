@@ -20,7 +20,8 @@ from pathlib import Path
 # What only shows or explains; a change there must not make finished work stale.
 PRESENTATION = frozenset({
     "nemotron_shared.runtime.arguments", "nemotron_shared.runtime.console", "nemotron_shared.runtime.dry_run",
-    "nemotron_shared.runtime.progress", "nemotron_shared.errors",
+    "nemotron_shared.runtime.progress", "nemotron_shared.errors", "nemotron_shared.runtime.machine",
+    "nemotron_shared.runtime.needs", "nemotron_shared.runtime.preflight", "nemotron_shared.runtime.remedies",
 })  # fmt: skip
 SETTINGS = "settings"
 """Modules of this name hold an engine's settings. A stage's schema names those of every engine."""

@@ -8,7 +8,7 @@ import orjson
 
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, expand, identity, local_file
-from nemotron_data.tokenizers.folder import FILES
+from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.config.schema import SourceSection, TokenizerSection
@@ -54,7 +54,7 @@ def require_source(section: SourceSection) -> None:
     """Refuse a data preparation that has nothing to read.
 
     Raises:
-        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set.
+        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set, or is no tokenizer.
     """
     if section.source is None:
         raise UserError(
@@ -63,6 +63,8 @@ def require_source(section: SourceSection) -> None:
     tokenizer = getattr(section, "tokenizer", None)
     if tokenizer is not None and tokenizer.model is None:
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
+    if tokenizer is not None and tokenizer.model != TINY:
+        TokenizerFolder(Path(tokenizer.model)).require()
 
 
 def paths(section: SourceSection) -> list[str]:

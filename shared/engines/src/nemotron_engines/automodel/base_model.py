@@ -11,7 +11,6 @@ from typing import Any
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
 
 # What our models carry is 0: no lower limit. Automodel takes its logarithm for weights that are then overwritten.
 PLACEHOLDER_TIME_STEP = 0.001
@@ -24,15 +23,11 @@ def stage_base_model(
 
     Args:
         source: a Hugging Face folder of the NemotronH architecture, or None for random weights.
-
-    Raises:
-        UserError: the folder holds another architecture, or no safetensors.
     """
     into.mkdir(parents=True, exist_ok=True)
     if source is None:
         source = into.with_name("random")
         _make_random(config, tokenizer, source)
-    _require_usable(source)
     for file in source.iterdir():
         link = into / file.name
         if file.is_file() and file.name != "config.json" and not link.exists():
@@ -52,11 +47,3 @@ def _make_random(config: SupervisedConfig[AutomodelEngine], tokenizer: Path, int
     if (into / "config.json").exists():
         return  # a run that goes on: its checkpoint was made over these weights
     save_random_model(config.model, tokenizer, config.run.seed, into)
-
-
-def _require_usable(folder: Path) -> None:
-    kind = read_json(folder / "config.json").get("model_type")
-    if kind != "nemotron_h":
-        raise UserError(f"{folder}: engine 'automodel' trains NemotronH models, not '{kind}'", "use another engine")
-    if not list(folder.glob("*.safetensors")):
-        raise UserError(f"{folder}: holds no safetensors", "save the model in that format")

@@ -12,22 +12,19 @@ import yaml
 from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
 from nemotron_engines.nemo_rl.checks import check
 from nemotron_engines.nemo_rl.compose import build
-from nemotron_engines.nemo_rl.driver import ask, require_gpus, require_one_process, run_driver
+from nemotron_engines.nemo_rl.driver import ask, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
 from nemotron_engines.nemo_rl.metrics import write_figures
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import base_of, load_table
 from nemotron_engines.nemo_rl.translate import Places, code_in
 from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_engines.overrides import leaves
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
-
-PLACEHOLDER = "/path/to/"
 
 
 class Rehearsed(SystemExit):
@@ -40,7 +37,6 @@ def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: P
     Raises:
         UserError: NeMo-RL would refuse it, or would do something else than it says.
     """
-    require_one_process()
     table = load_table(config.engine.version)
     base = base_of(table, config.engine.base)
     if base.algorithm != algorithm:
@@ -57,13 +53,11 @@ def train_with_nemo_rl(
 ) -> Outcome:
     """Train and convert. The caller has checked its rows and has made `places`."""
     config, run = task.config, task.run
-    require_one_process()
     installation = find_installation(config.engine)
     script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
-    require_own_code(Path(places.model), config.engine, run)
+    if code := code_in(Path(places.model)):
+        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {places.model}")
     values = build(config, algorithm, places, installation.base)
-    check(values, load_table(config.engine.version).schemas[algorithm], config.engine, algorithm)
-    require_filled(values)
     file = run.directory / "nemo_rl.yaml"
     write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
@@ -76,27 +70,6 @@ def train_with_nemo_rl(
 def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> str:
     """The config that NeMo-RL would get, as far as it can be known without a run."""
     return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
-
-
-def require_filled(values: dict[str, Any]) -> None:
-    """NeMo-RL's configs hold paths that only the user knows; raises UserError where one is left."""
-    left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
-    if left:
-        raise UserError(
-            f"this recipe needs a path for: {', '.join(left)}", f"give it: ++engine.overrides.{left[0]}=PATH"
-        )
-
-
-def require_own_code(model: Path, engine: NeMoRLEngine, run: Run) -> None:
-    """NeMo-RL runs whatever Python lies in a model folder, so that is refused unless the config allows it."""
-    code = code_in(model)
-    if code and not engine.trust_remote_code:
-        raise UserError(
-            f"{model} holds Python files that NeMo-RL would run: {', '.join(code)}",
-            "read them, then set engine.trust_remote_code=true",
-        )
-    if code:
-        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {model}")
 
 
 def rehearse(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
@@ -130,7 +103,6 @@ def train(
     last = newest(folder)
     if last is not None and last[0] >= config.train.train_iters:
         return
-    require_gpus(installation, values, run.directory / "gpus.log")
     note = _note(Path(values["logger"]["log_dir"]), run.metrics.path)
     log = run.directory / "nemo_rl.log"
     run.say(f"one driver starts; its output: {log}" + (f"; it continues from step {last[0]}" if last else ""))

@@ -1,6 +1,5 @@
 """Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
 
-import importlib.util
 import logging
 import os
 import shutil
@@ -23,7 +22,6 @@ from nemotron_engines.transformers.stop import InterruptibleTrainer
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted, Stopped
@@ -84,30 +82,15 @@ def make_scheduler(config: TrainingConfig, optimizer: torch.optim.Optimizer | No
     return LambdaLR(optimizer, learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters))
 
 
-def micro_batch_size(config: TrainingConfig) -> int:
-    """Rows per forward pass and process: as configured, or the process's whole share.
-
-    Raises:
-        UserError: the global batch is not made of whole micro batches on this many processes.
-    """
-    rows, processes = config.rows_per_step, distributed.world_size()
-    micro = config.train.micro_batch_size or max(1, rows // processes)
-    if rows % (micro * processes):
-        raise UserError(
-            f"{rows} rows per step are not a multiple of a micro batch of {micro} x {processes} processes",
-            "change the batch, train.micro_batch_size, or the number of processes",
-        )
-    return micro
-
-
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
-    micro = micro_batch_size(config)
+    rows, processes = config.rows_per_step, distributed.world_size()
+    micro = config.train.micro_batch_size or max(1, rows // processes)
     return {
         "output_dir": str(run.checkpoints),
         "max_steps": config.train.train_iters,
         "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": config.rows_per_step // (micro * distributed.world_size()),
+        "gradient_accumulation_steps": rows // (micro * processes),
         "learning_rate": config.optimizer.lr,
         "weight_decay": config.optimizer.weight_decay,
         "adam_beta1": config.optimizer.adam_beta1,
@@ -121,7 +104,7 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
         "save_steps": config.checkpoint.save_interval,
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
-        "report_to": _reporters(config.logger.wandb_project),
+        "report_to": ["wandb"] if config.logger.wandb_project else [],
         "seed": config.run.seed,
         "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
         "bf16": config.engine.dtype == "bfloat16",
@@ -139,16 +122,6 @@ def checkpointing_key() -> str:
     """What this version of transformers calls activation checkpointing; the older name is deprecated in the newer."""
     names = {field.name for field in fields(TrainingArguments)}
     return "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
-
-
-def _reporters(wandb_project: str | None) -> list[str]:
-    if wandb_project is None:
-        return []
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            f"logger.wandb_project={wandb_project}: the package wandb is not installed", "pip install wandb"
-        )
-    return ["wandb"]
 
 
 def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:

@@ -1,0 +1,53 @@
+"""The commands that make what is missing, as messages name them. Each of them exists: its config is looked up."""
+
+from typing import TYPE_CHECKING
+
+from nemotron_shared.config.compose import Composed, config_names, override_key
+from nemotron_shared.config.schema import RunSection
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.stages import STAGES
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.step import Step
+
+SECTION = "data_prep"
+REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
+"""Settings of data preparation that a config may leave to the user."""
+
+
+def how_to_make(
+    step: "Step", role: str, run: RunSection, arguments: Arguments, composed: Composed, *, again: bool = False
+) -> str:
+    """The command whose result is missing or, `again`, damaged."""
+    force = " --force" if again else ""
+    if role == "data":
+        return how_to_prepare(step, run, arguments, composed) + force
+    before = STAGES[step.stage].before or step.stage
+    known = config_names(step.directory.parent / before / "config")
+    # the recipe of the same name where the other stage has one, else the family's; its default asks for what it needs
+    name = next((name for name in (arguments.config, run.family) if name in known), None)
+    config = f" -c {name}" if name else ""
+    return f"make it: nemotron {run.family} {before}{config}{force} (or give run.{role}=FOLDER)"
+
+
+def how_to_prepare(step: "Step", run: RunSection, arguments: Arguments, composed: Composed) -> str:
+    """The command that makes the data which the settings describe; FILE and FOLDER stand for what only users know."""
+    options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
+    given = {override_key(text) for text in options}
+    for key, what in REQUIRED.items():
+        section, _, name = f"{SECTION}.{key}".rpartition(".")
+        place = composed.tree
+        for part in section.split("."):
+            place = place.get(part, {})
+        if name in place and place[name] is None and f"{SECTION}.{key}" not in given:
+            options.append(f"{SECTION}.{key}={what}")
+    return " ".join(["make it: nemotron", run.family, "data prep", step.stage, "-c", arguments.config, *options])
+
+
+def command_of(step: "Step", family: str, arguments: Arguments, composed: Composed) -> str:
+    """The same command for another family."""
+    words = ["data", "prep", step.stage] if step.verb == "data_prep" else [step.stage]
+    options = [text for text in arguments.overrides if override_key(text) != "run.family"]
+    # a recipe that says why it is experimental belongs to a family that is
+    flag = ["--allow-experimental"] if composed.tree.engine.get("experimental") else []
+    return " ".join(["nemotron", family, *words, "-c", arguments.config, *options, *flag])
