@@ -5,7 +5,7 @@ local_needs(config, inputs, machine)           what an engine over transformers'
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,6 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
     Args:
         recipe: the family that the config is a recipe of; None where it takes any model.
     """
-    for file in filter(None, config.engine.own_files()):
-        if not Path(file).expanduser().is_file():
-            yield Problem(
-                f"the engine's own data: there is no file {file}", "give its path, as --dry-run shows the key"
-            )
     section, model = config.model, inputs.get("model")
     fields = load_architecture(section.architecture, section.overrides)
     if model is None:
@@ -68,11 +63,18 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
         yield Problem(f"run.model: {model.reference} knows {rows} token ids, and the data has {ids}", "see run.data")
 
 
+def missing_files(files: Mapping[str, str | None]) -> Iterator[Problem]:
+    """The user's files, by the keys that name them, which are not there."""
+    for key, file in files.items():
+        if file is not None and not Path(file).expanduser().is_file():
+            yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
+
+
 def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:
     """Digest of the tokenizer that the data has, or will have; None where data has none or nothing tells."""
     if data is not None:
         entry = data.manifest.files.get(f"tokenizer/{TOKENIZER}")
-        return entry and entry.sha256
+        return entry.sha256 if entry else None
     tokenizer = getattr(getattr(config, "data_prep", None), "tokenizer", None)
     if config.run.data is None or tokenizer is None or tokenizer.model is None:
         return None
@@ -90,7 +92,7 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     found = [size for size in (parameters_in(model.path) for model in models) if size is not None]
     if found:
         return max(found, key=lambda size: size.total)
-    section: RandomModelSection = config.model  # ty: ignore[unresolved-attribute]
+    section: RandomModelSection = config.model  # ty: ignore[missing-attribute]
     fields = load_architecture(section.architecture, section.overrides)
     if fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
         return Parameters(0)

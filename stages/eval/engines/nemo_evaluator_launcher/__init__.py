@@ -38,6 +38,8 @@ class NemoEvaluatorLauncher(Engine[Config]):
                 yield Problem(f"engine.execution.{name} is not set", "the cluster's jobs need it")
 
         model = inputs.get("model")
+        if model is None and config.run.model is not None:
+            return  # not there, which is another problem
         path = rendered_config(config, str(model.path) if model else None)["deployment"].get("checkpoint_path")
         # a folder of our own store can be looked at before hours of queueing
         if model is not None and config.engine.deployment.checkpoint_path is None and path and not Path(path).is_dir():

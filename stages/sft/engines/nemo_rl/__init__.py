@@ -6,6 +6,7 @@ messages, or null for the data set that `engine.base` names.
 
 from collections.abc import Iterator
 
+from nemotron_engines.checks import missing_files
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.training import check_config
@@ -30,6 +31,7 @@ class NeMoRL(Engine[Config]):
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Data and version first; then what NeMo-RL would be told."""
         engine = config.engine
+        yield from missing_files({"engine.train_chats": engine.train_chats, "engine.valid_chats": engine.valid_chats})
         if config.run.data is not None:
             yield Problem(
                 f"run.data: NeMo-RL reads no packed rows, and run.data is {config.run.data}",

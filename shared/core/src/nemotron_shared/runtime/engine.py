@@ -92,7 +92,8 @@ def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: 
 
 def lacking(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
     """What the chosen engine needs for its config and the machine does not have."""
-    return as_errors(lambda: missing(engine_of(config).needs(config, inputs, machine), machine), origins)
+    name, engine = config.engine.name, engine_of(config)
+    return as_errors(lambda: missing(name, engine.needs(config, inputs, machine), machine), origins)
 
 
 def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:

@@ -75,12 +75,12 @@ def requirements(distribution: str, extra: str | None = None) -> tuple[Requireme
     return tuple(one for one in declared if f'extra == "{extra}"' in str(one.marker))
 
 
-def missing(needs: Needs, machine: Machine) -> Iterator[Problem]:
-    """Everything that the machine lacks."""
+def missing(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
+    """Everything that the machine lacks for an engine."""
     yield from needs.others
-    yield from _packages(needs, machine)
-    yield from _processes(needs, machine)
-    yield from _memory(needs, machine)
+    yield from _packages(engine, needs, machine)
+    unfit = list(_processes(needs, machine))
+    yield from unfit or _memory(needs, machine)  # what a process keeps is known where they fit the layout
     if machine.free_disk < needs.disk_bytes:
         yield Problem(
             f"a checkpoint, the next one and the result take about {size(needs.disk_bytes)}; {size(machine.free_disk)} "
@@ -89,21 +89,20 @@ def missing(needs: Needs, machine: Machine) -> Iterator[Problem]:
         )
 
 
-def _packages(needs: Needs, machine: Machine) -> Iterator[Problem]:
-    if needs.python and not needs.python.contains(f"{machine.python}.0"):
+def _packages(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
+    if not needs.python.contains(f"{machine.python}.0"):
         python = str(needs.python).removesuffix(".*").lstrip("=")
-        what = f"the engine's packages are made for Python {python}, and this is {machine.python}"
-        yield Problem(what, f"uv sync --all-packages --python {python}, then: {needs.install}")
+        what = f"engine '{engine}' has packages for Python {python} only, and this is Python {machine.python}"
+        yield Problem(what, needs.install)
+    lacking = []
     for wanted in needs.packages:
         found = machine.version_of(wanted.name)
-        if found is None:
-            yield Problem(f"the engine needs the package {_wanted(wanted)}, which is not installed", needs.install)
-        elif not wanted.specifier.contains(found.partition("+")[0], prereleases=True):
-            yield Problem(f"the engine needs {_wanted(wanted)}; installed is {found}", needs.install)
-
-
-def _wanted(requirement: Requirement) -> str:
-    return f"{requirement.name} {requirement.specifier}".strip()
+        # without a local label such as +cpu
+        if found is None or not wanted.specifier.contains(found.partition("+")[0], prereleases=True):
+            lacking.append(f"{f'{wanted.name} {wanted.specifier}'.strip()} ({found or 'not installed'})")
+    if lacking:
+        what = f"engine '{engine}' needs the package{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
+        yield Problem(what, needs.install)
 
 
 def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:

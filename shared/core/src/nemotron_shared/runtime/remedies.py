@@ -24,10 +24,11 @@ def how_to_make(
         return how_to_prepare(step, run, arguments, composed) + force
     before = STAGES[step.stage].before or step.stage
     known = config_names(step.directory.parent / before / "config")
-    # the recipe of the same name where the other stage has one, else the family's; its default asks for what it needs
-    name = next((name for name in (arguments.config, run.family) if name in known), None)
-    config = f" -c {name}" if name else ""
-    return f"make it: nemotron {run.family} {before}{config}{force} (or give run.{role}=FOLDER)"
+    # the config of the same name where the other stage has one, else the recipe of the family, its first phase
+    recipes = sorted((name for name in known if name.startswith(run.family)), key=lambda name: (len(name), name))
+    name = next((name for name in (arguments.config, run.family, *recipes) if name in known), None)
+    given = f"give run.{role}=FOLDER"
+    return f"make it: nemotron {run.family} {before} -c {name}{force} (or {given})" if name else given
 
 
 def how_to_prepare(step: "Step", run: RunSection, arguments: Arguments, composed: Composed) -> str:

@@ -14,6 +14,7 @@ from nemotron_engines.checks import (
     base_packages,
     disk_bytes,
     in_billions,
+    missing_files,
     size_of,
 )
 from nemotron_engines.modeling.facts import NEMOTRON_H
@@ -37,6 +38,9 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Itera
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
         what = "engine.data=chat: pretraining reads documents"
         yield Problem(what, "set engine.data=packed, or use the sft stage")
+    chats = config.engine.chats
+    if config.engine.data == "chat":
+        yield from missing_files({"engine.chats.train": chats.train, "engine.chats.valid": chats.valid})
     if model is None or not (model.path / "config.json").is_file():
         return
     kind = read_json(model.path / "config.json").get("model_type")
@@ -61,7 +65,7 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
     trained = RESULT_BYTES if engine.peft else TRAINING_BYTES
     return Needs(
         packages=tuple(wanted),
-        install=INSTALL,
+        install=INSTALL + (f", or use the container {engine.container}" if engine.container else ""),
         python=SpecifierSet(">=3.11,<3.14"),
         shared=[
             {"engine.tp_size": engine.tp_size, "engine.cp_size": engine.cp_size},

@@ -62,7 +62,7 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
     checkpoint = 0 if engine.peft.scheme else (weight + (8 if weight == 4 else 12)) * size.total
     return Needs(
         packages=(*(Requirement(name + range_) for name, range_ in versions.items()), *base_packages(config)),
-        install=INSTALL,
+        install=INSTALL + (f", or use the container {engine.container}" if engine.container else ""),
         python=PYTHON,
         device=engine.device,
         made_for=engine.world_size if engine.world_size != machine.processes else None,
@@ -77,7 +77,8 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
         rows=config.rows_per_step,
         micro=config.train.micro_batch_size or (None if pretraining else 1),
         process_bytes=per_process,
-        kept=f"{kept} of {in_billions(size.total)} over {machine.processes} processes",
+        kept=f"{kept} of {in_billions(size.total)}"
+        + (f" over {machine.processes} processes" if machine.processes > 1 else ""),
         disk_bytes=disk_bytes(config, checkpoint, weight * size.total),
         others=tuple(others),
     )

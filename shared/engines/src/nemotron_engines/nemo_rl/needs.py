@@ -1,4 +1,4 @@
-"""What NeMo-RL needs of a machine, for the checks before a start: its checkout, its GPUs, paths that only users know."""
+"""What NeMo-RL needs of a machine, for the checks before a start: its checkout, its GPUs, and paths."""
 
 import os
 import tempfile
@@ -42,17 +42,16 @@ def _lacking(
         yield Problem(
             what, "start it once, without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes"
         )
-    installation = None
-    try:
-        if machine.is_here:
+    installation, known = None, VERSIONS[engine.version]
+    if machine.is_here:
+        try:
             installation = find_installation(engine)
-        elif (found := machine.version_of(PACKAGE)) != VERSIONS[engine.version].package:
-            what = f"NeMo-RL {found or 'is not there'}; this recipe is written for {VERSIONS[engine.version].package}"
-            yield Problem(what, how_to_get(engine.version))
-        values = build(config, algorithm, places, base_of(load_table(engine.version), engine.base).values)
-    except UserError as error:
-        yield Problem(error.message, error.remedy)
-        return
+        except UserError as error:
+            yield Problem(error.message, error.remedy)
+    elif (found := machine.version_of(PACKAGE)) != known.package:
+        what = f"NeMo-RL {found or 'is not there'}, and this recipe is written for {known.package}"
+        yield Problem(what, how_to_get(engine.version))
+    values = build(config, algorithm, places, base_of(load_table(engine.version), engine.base).values)
     left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
     if left:
         what = f"this recipe needs a path for: {', '.join(left)}"
