@@ -5,6 +5,7 @@ messages, or null for the data set that `engine.base` names.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from nemotron_engines.checks import missing_files
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
@@ -31,7 +32,6 @@ class NeMoRL(Engine[Config]):
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Data and version first; then what NeMo-RL would be told."""
         engine = config.engine
-        yield from missing_files({"engine.train_chats": engine.train_chats, "engine.valid_chats": engine.valid_chats})
         if config.run.data is not None:
             yield Problem(
                 f"run.data: NeMo-RL reads no packed rows, and run.data is {config.run.data}",
@@ -41,14 +41,17 @@ class NeMoRL(Engine[Config]):
             yield Problem(f"engine.version: {engine.version} is for reinforcement only", "engine.version=v0.7.0")
         elif engine.valid_chats is not None and engine.train_chats is None:
             yield Problem("engine.valid_chats without engine.train_chats", "give both, or neither")
-        elif config.run.model is None or (inputs.get("model") is None and config.run.missing_model == "random"):
-            yield Problem("engine nemo_rl starts from a model, and there is none", "give run.model=FOLDER")
         else:
             check_config(config, ALGORITHM, places_without_run(config))
 
     def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
-        """A checkout of the right version, and GPUs."""
-        return nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
+        """The user's conversations, a model, a checkout of the right version, and GPUs."""
+        chats = {"engine.train_chats": config.engine.train_chats, "engine.valid_chats": config.engine.valid_chats}
+        own = [*missing_files(chats)]
+        if inputs.get("model") is None and (config.run.model is None or config.run.missing_model == "random"):
+            own.append(Problem("engine nemo_rl starts from a model, and there is none", "give run.model=FOLDER"))
+        theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
+        return replace(theirs, others=(*own, *theirs.others))
 
     def render(self, config: Config, model: str | None) -> str:
         """NeMo-RL's config, for people."""
