@@ -28,7 +28,7 @@ from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import preflight
-from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.dry_run import make_preview
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.plan import Plan, make_plan
@@ -337,3 +337,103 @@ def test_a_dry_run_exits_0_exactly_where_the_start_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     judge(make_case(stage, name), change, monkeypatch)
+
+
+# One thing at a time, as people see it.
+
+
+def told(stage: str, family: str, *words: str, home: Path, machine: Path | None = None) -> tuple[int, str]:
+    """Exit code and problems of `nemotron FAMILY STAGE ... --dry-run`."""
+    step = import_module(f"stages.{stage}.train").STEP
+    config, *overrides = words
+    overrides += [f"run.home={home}", f"run.family={family}"]
+    preview = make_preview(step, Arguments(config, tuple(overrides), True, False, machine))
+    return int(bool(preview.problems)), "\n".join(preview.problems)
+
+
+def test_data_that_does_not_exist_or_has_no_tokenizer(tmp_path: Path) -> None:
+    code, said = told("sft", "super3", "tiny", "data_prep.source=/nowhere.jsonl", home=tmp_path)
+    assert (code, "/nowhere.jsonl" in said) == (1, True)
+    code, said = told("sft", "super3", "tiny", f"data_prep.tokenizer.model={tmp_path}", home=tmp_path)
+    assert (code, "holds no tokenizer.json" in said) == (1, True)
+    assert "data_prep.source is not set" in told("sft", "super3", "qa", home=tmp_path)[1]
+
+
+def test_an_engine_that_is_not_here_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    code, said = told("sft", "nano3", "nano3_lora", home=tmp_path)
+    assert code == 1
+    assert "engine 'megatron_bridge' needs the packages megatron-core ==0.19.2 (not installed)" in said
+    assert "nemotron engine install megatron_bridge" in said
+    assert "the recipe is made for 8 (engine.world_size)" in said
+    assert "cannot fine-tune without a GPU" in said
+
+
+@pytest.mark.parametrize(
+    ("stage", "family", "config", "say"),
+    [
+        ("pretrain", "super3", "nano3", "nemotron nano3 pretrain -c nano3"),
+        ("sft", "nano3", "super3", "nemotron super3 sft -c super3"),
+        ("eval", "nano3", "super3", "nemotron super3 eval -c super3"),
+        ("rl", "super3", "super49b", "nemotron super49b rl -c super49b --allow-experimental"),
+    ],
+)
+def test_a_recipe_of_another_family_is_refused_with_its_own_command(
+    stage: str, family: str, config: str, say: str, tmp_path: Path
+) -> None:
+    assert f"say: {say}" in told(stage, family, config, home=tmp_path)[1]
+
+
+def test_a_task_that_the_data_will_not_have(tmp_path: Path) -> None:
+    assert told("eval", "super3", "tiny", "evaluation.tasks=[sums]", home=tmp_path) == (0, "")
+    code, said = told("eval", "super3", "tiny", "evaluation.tasks=[adlr_mmlu]", home=tmp_path)
+    assert (code, "no task named 'adlr_mmlu'" in said) == (1, True)
+
+
+def test_commands_for_what_is_missing_exist(tmp_path: Path) -> None:
+    said = told("sft", "nano3", "nano3_lora", home=tmp_path)[1]
+    assert "nemotron nano3 pretrain -c nano3 (or give run.model=FOLDER)" in said
+    assert "nemotron nano3 data prep sft -c nano3_lora data_prep.tokenizer.model=FOLDER" in said
+    said = told("pretrain", "super3", "default", home=tmp_path)[1]
+    assert "data prep pretrain -c default data_prep.source=FILE data_prep.tokenizer.model=FOLDER" in said
+    assert "pretrain" not in told("sft", "super49b", "super49b", home=tmp_path)[1].split("make it")[-1]
+
+
+def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(shelf / "tiny", tmp_path / "other")
+    (other / "tokenizer.json").write_text("{}")
+    words = (f"run.data={shelf / 'data'}", f"run.model={other}")
+    assert "hidden_size 64 instead of 2688" in told("sft", "nano3", "nano3", *words, home=tmp_path)[1]
+    said = told("sft", "super3", "tiny", *words, home=tmp_path)[1]
+    assert "the data was made with another tokenizer than the model's" in said
+    unprepared = told("sft", "super3", "tiny", words[1], home=tmp_path)[1]
+    assert "the data was made with another tokenizer than the model's" in unprepared
+
+
+def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
+    said = told("pretrain", "super3", "tiny", "model.architecture=nano3", home=tmp_path)[1]
+    assert "at least 494.0 GB for weights, gradients and optimizer of 30.9B parameters" in said
+    assert "run on the pure-torch Mamba reference code" in said
+
+
+def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:
+    values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 8, "free_disk_gb": 9, "packages": {}}
+    file = tmp_path / "machine.yaml"
+    file.write_text(yaml.safe_dump(values))
+    assert Machine.described(file).memory == 8 * 10**9
+    file.write_text(yaml.safe_dump(values | {"gpu": 8}))
+    with pytest.raises(UserError, match="unknown key 'gpu'"):
+        Machine.described(file)
+    toml = tmp_path / "machine.toml"
+    toml.write_text('python = "3.12"\nprocesses = 8\nmemory_gb = 8\nfree_disk_gb = 9\n'
+                    'gpus = {name = "H100", count = 8, memory_gb = 80}\n[packages]\nMegatron_Core = "0.19.2"\n')  # fmt: skip
+    assert Machine.described(toml).version_of("megatron-core") == "0.19.2"
+    assert len(Machine.described(toml).gpus) == 8
+    with pytest.raises(UserError, match="add --dry-run"):
+        parse_arguments("train.py", "", ["-c", "tiny", "--machine", str(file)])
+
+
+def test_parameters_without_torch_are_those_that_transformers_counts() -> None:
+    # counted by transformers on the meta device, with these vocabularies
+    counted = {"tiny": (600, 317_192), "nano3": (131_072, 31_577_937_344), "super3": (131_072, 120_668_687_360)}
+    for name, (vocabulary, parameters) in counted.items():
+        assert parameters_of(load_architecture(name, {}), vocabulary).total == parameters
