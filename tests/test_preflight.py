@@ -175,7 +175,7 @@ def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> C
         case.overrides += GIVEN.get((stage, name), ())
         if run.data is not None:
             case.overrides.append(
-                "run.data=null" if name == "tiny+nemo_rl" and stage == "sft" else given("data", shelf)
+                "run.data=null" if name == "tiny+nemo_rl" and stage == "sft" else f"run.data={shelf / DATA[stage]}"
             )
         recipe = name not in {"default", "tiny", "qa"} and "+" not in name
         if run.model is not None or name == "default":
