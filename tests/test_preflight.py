@@ -23,7 +23,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import own_packages
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import Parameters, parameters_of
-from nemotron_engines.nemo_rl.table import base_of, load_table
+from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
@@ -196,7 +196,7 @@ def machine_for(case: Case) -> Values:
     eight = {"name": "H100", "count": 8, "memory_gb": 80}
     if engine == "nemo_rl":
         known = VERSIONS[section.version]
-        base = base_of(load_table(section.version), section.base).values
+        base = load_table(section.version).bases[section.base].values
         judges = ((base.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
         return machine | {"nodes": section.num_nodes + judges, "gpus": eight, "packages": {"nemo-rl": known.package}}
     if engine == "megatron_bridge" and (section.recipe or case.stage == "sft"):

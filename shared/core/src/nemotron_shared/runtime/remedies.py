@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nemotron_shared.config.compose import Composed, config_names, override_key
+from nemotron_shared.config.compose import Composed, override_key
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.stages import STAGES
@@ -23,7 +23,7 @@ def how_to_make(
     if role == "data":
         return how_to_prepare(step, run, arguments, composed) + force
     before = STAGES[step.stage].before or step.stage
-    known = config_names(step.directory.parent / before / "config")
+    known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
     # the config of the same name where the other stage has one, else the recipe of the family, its first phase
     recipes = sorted((name for name in known if name.startswith(run.family)), key=lambda name: (len(name), name))
     name = next((name for name in (arguments.config, run.family, *recipes) if name in known), None)

@@ -26,24 +26,20 @@ def stage_base_model(
     """
     into.mkdir(parents=True, exist_ok=True)
     if source is None:
+        from nemotron_engines.modeling.build import save_random_model
+
         source = into.with_name("random")
-        _make_random(config, tokenizer, source)
+        if not (source / "config.json").exists():  # else a run that goes on: its checkpoint was made over these weights
+            save_random_model(config.model, tokenizer, config.run.seed, source)
+    fields = read_json(source / "config.json")
     for file in source.iterdir():
         link = into / file.name
         if file.is_file() and file.name != "config.json" and not link.exists():
             link.symlink_to(file.resolve())
-    write_text(into / "config.json", json.dumps(readable_config(read_json(source / "config.json")), indent=2))
+    write_text(into / "config.json", json.dumps(readable_config(fields), indent=2))
     return into
 
 
 def readable_config(fields: dict[str, Any]) -> dict[str, Any]:
     """config.json with a `time_step_min` that has a logarithm."""
     return fields | {"time_step_min": fields.get("time_step_min") or PLACEHOLDER_TIME_STEP}
-
-
-def _make_random(config: SupervisedConfig[AutomodelEngine], tokenizer: Path, into: Path) -> None:
-    from nemotron_engines.modeling.build import save_random_model
-
-    if (into / "config.json").exists():
-        return  # a run that goes on: its checkpoint was made over these weights
-    save_random_model(config.model, tokenizer, config.run.seed, into)

@@ -11,8 +11,9 @@ from nemotron_engines.nemo_rl.compose import build
 from nemotron_engines.nemo_rl.driver import ask
 from nemotron_engines.nemo_rl.installation import Installation, find_installation, how_to_get
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import base_of, load_table
-from nemotron_engines.nemo_rl.translate import Places, code_in
+from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.training import code_in
+from nemotron_engines.nemo_rl.translate import Places
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_engines.overrides import leaves
 from nemotron_shared.config.training import TrainingConfig
@@ -51,7 +52,7 @@ def _lacking(
     elif (found := machine.version_of(PACKAGE)) != known.package:
         what = f"NeMo-RL {found or 'is not there'}, and this recipe is written for {known.package}"
         yield Problem(what, how_to_get(engine.version))
-    values = build(config, algorithm, places, base_of(load_table(engine.version), engine.base).values)
+    values = build(config, algorithm, places, load_table(engine.version).bases[engine.base].values)
     left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
     if left:
         what = f"this recipe needs a path for: {', '.join(left)}"

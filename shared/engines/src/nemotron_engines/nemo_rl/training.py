@@ -1,9 +1,8 @@
 """One training with NeMo-RL, from the sections of a stage to the published model.
 
-Everything that can be judged without a GPU is judged first, by us and by NeMo-RL's own code.
+Everything that can be checked without a GPU is checked first, by us and by NeMo-RL's own code.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from nemotron_engines.nemo_rl.checks import check
 from nemotron_engines.nemo_rl.compose import build
 from nemotron_engines.nemo_rl.driver import ask, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
-from nemotron_engines.nemo_rl.metrics import write_figures
+from nemotron_engines.nemo_rl.metrics import write_metrics
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import base_of, load_table
-from nemotron_engines.nemo_rl.translate import Places, code_in
+from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.translate import Places
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import TrainingConfig
@@ -27,7 +26,7 @@ from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
 
 
-class Rehearsed(SystemExit):
+class PreflightDone(SystemExit):
     """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
 
 
@@ -38,7 +37,7 @@ def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: P
         UserError: NeMo-RL would refuse it, or would do something else than it says.
     """
     table = load_table(config.engine.version)
-    base = base_of(table, config.engine.base)
+    base = table.bases[config.engine.base]
     if base.algorithm != algorithm:
         raise UserError(
             f"engine.base: {config.engine.base} is a config of {base.algorithm}, this stage runs {algorithm}"
@@ -62,7 +61,7 @@ def train_with_nemo_rl(
     write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
     if config.engine.stop_before_training:
-        rehearse(installation, run, file, algorithm, script)
+        preflight(installation, run, file, algorithm, script)
     train(task, installation, values, installation.command(script, "--config", str(file)))
     return publish(task, installation, places)
 
@@ -72,18 +71,23 @@ def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places)
     return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
 
 
-def rehearse(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
+def code_in(model: Path) -> list[str]:
+    """Python files of a model folder; NeMo-RL would run them, for it always loads with trust_remote_code."""
+    return sorted(path.name for path in model.glob("*.py")) if model.is_dir() else []
+
+
+def preflight(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
     """Let NeMo-RL read config, tokenizer and data, say what it found, and end."""
     arguments = ("--config", str(file), "--algorithm", algorithm, "--script", str(script))
-    found = ask(installation, run.directory / "rehearsal.log", *arguments)
-    judged = "accepts the config and " if found["judged"] else ""
+    found = ask(installation, run.directory / "preflight.log", *arguments)
+    checked = "accepts the config and " if found["checked"] else ""
     length = f", the longest of {found['longest']} tokens" if found["longest"] else ""  # Gym counts tokens later
     run.say(
-        f"NeMo-RL {judged}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
+        f"NeMo-RL {checked}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
         f"its processor took the first {found['looked_at']}{length}"
     )
     run.say("stopped before training, as engine.stop_before_training says; nothing is published")
-    raise Rehearsed(0)
+    raise PreflightDone(0)
 
 
 def train(
@@ -103,7 +107,10 @@ def train(
     last = newest(folder)
     if last is not None and last[0] >= config.train.train_iters:
         return
-    note = _note(Path(values["logger"]["log_dir"]), run.metrics.path)
+
+    def note() -> None:
+        write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path)
+
     log = run.directory / "nemo_rl.log"
     run.say(f"one driver starts; its output: {log}" + (f"; it continues from step {last[0]}" if last else ""))
     run_driver(installation, run, command, log, note)
@@ -112,10 +119,6 @@ def train(
         last = newest(folder)
         kept = f"step {last[0]} is kept, later steps are lost" if last else "there was no checkpoint yet"
         raise Stopped(f"[{run.name}] stopped: {kept}", "run the same command again to continue")
-
-
-def _note(logs: Path, file: Path) -> Callable[[], None]:
-    return lambda: write_figures(logs, file)
 
 
 def publish(task: Task[TrainingConfig[NeMoRLEngine]], installation: Installation, places: Places) -> Outcome:
