@@ -248,7 +248,6 @@ def test_the_command_that_makes_an_artifact_again_works(place: Path) -> None:
         assert main([*words, "--dry-run"]) == 0, words
 
 
-@pytest.mark.xfail(reason="some name configs that the other stage does not have, or leave out what it asks for")
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_command_that_makes_what_is_missing_exists(
     place: Path, capfd: pytest.CaptureFixture[str], stage: str

@@ -30,7 +30,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval.questions import QuestionWork, collect
 from stages.eval.schema import EvalConfig, EvalData
-from stages.eval.tasks import TASKS, installed_task
+from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
 DIRECTORY = Path(__file__).resolve().parent
 ROWS = RowKind("questions", DIRECTORY / "config", eval_problems, "held-out")
@@ -51,13 +51,13 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     questions, texts = collect(prepared, settings.most_questions)
     tasks: dict[str, tuple[Kind, Iterable[Mapping[str, Any]]]] = {}
     if settings.source == SYNTHETIC:
-        tasks["sums"] = "generate", questions
-        tasks["facts"] = "choice", eval_choices(settings.seed, settings.synthetic_choices)
-        tasks["prose"] = "text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))
+        tasks[SUMS] = "generate", questions
+        tasks[FACTS] = "choice", eval_choices(settings.seed, settings.synthetic_choices)
+        tasks[PROSE] = "text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))
     else:
-        tasks["questions"] = "generate", questions
+        tasks[QUESTIONS] = "generate", questions
         if texts:
-            tasks["texts"] = "text", texts
+            tasks[TEXTS] = "text", texts
     for name in settings.tasks:
         if name in tasks:
             raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")

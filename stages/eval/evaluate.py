@@ -16,7 +16,6 @@ from typing import Any
 from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
-from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Outcome, Task
@@ -59,17 +58,9 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
 
 
 def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
-    """Tasks of the data that the config asks for, by name.
-
-    Raises:
-        UserError: a task that the data does not have.
-    """
+    """Tasks of the data that the config asks for, by name."""
     known = read_tasks(task.input("data").path)
-    wanted = task.config.evaluation.tasks or list(known)
-    for name in wanted:
-        if name not in known:
-            raise UserError(f"no task named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
-    return {name: known[name] for name in wanted}
+    return {name: known[name] for name in task.config.evaluation.tasks or known}
 
 
 def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:

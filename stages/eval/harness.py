@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,8 @@ from nemotron_data.formats.eval_tasks import Kind
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Problem
 from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 from stages.eval.harness_tasks import read_sample
@@ -85,6 +87,20 @@ def require_versions(program: Program, wanted: Mapping[str, str]) -> None:
                 f"{program.path.parent}: {name} {found or 'is missing'}, and this engine is made for {wanted[name]}",
                 HOW_TO_INSTALL,
             )
+
+
+def program_problems(
+    machine: Machine, name: str, configured: str | None, key: str, wanted: Mapping[str, str]
+) -> Iterator[Problem]:
+    """What keeps a program of another environment from being used; a described machine tells its versions."""
+    try:
+        if machine.is_here:
+            require_versions(find_program(name, configured, key), wanted)
+    except UserError as error:
+        yield Problem(error.message, error.remedy)
+    for package, version in () if machine.is_here else wanted.items():
+        if (found := machine.version_of(package)) != version:
+            yield Problem(f"{package} {found or 'is missing'}, and this engine is made for {version}", HOW_TO_INSTALL)
 
 
 def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, environment: Mapping[str, str]) -> None:

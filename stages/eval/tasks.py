@@ -10,13 +10,20 @@
 its `key` is its question where it has none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemotron_data.formats.eval_tasks import FIELDS, Kind
+from nemotron_data.formats.eval_tasks import FIELDS, Kind, read_tasks
+from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.config.registry import Registry
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.engine import Inputs, Problem
+from stages.eval.schema import EvalConfig
+
+SUMS, FACTS, PROSE = "sums", "facts", "prose"
+QUESTIONS, TEXTS = "questions", "texts"
+"""Tasks of the user's own rows; that of texts only where `data_prep.text_template` is set."""
 
 
 @dataclass(frozen=True)
@@ -43,3 +50,20 @@ def installed_task(name: str, seed: int) -> TaskRows:
     # the harness's template reads a stem, be it empty
     extra = {"stem": ""} if made.kind == "choice" else {}
     return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows])
+
+
+def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
+    """Tasks that are asked for and that the data does not have, or will not have once it is prepared."""
+    data, wanted = inputs.get("data"), config.evaluation.tasks
+    if config.run.data is None or wanted is None:
+        return
+    if data is not None:
+        known = list(read_tasks(data.path))
+    else:
+        texts = [TEXTS] if config.data_prep.text_template is not None else []
+        own = (SUMS, FACTS, PROSE) if config.data_prep.source == SYNTHETIC else (QUESTIONS, *texts)
+        known = [*own, *config.data_prep.tasks]
+    for name in wanted:
+        if name not in known:
+            remedy = did_you_mean(name, known, f"there are: {', '.join(known)}")
+            yield Problem(f"no task named '{name}'", remedy, "evaluation.tasks")

@@ -14,6 +14,7 @@ from nemotron_shared.runtime.step import Step
 from stages.eval import data_prep
 from stages.eval.engines import ENGINES
 from stages.eval.schema import EvalConfig
+from stages.eval.tasks import task_problems
 
 STEP = Step(
     stage="eval",
@@ -27,6 +28,7 @@ STEP = Step(
     consumes=("data", "model"),
     optional=("base", "sft"),
     prepare=data_prep.STEP,
+    check=task_problems,
     sources=lambda config: own_files(own_file(config.model.architecture)),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from nemotron_data.sources.rows import own_files
+from nemotron_engines.checks import training_problems
 from nemotron_engines.modeling.architecture import load_architecture, own_file
 from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
@@ -26,6 +27,7 @@ STEP = Step(
     sections=("engine", "model", "train", "optimizer", "scheduler", "checkpoint"),
     consumes=("data", "model"),
     prepare=data_prep.STEP,
+    check=training_problems,
     sources=lambda config: own_files(own_file(config.model.architecture), *config.engine.own_files()),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,

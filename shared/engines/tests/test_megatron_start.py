@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from nemotron_engines.megatron_bridge.loop import set_start
-from nemotron_engines.megatron_bridge.translate import CHECKPOINT_MARK, refuse_kept_adapters, weights_folder
+from nemotron_engines.megatron_bridge.needs import problems
+from nemotron_engines.megatron_bridge.translate import CHECKPOINT_MARK, weights_folder
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Task
 
 
@@ -59,19 +59,23 @@ def test_a_model_without_a_checkpoint_starts_from_its_exported_weights(tmp_path:
     assert weights_folder(task(model)) == model
 
 
+def told(model: Path | None, **engine: Any) -> list[str]:
+    values = {"keep_checkpoint": False, "start_from": "weights", "peft": SimpleNamespace(scheme=None)} | engine
+    config = SimpleNamespace(engine=SimpleNamespace(**values), run=SimpleNamespace(model=None))
+    return [problem.message for problem in problems(cast(Any, config), task(model).inputs)]
+
+
 def test_a_model_without_any_weights_is_refused(tmp_path: Path) -> None:
     model = folder_with(tmp_path / "model", "config.json", "megatron/latest_checkpointed_iteration.txt")
-    with pytest.raises(UserError, match="holds no weights in safetensors to start from"):
-        weights_folder(task(model))
+    assert ["holds no weights in safetensors" in line for line in told(model)] == [True]
+    assert ["holds no Megatron checkpoint" in line for line in told(model, start_from="state")] == [True]
+    assert ["names no model to go on from" in line for line in told(None, start_from="state")] == [True]
+    assert told(folder_with(model, f"megatron/{CHECKPOINT_MARK}"), start_from="state") == []
 
 
 @pytest.mark.parametrize(
     ("scheme", "keep", "refused"), [("lora", True, True), ("lora", False, False), (None, True, False)]
 )
 def test_a_checkpoint_of_adapters_alone_is_not_kept(scheme: str | None, keep: bool, refused: bool) -> None:
-    engine = SimpleNamespace(keep_checkpoint=keep, peft=SimpleNamespace(scheme=scheme))
-    if not refused:
-        refuse_kept_adapters(engine)
-        return
-    with pytest.raises(UserError, match=r"engine\.keep_checkpoint: with adapters"):
-        refuse_kept_adapters(engine)
+    found = told(None, keep_checkpoint=keep, peft=SimpleNamespace(scheme=scheme))
+    assert ["engine.keep_checkpoint: with adapters" in line for line in found] == [True] * refused

@@ -8,7 +8,8 @@ from evaluator_support import CONFIG, config_of
 
 from nemotron_app.main import Request, dispatch
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import engine_of, require_no_problems
+from nemotron_shared.runtime.engine import engine_of, problems_of, refuse
+from nemotron_shared.runtime.machine import Machine
 from stages.eval.launcher_config import rendered_config
 from stages.eval.schema import EvalConfig
 
@@ -23,7 +24,7 @@ CLUSTER = (
 
 def check(config: EvalConfig) -> None:
     """What the engine refuses before any work."""
-    require_no_problems(config, {}, Path(), {})
+    refuse(problems_of(config, {}, Machine.here(Path()), {}))
 
 
 @pytest.mark.parametrize(("recipe", "order", "parallel"), [("super3", FIVE, (1, 8)), ("nano3", NANO_ORDER, (2, 8))])

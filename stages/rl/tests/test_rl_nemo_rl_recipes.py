@@ -14,7 +14,8 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import require_no_problems
+from nemotron_shared.runtime.engine import problems_of, refuse
+from nemotron_shared.runtime.machine import Machine
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
 
@@ -46,7 +47,7 @@ MEANT = {
 
 def check(config: RLConfig) -> None:
     """What the engine refuses before any work."""
-    require_no_problems(config, {}, Path(), {})
+    refuse(problems_of(config, {}, Machine.here(Path()), {}))
 
 
 def config_of(recipe: str, *overrides: str) -> RLConfig:
@@ -161,10 +162,10 @@ def test_the_math_environment_always_has_a_verifier() -> None:
     assert built("tiny", "engine=nemo_rl")["env"]["math"]["math_verify_impl"] == "hf_math_verify"
 
 
-def test_torchrun_with_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    with pytest.raises(UserError, match="one driver, and here are 8 processes"):
-        check(config_of("super3"))
+def test_several_processes_are_refused() -> None:
+    machine = Machine("3.12", 8, (), 10**12, 10**13, packages={})
+    found = [problem.message for problem in nemo_rl.NeMoRL().needs(config_of("super3"), {}, machine).others]
+    assert any("one driver, and here are 8 processes" in message for message in found)
 
 
 def test_a_value_of_ours_reaches_what_nemo_rl_derives_from_it() -> None:

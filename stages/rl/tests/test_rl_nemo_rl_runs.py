@@ -10,7 +10,7 @@ from nemo_rl_support import fake_checkout
 
 from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.nemo_rl import training
+from nemotron_engines.nemo_rl import needs
 from stages.rl.engines.nemo_rl.train import row_fault
 from stages.rl.train import STEP
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_VCS_VERSION", "1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(training, "require_gpus", lambda *_: None)
+    monkeypatch.setattr(needs, "_gpus", lambda *_: ())
     provide_tokenizer("tiny", tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "nemotron_h"}')
     fake_checkout(tmp_path / "nemo-rl")

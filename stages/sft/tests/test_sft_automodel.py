@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from nemotron_engines.automodel import checkpoints
 from nemotron_engines.automodel.adapter import merge_adapter
 from nemotron_engines.automodel.base_model import readable_config, stage_base_model
 from nemotron_engines.automodel.data import neat_row
-from nemotron_engines.automodel.environment import require_environment
+from nemotron_engines.automodel.environment import REQUIRED, needs, problems
 from nemotron_engines.automodel.guards import (
     count_parameters,
     idle_adapters,
@@ -24,13 +25,17 @@ from nemotron_engines.automodel.guards import (
     require_sane_weights,
 )
 from nemotron_engines.automodel.translate import Places, translate
+from nemotron_engines.checks import own_packages
 from nemotron_engines.transformers.schedule import learning_rate_factor
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.checkpoints import best as best_checkpoint
 from nemotron_shared.runtime.checkpoints import mark_complete
+from nemotron_shared.runtime.machine import GPU, Machine
+from nemotron_shared.runtime.needs import missing, requirements
 from nemotron_shared.runtime.validation import Validation
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
@@ -106,8 +111,15 @@ def test_impossible_settings_are_refused(overrides: list[str], message: str) -> 
 def test_batches_that_cannot_be_divided_are_refused() -> None:
     assert recipe(processes=2)["step_scheduler"]["local_batch_size"] == 4
     assert recipe("train.micro_batch_size=1", processes=4)["step_scheduler"]["local_batch_size"] == 1
-    with pytest.raises(UserError, match="global_batch_size 8 is not a multiple of a micro batch of 2 x 3"):
-        recipe(processes=3)
+    assert "8 rows per step are not a multiple of a micro batch of 2 x 3" in lacking(REQUIRED, processes=3)
+
+
+def lacking(packages: dict[str, str], processes: int = 1, gpus: tuple[GPU, ...] = ()) -> str:
+    """What a machine with these packages, and those of this environment, would lack."""
+    here = {one.name: version(one.name) for one in own_packages("nemotron-engines")}
+    machine = Machine("3.12", processes, gpus, 10**11, 10**12, packages=here | packages)
+    chosen = config("tiny", "engine=automodel")
+    return "\n".join(str(one) for one in missing("automodel", needs(chosen, {}, machine), machine))
 
 
 @pytest.mark.parametrize("style", ["constant", "linear", "cosine", "WSD"])
@@ -143,19 +155,20 @@ def test_a_packed_row_in_the_form_of_neat_packing() -> None:
     assert made["attention_mask"] == [1, 1, 1, 1, 2, 2, 2, 0, 0]
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, str | None] = {"nemo-automodel": None}
-    monkeypatch.setattr("nemotron_engines.automodel.environment.installed", lambda name: found.get(name))
-    with pytest.raises(UserError, match="needs the package nemo-automodel"):
-        require_environment()
-    found |= {"nemo-automodel": "0.7.0", "transformers": "5.23.1"}
-    with pytest.raises(UserError, match=r"made for transformers 5\.18\.0; here is 5\.23\.1"):
-        require_environment()
-    found |= {"transformers": "5.18.0", "triton": "3.9.0"}
-    with pytest.raises(UserError, match=r"triton 3\.9\.0"):
-        require_environment()
-    found["triton"] = "3.7.1"
-    require_environment()
+def test_a_missing_package_is_named() -> None:
+    assert "needs the package nemo-automodel ==0.7.0 (not installed)" in lacking({"transformers": "5.18.0"})
+    assert "transformers ==5.18.0 (5.23.1)" in lacking(REQUIRED | {"transformers": "5.23.1"})
+    assert "triton <3.9 (3.9.0)" in lacking(REQUIRED | {"triton": "3.9.0"})
+    assert "nemotron engine install automodel" in lacking({})
+    assert lacking(REQUIRED | {"triton": "3.7.1"}) == ""
+    assert "on a GPU engine 'automodel' needs mamba-ssm" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
+    kernels = {"mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
+    assert lacking(REQUIRED | kernels, gpus=(GPU("H100", 10**11),)) == ""
+
+
+def test_the_versions_are_those_of_the_extra() -> None:
+    extra = {one.name: one.specifier for one in requirements("nemotron-engines", "automodel")}
+    assert extra["nemo-automodel"] == f"=={REQUIRED['nemo-automodel']}"
 
 
 def automodel_checkpoint(folder: Path, step: int, loss: float | None = None) -> Path:
@@ -252,8 +265,9 @@ def test_the_staged_model_differs_in_the_time_step_only(tmp_path: Path) -> None:
     assert (staged / "model.safetensors").resolve() == (base / "model.safetensors").resolve()
     assert readable_config({"time_step_min": 0.01}) == {"time_step_min": 0.01}
     (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(UserError, match="not 'llama'"):
-        stage_base_model(None, base, base, tmp_path / "staged")
+    (base / "model.safetensors").unlink()
+    found = [one.message for one in problems(config("tiny", "engine=automodel"), {"model": Artifact.external(base)})]
+    assert ["not 'llama'" in found[0], "no safetensors" in found[1]] == [True, True]
 
 
 class Adapted(torch.nn.Module):

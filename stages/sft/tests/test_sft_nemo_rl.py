@@ -14,7 +14,8 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.engine import require_no_problems
+from nemotron_shared.runtime.engine import problems_of, refuse
+from nemotron_shared.runtime.machine import Machine
 from stages.sft.engines import nemo_rl
 from stages.sft.schema import SFTConfig
 
@@ -37,7 +38,7 @@ MEANT = {
 
 def check(config: SFTConfig) -> None:
     """What the engine refuses before any work."""
-    require_no_problems(config, {}, Path(), {})
+    refuse(problems_of(config, {}, Machine.here(Path()), {}))
 
 
 def config_of(recipe: str, *overrides: str) -> SFTConfig:

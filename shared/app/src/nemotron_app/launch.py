@@ -38,6 +38,7 @@ def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     command = [*start_command(stage, verb, directory, request), "-c", request.config]
     command += request.overrides
     command += ["--dry-run"] if request.dry_run else []
+    command += ["--machine", str(request.machine)] if request.machine else []
     command += ["--json"] if request.json else []
     return command
 

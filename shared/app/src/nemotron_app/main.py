@@ -14,12 +14,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 
 import click
 
 from nemotron_app.table import STAGES, families, usage
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
-from nemotron_shared.runtime.arguments import OPTIONS, overrides_of
+from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 
 COMMANDS = ("pipeline", "data", *STAGES)
 # Imported when they are called, so that `nemotron --help` is quick.
@@ -42,6 +43,7 @@ class Request:
     overrides: tuple[str, ...]
     dry_run: bool
     json: bool
+    machine: Path | None = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,7 +130,8 @@ def model(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **o
                 "-t picks tasks of an evaluation", f"say: nemotron {family} eval -c {ctx.params['config']} -t {task[0]}"
             )
         overrides += (f"evaluation.tasks=[{','.join(task)}]",)
-    request = Request(family, tuple(command), ctx.params["config"], overrides, options["dry_run"], options["json"])
+    asked = options["dry_run"], options["json"], machine_of(ctx.params)
+    request = Request(family, tuple(command), ctx.params["config"], overrides, *asked)
     if command == ["pipeline"]:
         from nemotron_app.pipeline import run_pipeline
 

@@ -70,6 +70,7 @@ options, before or after the words above
   --sample N                     prepare at most N rows
   --force                        redo the work even where a result exists
   -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
+  --machine FILE                 with --dry-run: judge for the machine that FILE describes
   --json                         results as JSON on stdout
   --allow-experimental           run a family marked experimental
   --version, -h, --help

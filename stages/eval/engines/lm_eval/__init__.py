@@ -1,6 +1,9 @@
 """EleutherAI's lm-eval, in this process, offline."""
 
-from nemotron_shared.runtime.engine import Engine
+from nemotron_engines.checks import local_needs, own_packages
+from nemotron_shared.runtime.engine import Engine, Inputs
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.schema import EvalConfig, LMEvalEngine
 
@@ -9,6 +12,10 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
     """lm-eval asks one model after the other."""
 
     settings = LMEvalEngine
+
+    def needs(self, config: EvalConfig[LMEvalEngine], inputs: Inputs, machine: Machine) -> Needs:
+        """Packages, and memory for the largest model."""
+        return local_needs(config, inputs, machine, own_packages("nemotron-eval"))
 
     def run(self, task: Task[EvalConfig[LMEvalEngine]]) -> Outcome:
         """Score and compare the models."""

@@ -1,17 +1,42 @@
 """NVIDIA's NeMo Evaluator, which runs in an environment of its own and asks over HTTP."""
 
-from nemotron_shared.runtime.engine import Engine
+from collections.abc import Iterator
+from dataclasses import replace
+
+from nemotron_engines.checks import local_needs
+from nemotron_shared.runtime.engine import Engine, Inputs, Problem
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.evaluator_section import NemoEvaluatorEngine
+from stages.eval.harness import TESTED_VERSIONS, program_problems
 from stages.eval.schema import EvalConfig
 
+Config = EvalConfig[NemoEvaluatorEngine]
 
-class NemoEvaluator(Engine[EvalConfig[NemoEvaluatorEngine]]):
+
+class NemoEvaluator(Engine[Config]):
     """NeMo Evaluator asks one model after the other."""
 
     settings = NemoEvaluatorEngine
 
-    def run(self, task: Task[EvalConfig[NemoEvaluatorEngine]]) -> Outcome:
+    def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+        """A server of the user's serves one model."""
+        others = [role for role in ("base", "sft") if inputs.get(role) is not None]
+        if config.engine.endpoint is not None and (others or config.evaluation.random_baseline):
+            what = "engine.endpoint serves one model, and this run compares several"
+            remedy = "add run.base=null run.sft=null evaluation.random_baseline=false; run.model names what is served"
+            yield Problem(what, remedy)
+
+    def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
+        """The other environment's program; and here, unless a server runs already, memory for the largest model."""
+        program = program_problems(
+            machine, "nemo-evaluator", config.engine.evaluator, "engine.evaluator", TESTED_VERSIONS
+        )
+        here = local_needs(config, inputs, machine) if config.engine.endpoint is None else Needs()
+        return replace(here, others=(*here.others, *program))
+
+    def run(self, task: Task[Config]) -> Outcome:
         """Score and compare the models."""
         from stages.eval.engines.nemo_evaluator.ask import evaluate_model
         from stages.eval.evaluate import evaluate

@@ -27,7 +27,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.task import Task
 from stages.eval.endpoint import serve
 from stages.eval.evaluator_section import NemoEvaluatorEngine
-from stages.eval.harness import TESTED_VERSIONS, find_program, read_samples, require_versions, run_eval
+from stages.eval.harness import find_program, read_samples, run_eval
 from stages.eval.harness_tasks import Samples, task_definition
 from stages.eval.models import model_to_ask, tokenizer_folder
 from stages.eval.schema import EvalConfig
@@ -53,8 +53,6 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
     program = find_program("nemo-evaluator", task.config.engine.evaluator, "engine.evaluator")
-    require_versions(program, TESTED_VERSIONS)
-    _require_one_model(task)
     # tasks and tokenizer are local files; what the libraries keep of them stays with the run
     environment = program.environment(task.config.engine.telemetry)
     environment |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
@@ -140,21 +138,6 @@ def run_config(
         "config": {"type": host_task, "output_dir": str(output), "params": params},
         "target": {"api_endpoint": endpoint},
     }
-
-
-def _require_one_model(task: Task[Config]) -> None:
-    """A server of the user's serves one model.
-
-    Raises:
-        UserError: several models are to be compared.
-    """
-    others = [role for role in ("base", "sft") if task.inputs.get(role) is not None]
-    if task.config.engine.endpoint is None or not (others or task.config.evaluation.random_baseline):
-        return
-    raise UserError(
-        "engine.endpoint serves one model, and this run compares several",
-        "add run.base=null run.sft=null evaluation.random_baseline=false; run.model names what is served",
-    )
 
 
 @contextmanager

@@ -1,14 +1,18 @@
 """NVIDIA's tasks in containers, on a Slurm cluster or with Docker, through nemo-evaluator-launcher."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import yaml
 
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
+from stages.eval.harness import program_problems
 from stages.eval.launcher_config import chosen, rendered_config
+from stages.eval.launcher_jobs import TESTED_VERSIONS
 from stages.eval.schema import EvalConfig
 
 Config = EvalConfig[NemoEvaluatorLauncherEngine]
@@ -32,6 +36,28 @@ class NemoEvaluatorLauncher(Engine[Config]):
         for name, value in needed.items():
             if where.type == "slurm" and not value:
                 yield Problem(f"engine.execution.{name} is not set", "the cluster's jobs need it")
+
+        model = inputs.get("model")
+        if model is None and config.run.model is not None:
+            return  # not there, which is another problem
+        path = rendered_config(config, str(model.path) if model else None)["deployment"].get("checkpoint_path")
+        # a folder of our own store can be looked at before hours of queueing
+        if model is not None and config.engine.deployment.checkpoint_path is None and path and not Path(path).is_dir():
+            yield Problem(
+                f"{path}: there is no Megatron checkpoint in this model",
+                "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
+                "with engine.container of vllm, or give engine.deployment.checkpoint_path",
+            )
+
+    def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
+        """The launcher; the GPUs are those of its jobs."""
+        launcher = config.engine.launcher
+        return Needs(
+            device="cpu",
+            others=tuple(
+                program_problems(machine, "nemo-evaluator-launcher", launcher, "engine.launcher", TESTED_VERSIONS)
+            ),
+        )
 
     def render(self, config: Config, model: str | None) -> str:
         """The launcher's config."""

@@ -13,10 +13,10 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.evaluate import LABELS, outcome, result_name, write_results
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
-from stages.eval.harness import find_program, reported_results, require_versions
+from stages.eval.harness import find_program, reported_results
 from stages.eval.intervals import Z95, wilson
 from stages.eval.launcher_config import chosen, rendered_config
-from stages.eval.launcher_jobs import TESTED_VERSIONS, Launcher
+from stages.eval.launcher_jobs import Launcher
 from stages.eval.schema import EvalConfig
 
 LauncherTask = Task[EvalConfig[NemoEvaluatorLauncherEngine]]
@@ -34,16 +34,7 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
     config, model = task.config, task.inputs["model"]
     engine = config.engine
     program = find_program("nemo-evaluator-launcher", engine.launcher, "engine.launcher")
-    require_versions(program, TESTED_VERSIONS)
     rendered = rendered_config(config, str(model.path) if model else None)
-    served = rendered["deployment"].get("checkpoint_path")
-    # a folder of our own store can be looked at before hours of queueing
-    if model is not None and engine.deployment.checkpoint_path is None and served and not Path(served).is_dir():
-        raise UserError(
-            f"{served}: there is no Megatron checkpoint in this model",
-            "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
-            "with engine.container of vllm, or give engine.deployment.checkpoint_path",
-        )
     launcher = Launcher(program, task.run, telemetry=engine.telemetry)
     names = [one.name for one in chosen(engine, config.evaluation.tasks)]
     launcher.require_tasks(names)

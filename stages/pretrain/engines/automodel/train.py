@@ -3,22 +3,13 @@
 from nemotron_data.formats.bin_idx import read_blend
 from nemotron_engines.automodel.loop import train_with_automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.modeling.start import checked_base
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
 
 def train(task: Task[PretrainConfig[AutomodelEngine]]) -> Outcome:
-    """Train on every token.
-
-    Raises:
-        UserError: the config asks for chats, which pretraining does not read, or the tokenizers differ.
-    """
+    """Train on every token."""
     config, data = task.config, task.input("data")
-    if config.engine.data == "chat":
-        raise UserError("engine.data=chat: pretraining reads documents", "set engine.data=packed, or use the sft stage")
-    checked_base(task)
     blend = data.path / "blend.json"
     valid = blend if read_blend(blend).get("valid") else None
     if valid is None:

@@ -1,7 +1,12 @@
 """Megatron-Bridge's recipes and loop."""
 
+from collections.abc import Iterator
+
+from nemotron_engines.megatron_bridge import needs
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_shared.runtime.engine import Engine
+from nemotron_shared.runtime.engine import Engine, Inputs, Problem
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
@@ -10,6 +15,16 @@ class MegatronBridge(Engine[PretrainConfig[MegatronBridgeEngine]]):
     """Megatron-Bridge's recipes and loop."""
 
     settings = MegatronBridgeEngine
+
+    def check(
+        self, config: PretrainConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine
+    ) -> Iterator[Problem]:
+        """The config, and the model that it starts from."""
+        return needs.problems(config, inputs)
+
+    def needs(self, config: PretrainConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine) -> Needs:
+        """Packages, layout, memory and disk."""
+        return needs.needs(config, inputs, machine)
 
     def run(self, task: Task[PretrainConfig[MegatronBridgeEngine]]) -> Outcome:
         """Train, with the libraries that this needs."""

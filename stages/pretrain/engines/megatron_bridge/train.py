@@ -5,12 +5,10 @@ torchrun stages/pretrain/train.py -c tiny engine=megatron_bridge
 
 from nemotron_engines.megatron_bridge.loop import train_with_megatron
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.modeling.start import checked_base
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
 
 def train(task: Task[PretrainConfig[MegatronBridgeEngine]]) -> Outcome:
     """Train on the token shards and their blend, from `run.model` or from random weights."""
-    checked_base(task)
     return train_with_megatron(task)

@@ -6,12 +6,14 @@ we write.
 
 from collections.abc import Iterator
 
+from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import check_config
 from nemotron_engines.nemo_rl.training import render as nemo_rl_config
 from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.rl.schema import RLConfig
 
@@ -37,6 +39,10 @@ class NeMoRL(Engine[Config]):
             yield Problem("run.data: null, but engine.environment needs our rows", "name a data artifact in run.data")
         else:
             check_config(config, ALGORITHM, places_without_run(config))
+
+    def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
+        """A checkout of the right version, and GPUs."""
+        return nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
 
     def render(self, config: Config, model: str | None) -> str:
         """NeMo-RL's config, for people."""

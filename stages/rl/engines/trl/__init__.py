@@ -1,6 +1,9 @@
 """TRL's GRPOTrainer, in this process."""
 
-from nemotron_shared.runtime.engine import Engine
+from nemotron_engines.checks import local_needs, own_packages
+from nemotron_shared.runtime.engine import Engine, Inputs
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.rl.schema import RLConfig, TRLEngine
 
@@ -9,6 +12,10 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     """TRL's GRPOTrainer, in this process."""
 
     settings = TRLEngine
+
+    def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
+        """Packages, memory and disk."""
+        return local_needs(config, inputs, machine, own_packages("nemotron-rl"))
 
     def run(self, task: Task[RLConfig[TRLEngine]]) -> Outcome:
         """Train, with the libraries that this needs."""

@@ -1,7 +1,12 @@
 """NeMo Automodel's recipe for next-token prediction."""
 
+from collections.abc import Iterator
+
+from nemotron_engines.automodel import environment
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_shared.runtime.engine import Engine
+from nemotron_shared.runtime.engine import Engine, Inputs, Problem
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
 
@@ -10,6 +15,14 @@ class Automodel(Engine[SFTConfig[AutomodelEngine]]):
     """NeMo Automodel's recipe for next-token prediction."""
 
     settings = AutomodelEngine
+
+    def check(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
+        """The config, and the model that it starts from."""
+        return environment.problems(config, inputs)
+
+    def needs(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
+        """Packages, layout, memory and disk."""
+        return environment.needs(config, inputs, machine)
 
     def run(self, task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
         """Train, with the libraries that this needs."""

@@ -5,7 +5,6 @@ from pathlib import Path
 from nemotron_engines.automodel.data import packed_file
 from nemotron_engines.automodel.loop import train_with_automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.modeling.start import checked_base
 from nemotron_engines.rows.packed import PackedRows
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
@@ -14,7 +13,6 @@ from stages.sft.schema import SFTConfig
 def train(task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
     """Train on the assistant's tokens."""
     config, data = task.config, task.input("data")
-    checked_base(task)
     if config.engine.data == "chat":
         chats = config.engine.chats
         assert chats.train is not None, "engine.data=chat was validated with its file"

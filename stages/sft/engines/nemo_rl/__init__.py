@@ -5,7 +5,10 @@ messages, or null for the data set that `engine.base` names.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from nemotron_engines.checks import missing_files
+from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLSFTEngine
 from nemotron_engines.nemo_rl.training import check_config
 from nemotron_engines.nemo_rl.training import render as nemo_rl_config
@@ -13,6 +16,7 @@ from nemotron_engines.nemo_rl.translate import Places, placeholders
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
 
@@ -39,6 +43,15 @@ class NeMoRL(Engine[Config]):
             yield Problem("engine.valid_chats without engine.train_chats", "give both, or neither")
         else:
             check_config(config, ALGORITHM, places_without_run(config))
+
+    def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
+        """The user's conversations, a model, a checkout of the right version, and GPUs."""
+        chats = {"engine.train_chats": config.engine.train_chats, "engine.valid_chats": config.engine.valid_chats}
+        own = [*missing_files(chats)]
+        if inputs.get("model") is None and (config.run.model is None or config.run.missing_model == "random"):
+            own.append(Problem("engine nemo_rl starts from a model, and there is none", "give run.model=FOLDER"))
+        theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
+        return replace(theirs, others=(*own, *theirs.others))
 
     def render(self, config: Config, model: str | None) -> str:
         """NeMo-RL's config, for people."""

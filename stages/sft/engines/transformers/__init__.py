@@ -1,7 +1,10 @@
 """transformers' NemotronH and Trainer, in this process."""
 
+from nemotron_engines.checks import local_needs
 from nemotron_shared.config.schema import TransformersEngine
-from nemotron_shared.runtime.engine import Engine
+from nemotron_shared.runtime.engine import Engine, Inputs
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.sft.schema import SFTConfig
 
@@ -10,6 +13,10 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
     """transformers' NemotronH and Trainer, in this process."""
 
     settings = TransformersEngine
+
+    def needs(self, config: SFTConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:
+        """Packages, memory and disk."""
+        return local_needs(config, inputs, machine)
 
     def run(self, task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
         """Train, with the libraries that this needs."""

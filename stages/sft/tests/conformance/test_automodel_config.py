@@ -21,7 +21,7 @@ PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/v
 
 @pytest.fixture(scope="module", autouse=True)
 def shim() -> None:
-    from nemotron_engines.automodel.loop import prepare
+    from nemotron_engines.stand_ins.automodel import install as prepare
 
     prepare()
 

@@ -27,7 +27,7 @@ TOLERANCE = 1e-4
 
 @pytest.fixture(scope="module", autouse=True)
 def shim() -> None:
-    from nemotron_engines.automodel.loop import prepare
+    from nemotron_engines.stand_ins.automodel import install as prepare
 
     torch.set_num_threads(1)
     prepare()

@@ -186,7 +186,7 @@ def test_weights_made_by_automodel_alone_are_caught() -> None:
     """The reason for starting from a folder: built from a config, the class is left partly uninitialised."""
     program = """
 import torch
-from nemotron_engines.automodel.loop import prepare
+from nemotron_engines.stand_ins.automodel import install as prepare
 prepare()
 import nemo_automodel
 from transformers import AutoConfig, NemotronHConfig

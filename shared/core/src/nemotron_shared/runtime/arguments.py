@@ -8,8 +8,12 @@ python stages/sft/data_prep.py -c tiny --sample 100
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import click
+
+from nemotron_shared.errors import UserError
 
 # The seeds write `sample=1000` and `force=true`; in the one config file these have a section.
 SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
@@ -23,6 +27,9 @@ OPTIONS = (
     ),
     click.Option(["--force"], is_flag=True, help="redo the work even where a result exists"),
     click.Option(["-d", "--dry-run"], is_flag=True, help="show what would run, and whether it could"),
+    click.Option(
+        ["--machine"], type=click.Path(path_type=Path), metavar="FILE", help="with --dry-run: for the machine in FILE"
+    ),
     click.Option(["--json"], is_flag=True, help="print results as JSON on stdout"),
 )
 """The options of the scripts and of the `nemotron` command."""
@@ -30,12 +37,13 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for: a config, overrides of it, and how to run."""
+    """What was asked for: a config, overrides of it, and how to run; `machine` describes another one for a dry run."""
 
     config: str
     overrides: tuple[str, ...]
     dry_run: bool
     json: bool
+    machine: Path | None = None
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
@@ -51,7 +59,19 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    return Arguments(values["config"], overrides_of(values, values["overrides"]), values["dry_run"], values["json"])
+    overridden = overrides_of(values, values["overrides"])
+    return Arguments(values["config"], overridden, values["dry_run"], values["json"], machine_of(values))
+
+
+def machine_of(options: dict[str, Any]) -> Path | None:
+    """The machine that a dry run judges for, None for this one.
+
+    Raises:
+        UserError: a real start, which can only be made on this machine.
+    """
+    if options["machine"] is not None and not options["dry_run"]:
+        raise UserError("--machine describes another machine, and nothing starts there", "add --dry-run")
+    return options["machine"]
 
 
 def overrides_of(options: dict[str, object], typed: Sequence[str]) -> tuple[str, ...]:

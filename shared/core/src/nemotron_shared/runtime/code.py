@@ -19,7 +19,8 @@ from nemotron_shared.file_cache import FileCache
 # What only shows or explains; a change there must not make finished work stale.
 PRESENTATION = frozenset({
     "nemotron_shared.runtime.arguments", "nemotron_shared.runtime.console", "nemotron_shared.runtime.dry_run",
-    "nemotron_shared.runtime.progress", "nemotron_shared.errors",
+    "nemotron_shared.runtime.progress", "nemotron_shared.errors", "nemotron_shared.runtime.machine",
+    "nemotron_shared.runtime.needs", "nemotron_shared.runtime.preflight", "nemotron_shared.runtime.remedies",
 })  # fmt: skip
 SETTINGS = "settings"
 """Modules of this name hold an engine's settings. A stage's schema names those of every engine."""

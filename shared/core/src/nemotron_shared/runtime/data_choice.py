@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.config.compose import COMMAND_LINE, Composed, override_key, shared_groups
+from nemotron_shared.config.compose import COMMAND_LINE, Composed, shared_groups
 from nemotron_shared.config.schema import RunSection, Section
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.remedies import SECTION
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.arguments import Arguments
     from nemotron_shared.runtime.step import Step
-
-SECTION = "data_prep"
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,3 @@ def data_by_settings(
             )
         found = named
     return DataChoice(given, found)
-
-
-def how_to_prepare(step: "Step", run: RunSection, arguments: "Arguments") -> str:
-    """The command that makes the data which the settings describe."""
-    options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
-    return " ".join(["make it: nemotron", run.family, "data prep", step.stage, "-c", arguments.config, *options])

@@ -13,17 +13,17 @@ entry points of the group `nemotron.engines.<stage>`. Importing the class must b
 the checks do that without any engine's library.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs, Problem, missing
 from nemotron_shared.runtime.task import Outcome, Task
 
 OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app")
@@ -33,15 +33,6 @@ Inputs = Mapping[str, Artifact | None]
 """The artifact of each role, None where there is none, or none yet."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What keeps a config from running. `key` is the setting that is wrong, where there is one."""
-
-    message: str
-    remedy: str | None = None
-    key: str | None = None
-
-
 class Engine(Protocol[ConfigT]):
     """One way to do the work of a stage. `ConfigT` is the stage's config with the engine's own section in it."""
 
@@ -49,8 +40,12 @@ class Engine(Protocol[ConfigT]):
     """The class of the section `engine`, whose `name` is a Literal of the engine's name."""
 
     def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
-        """Everything that can be judged before any work. `--dry-run` asks too, and there inputs may be missing."""
+        """What is wrong with the config, on any machine. `--dry-run` asks too, and there inputs may be missing."""
         yield from ()
+
+    def needs(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Needs:
+        """What the config needs of the machine: packages, processes, memory. Asked where `check` finds nothing."""
+        return Needs()
 
     def command(self, module: str, processes: int) -> list[str]:
         """How `module`, the step, is started by `nemotron`: as one process, or as several by torchrun."""
@@ -84,33 +79,44 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
     try:
         return engine_of(task.config).run(task)
     except ModuleNotFoundError as error:
-        missing = error.name or "a package"
-        if missing.split(".")[0] in OWN_PACKAGES:
+        package = error.name or "a package"
+        if package.split(".")[0] in OWN_PACKAGES:
             raise
         name = task.config.engine.name
-        raise UserError(f"engine '{name}' needs the package '{missing}'", "see the stage's README, Engines") from error
+        raise UserError(f"engine '{name}' needs the package '{package}'", how_to_get(name)) from error
 
 
-def problems_of(config: StageConfig, inputs: Inputs, home: Path, origins: Mapping[str, str]) -> Iterator[UserError]:
+def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
     """What the chosen engine has against its config, each as an error for people."""
-    machine = Machine.here(home, config.run.nproc_per_node)
+    return as_errors(lambda: engine_of(config).check(config, inputs, machine), origins)
+
+
+def lacking(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
+    """What the chosen engine needs for its config and the machine does not have."""
+    name, engine = config.engine.name, engine_of(config)
+    return as_errors(lambda: missing(name, engine.needs(config, inputs, machine), machine), origins)
+
+
+def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:
+    """Problems as errors for people; one that names a key begins with where that was set."""
+    found: list[UserError] = []
     try:
-        for problem in engine_of(config).check(config, inputs, machine):
+        for problem in find():
             if problem.key is None:
-                yield UserError(problem.message, problem.remedy)
+                found.append(UserError(problem.message, problem.remedy))
             else:
-                yield refusal(problem.key, problem.message, origins, problem.remedy)
+                found.append(refusal(problem.key, problem.message, origins, problem.remedy))
     except UserError as error:  # a check may also stop at the first thing that is wrong
-        yield error
+        found.append(error)
+    return found
 
 
-def require_no_problems(config: StageConfig, inputs: Inputs, home: Path, origins: Mapping[str, str]) -> None:
-    """Refuse a config that its engine cannot run.
+def refuse(found: Sequence[UserError]) -> None:
+    """Raise what was found, all of it at once.
 
     Raises:
-        UserError: naming everything that is wrong.
+        UserError: something was found.
     """
-    found = list(problems_of(config, inputs, home, origins))
     if len(found) == 1:
         raise found[0]
     if found:

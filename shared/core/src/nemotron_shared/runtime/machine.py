@@ -1,16 +1,40 @@
-"""What a machine has, asked without importing torch: for the checks that an engine makes before any work."""
+"""What a machine has, asked without importing torch: for the checks that are made before any work.
+
+    Machine.here(folder)                      this machine, and the disk that holds `folder`
+    Machine.described(Path("dgx.yaml"))       another one, as a file describes it
+
+A description is YAML or TOML; sizes are in GB (10^9 bytes):
+
+    python: "3.12"
+    nodes: 8                                  1, if left out
+    processes: 64                             of a run, over all nodes
+    gpus: {name: H100, count: 8, memory_gb: 80}    of each node; null: none
+    memory_gb: 2000
+    free_disk_gb: 20000
+    packages: {torch: 2.9.0, megatron-core: 0.19.2, megatron-bridge: 0.6.2}
+"""
 
 import os
 import platform
 import shutil
 import subprocess
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+import yaml
+from pydantic import Field, field_validator
+
+from nemotron_shared.config.schema import Section
+from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 
 DRIVER = Path("/proc/driver/nvidia/version")
 MIB = 2**20
+GB = 10**9
 
 
 @dataclass(frozen=True)
@@ -23,26 +47,109 @@ class GPU:
 
 @dataclass(frozen=True)
 class Machine:
-    """Attributes: `python` its version, (3, 12); `processes` those of this run; `memory`, `free_disk` in bytes."""
+    """Attributes: `python` its version, "3.12"; `processes` those of this run, over all `nodes`; `gpus` those of a
+    node; `memory`, `free_disk` in bytes; `packages` version by name, None for those of this environment."""
 
-    python: tuple[int, int]
+    python: str
     processes: int
     gpus: tuple[GPU, ...]
     memory: int
     free_disk: int
+    nodes: int = 1
+    packages: Mapping[str, str] | None = None
 
     @classmethod
     def here(cls, folder: Path, processes: int = 1) -> "Machine":
         """This machine, and the disk that holds `folder`."""
         existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-        major, minor, _ = platform.python_version_tuple()
+        world = distributed.world_size()
         return cls(
-            python=(int(major), int(minor)),
-            processes=max(processes, distributed.world_size()),
+            python=".".join(platform.python_version_tuple()[:2]),
+            processes=max(processes, world),
             gpus=_gpus(),
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             free_disk=shutil.disk_usage(existing).free,
+            nodes=max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", world))),
         )
+
+    @classmethod
+    def described(cls, file: Path) -> "Machine":
+        """The machine that a YAML or TOML file describes.
+
+        Raises:
+            UserError: there is no such file, or it has an unknown, a missing or a wrong key.
+        """
+        if not file.is_file():
+            raise UserError(f"--machine: there is no file {file}", "see docs/configuration.md, What a run would do")
+        try:
+            text = file.read_text(encoding="utf-8")
+            values = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
+        except (UnicodeDecodeError, yaml.YAMLError, tomllib.TOMLDecodeError) as error:
+            raise UserError(f"{file}: not readable: {str(error).splitlines()[0]}", "correct the file") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{file}: not a mapping", "see docs/configuration.md, What a run would do")
+        said = validate(MachineDescription, values, dict.fromkeys(values, file.name))
+        gpus = said.gpus
+        return cls(
+            python=said.python,
+            processes=said.processes,
+            gpus=(GPU(gpus.name, int(gpus.memory_gb * GB)),) * gpus.count if gpus else (),
+            memory=int(said.memory_gb * GB),
+            free_disk=int(said.free_disk_gb * GB),
+            nodes=said.nodes,
+            packages={_normal(name): version for name, version in said.packages.items()},
+        )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine, whose programs and folders can be looked at."""
+        return self.packages is None
+
+    @property
+    def processes_per_node(self) -> int:
+        """As many on each node, rounded up."""
+        return -(-self.processes // self.nodes)
+
+    def version_of(self, package: str) -> str | None:
+        """Version of an installed package; None where there is none. Nothing is imported."""
+        if self.packages is not None:
+            return self.packages.get(_normal(package))
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            return None
+
+
+class GPUDescription(Section):
+    """The GPUs of a node."""
+
+    name: str
+    count: int = Field(ge=1)
+    memory_gb: float = Field(gt=0)
+
+
+class MachineDescription(Section):
+    """What a file says about a machine."""
+
+    python: str = Field(pattern=r"^3\.\d+$")
+    nodes: int = Field(ge=1, default=1)
+    processes: int = Field(ge=1)
+    gpus: GPUDescription | None
+    memory_gb: float = Field(gt=0)
+    free_disk_gb: float = Field(ge=0)
+    packages: dict[str, str]
+
+    @field_validator("python", mode="before")
+    @classmethod
+    def as_text(cls, value: object) -> object:
+        """3.12 without quotation marks is a number to YAML, and 3.10 would become 3.1."""
+        if isinstance(value, float):
+            raise ValueError('write the version in quotation marks: python: "3.12"')
+        return value
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
 
 
 def _gpus() -> tuple[GPU, ...]:

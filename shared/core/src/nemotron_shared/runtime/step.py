@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -29,6 +29,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import begin, finish
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.engine import Inputs, Problem
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.process import end_with_parent
 from nemotron_shared.runtime.provenance import ask_git, producer
@@ -55,6 +56,8 @@ class Step(Generic[ConfigT]):
         consumes: input roles, each a key of the config's `run` section.
         optional: roles that are used when they exist.
         prepare: the step that makes the input `data` when the config says `missing_data: prepare`.
+        check: what is wrong with a config and its inputs, on any machine; the last argument is the family that the
+            config is a recipe of, or None.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
         contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
         engines: the engines that may do the work; None for a step that needs none.
@@ -73,6 +76,7 @@ class Step(Generic[ConfigT]):
     consumes: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     prepare: "Step[ConfigT] | None" = None
+    check: Callable[[ConfigT, Inputs, str | None], Iterable[Problem]] = lambda config, inputs, recipe: ()
     sources: Callable[[ConfigT], list[Source]] = lambda config: []
     contents: Callable[[ConfigT], Mapping[str, Any]] = lambda config: {}
     engines: Registry[type[HasSettings]] | None = None

@@ -8,7 +8,7 @@ import orjson
 
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, expand, identity, local_file
-from nemotron_data.tokenizers.folder import FILES
+from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.config.schema import SourceSection, TokenizerSection
@@ -54,7 +54,7 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
     """Manifest entries for what is read: rows, chat template and tokenizer.
 
     Raises:
-        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set, or a file is missing.
+        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set, or a file or tokenizer is missing.
     """
     if section.source is None:
         raise UserError(
@@ -63,6 +63,8 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
     tokenizer: TokenizerSection | None = getattr(section, "tokenizer", None)
     if tokenizer is not None and tokenizer.model is None:
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
+    if tokenizer is not None and tokenizer.model != TINY:
+        TokenizerFolder(Path(str(tokenizer.model))).require()
     # only the files of a tokenizer that data preparation copies: its folder may hold a whole model besides
     copied = [] if tokenizer is None else [str(Path(str(tokenizer.model)) / name) for name in FILES]
     own = own_files(getattr(section, "chat_template", None), *copied)

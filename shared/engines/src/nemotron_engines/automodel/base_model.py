@@ -11,7 +11,6 @@ from typing import Any
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.errors import UserError
 
 # What our models carry is 0: no lower limit. Automodel takes its logarithm for weights that are then overwritten.
 PLACEHOLDER_TIME_STEP = 0.001
@@ -24,9 +23,6 @@ def stage_base_model(
 
     Args:
         source: a Hugging Face folder of the NemotronH architecture, or None for random weights.
-
-    Raises:
-        UserError: the folder holds another architecture, or no safetensors.
     """
     into.mkdir(parents=True, exist_ok=True)
     if source is None:
@@ -36,10 +32,6 @@ def stage_base_model(
         if not (source / "config.json").exists():  # else a run that goes on: its checkpoint was made over these weights
             save_random_model(config.model, tokenizer, config.run.seed, source)
     fields = read_json(source / "config.json")
-    if (kind := fields.get("model_type")) != "nemotron_h":
-        raise UserError(f"{source}: engine 'automodel' trains NemotronH models, not '{kind}'", "use another engine")
-    if not list(source.glob("*.safetensors")):
-        raise UserError(f"{source}: holds no safetensors", "save the model in that format")
     for file in source.iterdir():
         link = into / file.name
         if file.is_file() and file.name != "config.json" and not link.exists():

@@ -1,51 +1,80 @@
-"""Is this the environment that the engine was tried in? Asked before anything heavy is imported."""
+"""What NeMo Automodel needs of a machine, for the checks before a start."""
 
-import importlib.util
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator
 
-from nemotron_shared.errors import UserError
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-INSTALL = "nemotron engine install automodel"
+from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_engines.checks import (
+    CHECKPOINT_BYTES,
+    KERNELS,
+    RESULT_BYTES,
+    TRAINING_BYTES,
+    base_packages,
+    disk_bytes,
+    in_billions,
+    missing_files,
+    size_of,
+)
+from nemotron_engines.modeling.facts import NEMOTRON_H
+from nemotron_shared.atomic import read_json
+from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
+from nemotron_shared.runtime.engine import Inputs
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs, Problem
+
 # Exactly what was run; the shim and the recipe subclass reach into functions that other versions may have moved.
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}
-KERNEL_PACKAGES = ("mamba_ssm", "causal_conv1d")
+# triton 3.9 refuses an autotune key of Automodel's LoRA kernels while they are imported.
+TRITON = Requirement("triton<3.9")
+INSTALL_KERNELS = "install mamba-ssm and causal-conv1d (the extra `kernels`), or use a container that has them"
 
 
-def require_environment() -> None:
-    """Compare the installed packages with those that the engine was written for.
-
-    Raises:
-        UserError: a package is missing, or of another version.
-    """
-    for package, wanted in REQUIRED.items():
-        found = installed(package)
-        if found is None:
-            raise UserError(f"engine 'automodel' needs the package {package}", INSTALL)
-        if found != wanted:
-            raise UserError(f"engine 'automodel' was made for {package} {wanted}; here is {found}", INSTALL)
-    triton = installed("triton")
-    # 3.9 refuses an autotune key of Automodel's LoRA kernels while they are imported
-    if triton is not None and tuple(int(part) for part in triton.split(".")[:2]) >= (3, 9):
-        raise UserError(f"nemo-automodel 0.7.0 cannot be imported with triton {triton}", INSTALL)
-
-
-def require_kernels() -> None:
-    """On a GPU the Mamba layers need the CUDA packages, whose absence Automodel notices only in the first step.
-
-    Raises:
-        UserError: one of them is missing.
-    """
-    missing = [name for name in KERNEL_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"on a GPU engine 'automodel' needs {' and '.join(missing)}",
-            "install mamba-ssm and causal-conv1d (the extra `kernels`), or use a container that has them",
-        )
+def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Iterator[Problem]:
+    """What is wrong with the config or with the model that it starts from."""
+    model = inputs.get("model")
+    if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
+        what = "engine.data=chat: pretraining reads documents"
+        yield Problem(what, "set engine.data=packed, or use the sft stage")
+    chats = config.engine.chats
+    if config.engine.data == "chat":
+        yield from missing_files({"engine.chats.train": chats.train, "engine.chats.valid": chats.valid})
+    if model is None or not (model.path / "config.json").is_file():
+        return
+    kind = read_json(model.path / "config.json").get("model_type")
+    if kind != NEMOTRON_H:
+        what = f"{model.path}: engine 'automodel' trains NemotronH models, not '{kind}'"
+        yield Problem(what, "use another engine")
+    if not list(model.path.glob("*.safetensors")):
+        yield Problem(f"{model.path}: holds no safetensors", "save the model in that format")
 
 
-def installed(package: str) -> str | None:
-    """Version of an installed package, without a local label such as `+cpu`."""
-    try:
-        return version(package).partition("+")[0]
-    except PackageNotFoundError:
-        return None
+def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
+    """Packages, layout, memory and disk."""
+    engine, parameters = config.engine, size_of(config, inputs).total
+    wanted = [Requirement(f"{name}=={version}") for name, version in REQUIRED.items()]
+    wanted += [one for one in base_packages() if one.name not in REQUIRED]
+    wanted += [TRITON] if machine.version_of("triton") else []
+    others: list[Problem] = []
+    if machine.gpus and not all(map(machine.version_of, KERNELS)):
+        others.append(Problem(f"on a GPU engine 'automodel' needs {' and '.join(KERNELS)}", INSTALL_KERNELS))
+    # ddp keeps everything on each process; fsdp2 shards it. Adapters leave the rest without gradients and optimizer.
+    shards = machine.processes if engine.strategy == "fsdp2" else 1
+    trained = RESULT_BYTES if engine.peft else TRAINING_BYTES
+    return Needs(
+        packages=tuple(wanted),
+        container=engine.container,
+        python=SpecifierSet(">=3.11,<3.14"),
+        shared=[
+            {"engine.tp_size": engine.tp_size, "engine.cp_size": engine.cp_size},
+            {"engine.ep_size": engine.ep_size},
+        ],
+        rows=config.rows_per_step,
+        micro=config.train.micro_batch_size,
+        process_bytes=trained * parameters // shards,
+        kept=f"{'the weights' if engine.peft else 'weights, gradients and optimizer'} of {in_billions(parameters)}"
+        + (f" over {shards} processes" if shards > 1 else ""),
+        disk_bytes=disk_bytes(config, 0 if engine.peft else CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
+        others=tuple(others),
+    )

@@ -10,7 +10,6 @@ import torch
 from nemotron_engines.automodel import guards
 from nemotron_engines.automodel.base_model import stage_base_model
 from nemotron_engines.automodel.checkpoints import LAYOUT, resume_point, steps_done
-from nemotron_engines.automodel.environment import require_environment, require_kernels
 from nemotron_engines.automodel.export import export
 from nemotron_engines.automodel.overrides import apply_overrides
 from nemotron_engines.automodel.settings import AutomodelEngine
@@ -24,15 +23,6 @@ from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.runtime.validation import Validation, report_best
-
-
-def prepare() -> str | None:
-    """Check the environment and install what a CPU needs; the line that announces it."""
-    require_environment()
-    line = cpu_shim.install()
-    if line is None:
-        require_kernels()
-    return line
 
 
 def train_with_automodel(
@@ -53,7 +43,7 @@ def train_with_automodel(
         UserError: the environment, the config or the weights cannot be used.
     """
     config, run = task.config, task.run
-    line = prepare()
+    line = cpu_shim.install()
     if line:
         run.say(line)
     set_threads(config.run.threads)

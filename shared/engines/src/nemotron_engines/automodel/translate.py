@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
-from nemotron_shared.errors import UserError
 
 OURS = "nemotron_engines.automodel.data"
 AUTOMODEL = "nemo_automodel.components"
@@ -42,11 +41,7 @@ class Places:
 def translate(
     config: SupervisedConfig[AutomodelEngine], places: Places, processes: int, *, on_gpu: bool
 ) -> dict[str, Any]:
-    """The recipe's configuration, without `engine.overrides`.
-
-    Raises:
-        UserError: the batch cannot be divided among the processes.
-    """
+    """The recipe's configuration, without `engine.overrides`."""
     engine = config.engine
     ours = config.optimizer
     recipe: dict[str, Any] = {
@@ -101,12 +96,6 @@ def step_scheduler(config: SupervisedConfig[AutomodelEngine], processes: int) ->
     train, engine = config.train, config.engine
     readers = processes // (engine.tp_size * engine.cp_size)
     local = train.micro_batch_size or max(1, train.global_batch_size // max(1, readers))
-    if readers < 1 or train.global_batch_size % (local * readers):
-        raise UserError(
-            f"train.global_batch_size {train.global_batch_size} is not a multiple of a micro batch of {local} x "
-            f"{readers} data-parallel processes",
-            "change the batch, train.micro_batch_size, or the number of processes",
-        )
     return {
         "global_batch_size": train.global_batch_size,
         "local_batch_size": local,

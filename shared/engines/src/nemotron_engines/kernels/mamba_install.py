@@ -21,11 +21,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from nemotron_engines.kernels import mamba_older, mamba_ops
+from nemotron_engines.kernels import LARGEST_REFERENCE_MODEL, mamba_older, mamba_ops
 from nemotron_shared.errors import UserError
 
 PACKAGES = ("mamba_ssm", "causal_conv1d")
-LARGEST_REFERENCE_MODEL = 1e9  # parameters; beyond it, hours would pass before anybody noticed
 REFERENCE_LINE = "mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)"
 KERNEL_LINE = "mamba: mamba-ssm and causal-conv1d kernels (pure-torch reference for tensors on the CPU)"
 

@@ -14,6 +14,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_engines.megatron_bridge.needs import WEIGHTS
 from nemotron_engines.megatron_bridge.recipe import write_model_config
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.modeling.build import count_parameters, save_random_model
@@ -27,7 +28,6 @@ from nemotron_shared.runtime.task import Task
 # A model up to here starts from the weights that engine `transformers` draws from the same seed; beyond, or with layers
 # for tokens beyond the next, which transformers does not have, Megatron draws its own, each process its part.
 LARGEST_DRAWN_HERE = 1e9
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 
 def has_weights(folder: Path) -> bool:

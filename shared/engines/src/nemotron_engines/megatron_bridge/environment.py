@@ -16,7 +16,6 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.versions import installed, require_tried
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -30,15 +29,9 @@ TALKATIVE = ("megatron.bridge.utils.import_utils", "torch.utils.cpp_extension")
 
 
 def prepare(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> bool:
-    """Make Megatron importable, and say whether it will run on the CPU.
-
-    Raises:
-        UserError: a package is missing, or there is no GPU and the packages are not those that the stand-ins fit.
-    """
-    installed()
+    """Make Megatron importable, and say whether it will run on the CPU."""
     if task.config.engine.device != "cpu" and torch.cuda.is_available():
         return False
-    require_tried("without a GPU")
     from nemotron_engines.stand_ins.transformer_engine import install_stubs
 
     for name in TALKATIVE:

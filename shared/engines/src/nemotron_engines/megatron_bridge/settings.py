@@ -40,8 +40,8 @@ class MegatronBridgeEngine(EngineSection):
     device: How[Literal["auto", "cpu"]]
     """`auto` takes GPUs where there are any; without one, TE-only settings are switched off, and that is said."""
     world_size: How[int | None] = Field(ge=1)
-    """Processes that the layout is made for; it is checked for that many where there is no GPU and fine-tuning is
-    refused. `null`: those that run."""
+    """Processes that the layout is made for; a start with a number that the layout does not divide names it. `null`:
+    any."""
     tensor_model_parallel_size: How[int] = Field(ge=1)
     """TP: processes that share each large matrix."""
     pipeline_model_parallel_size: How[int] = Field(ge=1)

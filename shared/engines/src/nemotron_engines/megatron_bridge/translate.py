@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_engines.megatron_bridge.check import check
-from nemotron_engines.megatron_bridge.convert import has_weights
 from nemotron_engines.megatron_bridge.datasets import set_packed_rows, set_token_shards
+from nemotron_engines.megatron_bridge.needs import CHECKPOINT_MARK
 from nemotron_engines.megatron_bridge.overrides import apply_overrides
 from nemotron_engines.megatron_bridge.recipe import base_config, write_model_config
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine, MegatronPeft
@@ -23,9 +23,6 @@ from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Task
-
-# What Bridge writes into a folder of checkpoints once the first is whole.
-CHECKPOINT_MARK = "latest_train_state.pt"
 
 
 def build_config(
@@ -151,13 +148,8 @@ def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine],
 
 
 def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
-    """Where checkpoints, metrics and the tokenizer lie.
-
-    Raises:
-        UserError: see `refuse_kept_adapters`, `weights_folder` and `_resume_from`.
-    """
+    """Where checkpoints, metrics and the tokenizer lie."""
     config, run = task.config, task.run
-    refuse_kept_adapters(config.engine)
     own = run.checkpoints / "megatron"
     checkpoint, logger = container.checkpoint, container.logger
     checkpoint.save = str(own)
@@ -175,49 +167,19 @@ def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]
     container.tokenizer.tokenizer_model = str(task.input("data").path / "tokenizer")
 
 
-def refuse_kept_adapters(engine: MegatronBridgeEngine) -> None:
-    """Bridge saves the adapters alone: a checkpoint from which no other run could start.
-
-    Raises:
-        UserError: `keep_checkpoint` with adapters.
-    """
-    if engine.keep_checkpoint and engine.peft.scheme is not None:
-        what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
-        raise UserError(what, "leave it off: the published model has the adapters merged into its weights")
-
-
 def weights_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     """The weights to start from: the Megatron checkpoint in the model's artifact, else the Hugging Face folder itself,
-    which Bridge converts while it reads.
-
-    Raises:
-        UserError: the model holds neither, and Bridge would go on with random weights.
-    """
+    which Bridge converts while it reads."""
     model = task.input("model")
     kept = model.path / "megatron"
-    if (kept / CHECKPOINT_MARK).is_file():
-        return kept
-    if not has_weights(model.path):
-        raise UserError(f"{model.reference} holds no weights in safetensors to start from", "give another run.model")
-    return model.path
+    return kept if (kept / CHECKPOINT_MARK).is_file() else model.path
 
 
 def _resume_from(task: Task[SupervisedConfig[MegatronBridgeEngine]], own: Path) -> Path:
-    """This run's checkpoints; before there is one, those of the run whose state it takes over.
-
-    Raises:
-        UserError: `start_from: state`, and the model came without a Megatron checkpoint.
-    """
-    base = task.inputs.get("model")
+    """This run's checkpoints; before there is one, those of the run whose state it takes over."""
     if task.config.engine.start_from == "weights" or (own / CHECKPOINT_MARK).is_file():
         return own
-    if base is None:
-        raise UserError("engine.start_from=state: run.model names no model to go on from", "set run.model")
-    kept = base.path / "megatron"
-    if not (kept / CHECKPOINT_MARK).is_file():
-        what = f"engine.start_from=state: {base.reference} holds no Megatron checkpoint"
-        raise UserError(what, "train it with engine.keep_checkpoint=true, or set engine.start_from=weights")
-    return kept
+    return task.input("model").path / "megatron"
 
 
 def set_data(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:

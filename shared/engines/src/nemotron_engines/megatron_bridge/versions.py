@@ -15,7 +15,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -36,39 +36,13 @@ DATASET_CLASSES = (
 )
 
 
-def installed() -> dict[str, str]:
-    """Versions of the two packages.
-
-    Raises:
-        UserError: one is missing, or so old that it has not what the recipes need.
-    """
-    try:
-        found = {name: version(name) for name in TRIED}
-    except PackageNotFoundError as error:
-        raise UserError(f"engine 'megatron_bridge' needs the package '{error.name}'", INSTALL) from error
-    bridge = found["megatron-bridge"]
-    if tuple(int(part) for part in bridge.split(".")[:2]) < OLDEST_BRIDGE:
-        raise UserError(f"megatron-bridge {bridge} has no recipe for Nemotron 3 Super; 0.4 is the first", INSTALL)
-    return found
-
-
 def untried() -> str | None:
     """A line for people where the installed pair is another than the one that was tried, else None."""
-    found = installed()
+    found = {name: version(name) for name in TRIED}
     if found == TRIED:
         return None
     ours, theirs = (", ".join(f"{name} {pair[name]}" for name in TRIED) for pair in (TRIED, found))
     return f"{theirs} is installed; this engine was tried with {ours}"
-
-
-def require_tried(what: str) -> None:
-    """Refuse other versions for `what`, such as the replacements that let a CPU run Megatron's loop.
-
-    Raises:
-        UserError: another pair is installed.
-    """
-    if line := untried():
-        raise UserError(f"{what}: {line}", INSTALL)
 
 
 def recipe_function(name: str) -> Callable[[], Any]:

@@ -1,6 +1,5 @@
-"""Make, load and save models; refuse one that cannot fit before any memory is taken."""
+"""Make, load and save models."""
 
-import os
 import pickle
 import warnings
 from functools import cache
@@ -26,7 +25,6 @@ from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
-from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 
@@ -34,8 +32,6 @@ disable_progress_bar()  # our own progress line is the only one
 # Libraries that call each other's renamed settings; nothing a user could change.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
-# Weights, gradients and two Adam moments, four bytes each.
-TRAINING_BYTES_PER_PARAMETER = 16
 ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
 # Deprecated names that NemotronHConfig still takes and turns into others.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
@@ -48,7 +44,6 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Model
         engine: the config's engine section, for `attn_implementation` and `allow_reference_kernels`.
     """
     config = nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
-    refuse_if_too_large(config, section.architecture)
     announce(count_parameters(config), engine.allow_reference_kernels)
     return _from_config(config, seed, engine)
 
@@ -179,52 +174,13 @@ def load_tokenizer(path: Path) -> Any:
     return AutoTokenizer.from_pretrained(path, local_files_only=True)
 
 
-def refuse_if_too_large(config: NemotronHConfig, name: str) -> None:
-    """Compare what training would need with what this machine has.
-
-    Raises:
-        UserError: the model does not fit; nothing has been allocated.
-    """
-    needed = count_parameters(config) * TRAINING_BYTES_PER_PARAMETER
-    available = available_bytes()
-    if needed > available:
-        raise UserError(
-            f"training '{name}' needs about {needed / 1e9:,.0f} GB "
-            f"({count_parameters(config) / 1e9:.1f}B parameters); there are {available / 1e9:,.0f} GB",
-            "use -c tiny, a smaller model.architecture, or more GPUs",
-        )
-
-
 def count_parameters(config: NemotronHConfig) -> int:
     """Parameters of a model, counted without allocating them."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config).num_parameters()
 
 
-def available_bytes() -> int:
-    """Memory of all local GPUs, or of the machine where there is none."""
-    if torch.cuda.is_available():
-        return sum(torch.cuda.mem_get_info(device)[1] for device in range(torch.cuda.device_count()))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
     """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged."""
     model.save_pretrained(directory, safe_serialization=True)
     copy_tokenizer(tokenizer, directory)
-
-
-def require_same_tokenizer(data: Path, model: Path) -> None:
-    """Refuse data whose ids mean something else to the model.
-
-    Raises:
-        UserError: the two folders' tokenizer.json differ.
-    """
-    digests = {
-        file_digest(folder / "tokenizer.json") for folder in (data, model) if (folder / "tokenizer.json").is_file()
-    }
-    if len(digests) > 1:
-        raise UserError(
-            f"the data was made with another tokenizer than the model's ({model})",
-            f"prepare the data again with data_prep.tokenizer.model={model}",
-        )

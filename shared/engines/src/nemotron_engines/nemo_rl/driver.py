@@ -13,20 +13,10 @@ from typing import Any
 
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.distributed import world_size
 from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 
 PREFLIGHT = Path(__file__).with_name("preflight.py")
-
-
-def require_one_process() -> None:
-    """NeMo-RL spreads itself over the nodes; raises UserError under torchrun with several processes."""
-    if world_size() > 1:
-        raise UserError(
-            f"engine nemo_rl is one driver, and here are {world_size()} processes: each would start a whole training",
-            "start it once, without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes",
-        )
 
 
 def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any]:
@@ -37,23 +27,6 @@ def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any
     """
     answer = run_logged(installation, installation.command(PREFLIGHT, *arguments), log, "NeMo-RL does not take this")
     return json.loads(answer.strip().splitlines()[-1])
-
-
-def require_gpus(installation: Installation, values: dict[str, Any], log: Path) -> None:
-    """Raise UserError where there are fewer GPUs than the layout needs."""
-    nodes, each = values["cluster"]["num_nodes"], values["cluster"]["gpus_per_node"]
-    judges = ((values.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
-    found = ask(installation, log, "--gpus")
-    wanted = (nodes + judges) * each
-    if found["gpus"] >= wanted:
-        return
-    layout = f"{nodes} nodes x {each}" + (f", and {judges} nodes for judge models" if judges else "")
-    raise UserError(
-        f"NeMo-RL needs {wanted} GPUs here ({layout}: engine.num_nodes, engine.gpus_per_node); {found['where']} has "
-        f"{found['gpus']}",
-        "run it on a Ray cluster that has them (ray.sub of the checkout starts one under Slurm); "
-        "engine.stop_before_training=true does everything that needs no GPU",
-    )
 
 
 def run_driver(

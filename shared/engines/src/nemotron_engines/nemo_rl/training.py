@@ -11,14 +11,13 @@ import yaml
 from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
 from nemotron_engines.nemo_rl.checks import check
 from nemotron_engines.nemo_rl.compose import build
-from nemotron_engines.nemo_rl.driver import ask, require_gpus, require_one_process, run_driver
+from nemotron_engines.nemo_rl.driver import ask, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
 from nemotron_engines.nemo_rl.metrics import write_metrics
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.translate import Places
 from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_engines.overrides import leaves
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
@@ -37,7 +36,6 @@ def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: P
     Raises:
         UserError: NeMo-RL would refuse it, or would do something else than it says.
     """
-    require_one_process()
     table = load_table(config.engine.version)
     base = table.bases[config.engine.base]
     if base.algorithm != algorithm:
@@ -54,16 +52,11 @@ def train_with_nemo_rl(
 ) -> Outcome:
     """Train and convert. The caller has checked its rows and has made `places`."""
     config, run = task.config, task.run
-    require_one_process()
     installation = find_installation(config.engine)
     script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
-    require_own_code(Path(places.model), config.engine, run)
+    if code := code_in(Path(places.model)):
+        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {places.model}")
     values = build(config, algorithm, places, installation.base)
-    check(values, load_table(config.engine.version).schemas[algorithm], config.engine, algorithm)
-    left = [key for key, value in leaves(values) if "/path/to/" in str(value)]
-    if left:  # NeMo-RL's configs hold paths that only the user knows
-        remedy = f"give it: ++engine.overrides.{left[0]}=PATH"
-        raise UserError(f"this recipe needs a path for: {', '.join(left)}", remedy)
     file = run.directory / "nemo_rl.yaml"
     write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
@@ -78,17 +71,9 @@ def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places)
     return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
 
 
-def require_own_code(model: Path, engine: NeMoRLEngine, run: Run) -> None:
-    """NeMo-RL runs whatever Python lies in a model folder, so that is refused unless the config allows it."""
-    # it always loads with trust_remote_code
-    code = sorted(path.name for path in model.glob("*.py")) if model.is_dir() else []
-    if code and not engine.trust_remote_code:
-        raise UserError(
-            f"{model} holds Python files that NeMo-RL would run: {', '.join(code)}",
-            "read them, then set engine.trust_remote_code=true",
-        )
-    if code:
-        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {model}")
+def code_in(model: Path) -> list[str]:
+    """Python files of a model folder; NeMo-RL would run them, for it always loads with trust_remote_code."""
+    return sorted(path.name for path in model.glob("*.py")) if model.is_dir() else []
 
 
 def preflight(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
@@ -122,7 +107,6 @@ def train(
     last = newest(folder)
     if last is not None and last[0] >= config.train.train_iters:
         return
-    require_gpus(installation, values, run.directory / "gpus.log")
 
     def note() -> None:
         write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path)

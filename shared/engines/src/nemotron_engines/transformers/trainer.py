@@ -1,6 +1,5 @@
 """Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
 
-import importlib.util
 import logging
 import os
 import shutil
@@ -23,7 +22,6 @@ from nemotron_engines.transformers.stop import InterruptibleTrainer
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.metrics import Metric, last_values
 from nemotron_shared.runtime.run import Run
@@ -83,20 +81,9 @@ class ScheduledTrainer(StageTrainer, Trainer):
 
 
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
-    """Keyword arguments for TrainingArguments, or a class derived from it.
-
-    Raises:
-        UserError: the global batch is not made of whole micro batches on this many processes, or there is no wandb.
-    """
+    """Keyword arguments for TrainingArguments, or a class derived from it."""
     rows, processes, project = config.rows_per_step, distributed.world_size(), config.logger.wandb_project
     micro = config.train.micro_batch_size or max(1, rows // processes)  # rows per forward pass and process
-    if rows % (micro * processes):
-        raise UserError(
-            f"{rows} rows per step are not a multiple of a micro batch of {micro} x {processes} processes",
-            "change the batch, train.micro_batch_size, or the number of processes",
-        )
-    if project is not None and importlib.util.find_spec("wandb") is None:
-        raise UserError(f"logger.wandb_project={project}: the package wandb is not installed", how_to_add("wandb"))
     # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
     names = {field.name for field in fields(TrainingArguments)}
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"

@@ -1,0 +1,144 @@
+"""What a config needs of a machine, as its engine says it, and the checks that are the same for every engine.
+
+    Needs(packages=extra("nemotron-engines", "megatron"), container="nvcr.io/...",
+          shared=[{"engine.tensor_model_parallel_size": 8}], rows=64, process_bytes=30 * GB, ...)
+
+Nothing is imported and nothing is allocated. Estimates of memory and disk are lower bounds, of what every run of the
+config keeps (weights, gradients, optimizer), so that nothing is refused which would fit.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from typing import Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from nemotron_shared.runtime.disk import size
+from nemotron_shared.runtime.environments import how_to_get
+from nemotron_shared.runtime.machine import Machine
+
+Device = Literal["cpu", "auto", "gpu"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What keeps a config from running. `key` is the setting that is wrong, where there is one."""
+
+    message: str
+    remedy: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a config needs.
+
+    Attributes:
+        packages: with the versions that the engine accepts; `container` has them, too, where the config names one.
+        python: the Pythons that those packages are made for.
+        device: `auto` takes GPUs where there are any, `gpu` does not run without.
+        shared: sizes by key; the product of each mapping must divide the processes. The first says how many hold one
+            copy of the model, and so how many read the same rows.
+        rows: of a step, over all processes; `micro` those of one forward pass.
+        process_bytes: that one process keeps in memory at least; `kept` says what they are.
+        disk_bytes: that a run writes at least.
+        others: what the engine itself has found.
+    """
+
+    packages: tuple[Requirement, ...] = ()
+    container: str | None = None
+    python: SpecifierSet = field(default_factory=SpecifierSet)
+    device: Device = "auto"
+    made_for: int | None = None
+    shared: Sequence[Mapping[str, int]] = ()
+    rows: int | None = None
+    micro: int | None = None
+    process_bytes: int = 0
+    kept: str = ""
+    disk_bytes: int = 0
+    others: tuple[Problem, ...] = ()
+
+
+@cache
+def requirements(distribution: str, extra: str | None = None) -> tuple[Requirement, ...]:
+    """What an installed package of ours says that it needs, or that an extra of it adds; none where it runs from a
+    folder that is not installed."""
+    try:
+        declared = map(Requirement, metadata.requires(distribution) or ())
+    except metadata.PackageNotFoundError:
+        return ()
+    if extra is None:
+        return tuple(one for one in declared if "extra" not in str(one.marker))
+    return tuple(one for one in declared if f'extra == "{extra}"' in str(one.marker))
+
+
+def missing(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
+    """Everything that the machine lacks for an engine."""
+    yield from needs.others
+    yield from _packages(engine, needs, machine)
+    unfit = list(_processes(needs, machine))
+    yield from unfit or _memory(needs, machine)  # what a process keeps is known where they fit the layout
+    if machine.free_disk < needs.disk_bytes:
+        yield Problem(
+            f"a checkpoint, the next one and the result take about {size(needs.disk_bytes)}; {size(machine.free_disk)} "
+            "are free on the disk of the artifact store",
+            "free some space, or set run.home to a folder on a larger disk",
+        )
+
+
+def _packages(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
+    remedy = how_to_get(engine) + (f"; or use the container {needs.container}" if needs.container else "")
+    if not needs.python.contains(f"{machine.python}.0"):
+        python = str(needs.python).removesuffix(".*").lstrip("=")
+        what = f"engine '{engine}' has packages for Python {python} only, and this is Python {machine.python}"
+        yield Problem(what, remedy)
+    lacking = []
+    for wanted in needs.packages:
+        found = machine.version_of(wanted.name)
+        # without a local label such as +cpu
+        if found is None or not wanted.specifier.contains(found.partition("+")[0], prereleases=True):
+            lacking.append(f"{f'{wanted.name} {wanted.specifier}'.strip()} ({found or 'not installed'})")
+    if lacking:
+        what = f"engine '{engine}' needs the package{'s' if len(lacking) > 1 else ''} {', '.join(lacking)}"
+        yield Problem(what, remedy)
+
+
+def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:
+    count, per_node = machine.processes, machine.processes_per_node
+    given = f"{count} process{'es' if count > 1 else ''}"
+    made_for = f"; the recipe is made for {needs.made_for} (engine.world_size)" if needs.made_for else ""
+    start = "start it on as many as the layout needs: run.nproc_per_node=N on one machine, torchrun on several"
+    for sizes in needs.shared:
+        if count % math.prod(sizes.values()):
+            layout = " x ".join(f"{key} {value}" for key, value in sizes.items() if value > 1)
+            what = f"{given} cannot be shared out by {layout} = {math.prod(sizes.values())}{made_for}"
+            yield Problem(what, start)
+    if needs.rows is not None:
+        replicas = max(1, count // math.prod(needs.shared[0].values() if needs.shared else ()))
+        micro = needs.micro or max(1, needs.rows // replicas)
+        if needs.rows % (micro * replicas):
+            what = f"{needs.rows} rows per step are not a multiple of a micro batch of {micro} x {replicas} processes"
+            remedy = "change the batch, train.micro_batch_size, or the number of processes"
+            yield Problem(f"{what} that read different rows" if needs.shared else what, remedy)
+    if needs.device == "gpu" and not machine.gpus:
+        yield Problem("the engine needs a GPU for this config, and there is none", "run it where there is one")
+    elif needs.device != "cpu" and machine.gpus and per_node > len(machine.gpus):
+        what = f"{per_node} processes on a machine with {len(machine.gpus)} GPUs: each needs one of its own"
+        yield Problem(what, f"start {len(machine.gpus)} on each, or set engine.device=cpu where the engine has it")
+
+
+def _memory(needs: Needs, machine: Machine) -> Iterator[Problem]:
+    if needs.device != "cpu" and machine.gpus:
+        smallest = min(machine.gpus, key=lambda gpu: gpu.memory)
+        needed, there, where = needs.process_bytes, smallest.memory, f"a GPU ({smallest.name}) has"
+        each = "each process needs"
+    else:
+        needed, there, where = needs.process_bytes * machine.processes_per_node, machine.memory, "the machine has"
+        each = f"{machine.processes_per_node} processes need" if machine.processes_per_node > 1 else "the process needs"
+    if needed > there:
+        what = f"{each} at least {size(needed)} for {needs.kept}; {where} {size(there)}"
+        yield Problem(what, "use -c tiny, a smaller model, or more or larger GPUs")

@@ -1,0 +1,54 @@
+"""The commands that make what is missing, as messages name them. Each of them exists: its config is looked up."""
+
+from typing import TYPE_CHECKING
+
+from nemotron_shared.config.compose import Composed, override_key
+from nemotron_shared.config.schema import RunSection
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.stages import STAGES
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.step import Step
+
+SECTION = "data_prep"
+REQUIRED = {"source": "FILE", "tokenizer.model": "FOLDER"}
+"""Settings of data preparation that a config may leave to the user."""
+
+
+def how_to_make(
+    step: "Step", role: str, run: RunSection, arguments: Arguments, composed: Composed, *, again: bool = False
+) -> str:
+    """The command whose result is missing or, `again`, damaged."""
+    force = " --force" if again else ""
+    if role == "data":
+        return how_to_prepare(step, run, arguments, composed) + force
+    before = STAGES[step.stage].before or step.stage
+    known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
+    # the config of the same name where the other stage has one, else the recipe of the family, its first phase
+    recipes = sorted((name for name in known if name.startswith(run.family)), key=lambda name: (len(name), name))
+    name = next((name for name in (arguments.config, run.family, *recipes) if name in known), None)
+    given = f"give run.{role}=FOLDER"
+    return f"make it: nemotron {run.family} {before} -c {name}{force} (or {given})" if name else given
+
+
+def how_to_prepare(step: "Step", run: RunSection, arguments: Arguments, composed: Composed) -> str:
+    """The command that makes the data which the settings describe; FILE and FOLDER stand for what only users know."""
+    options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
+    given = {override_key(text) for text in options}
+    for key, what in REQUIRED.items():
+        section, _, name = f"{SECTION}.{key}".rpartition(".")
+        place = composed.tree
+        for part in section.split("."):
+            place = place.get(part, {})
+        if name in place and place[name] is None and f"{SECTION}.{key}" not in given:
+            options.append(f"{SECTION}.{key}={what}")
+    return " ".join(["make it: nemotron", run.family, "data prep", step.stage, "-c", arguments.config, *options])
+
+
+def command_of(step: "Step", family: str, arguments: Arguments, composed: Composed) -> str:
+    """The same command for another family."""
+    words = ["data", "prep", step.stage] if step.verb == "data_prep" else [step.stage]
+    options = [text for text in arguments.overrides if override_key(text) != "run.family"]
+    # a recipe that says why it is experimental belongs to a family that is
+    flag = ["--allow-experimental"] if composed.tree.engine.get("experimental") else []
+    return " ".join(["nemotron", family, *words, "-c", arguments.config, *options, *flag])

@@ -1,0 +1,161 @@
+"""What every training can be asked before it begins, without torch: its model, its tokenizer, its size in memory.
+
+training_problems(config, inputs, "nano3")     what is wrong on any machine; the stages hand it to their step
+local_needs(config, inputs, machine)           what an engine over transformers' classes needs of a machine
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from nemotron_data.tokenizers.folder import TINY, save_tokenizer
+from nemotron_engines.kernels import LARGEST_REFERENCE_MODEL
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.atomic import read_json
+from nemotron_shared.config.schema import ModelLoadingEngine, RandomModelSection, StageConfig
+from nemotron_shared.config.training import GRPOConfig, TrainingConfig
+from nemotron_shared.digest import file_digest
+from nemotron_shared.errors import how_to_add
+from nemotron_shared.runtime.engine import Inputs
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs, Problem, requirements
+
+TOKENIZER = "tokenizer.json"
+# Float32 weights, gradients and two Adam moments; and what of it a checkpoint and a published model hold.
+TRAINING_BYTES, CHECKPOINT_BYTES, RESULT_BYTES = 16, 12, 4
+KERNELS = ("mamba-ssm", "causal-conv1d")
+
+
+def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
+    """What is wrong with the model to start from, or with it and the data together.
+
+    Args:
+        recipe: the family that the config is a recipe of; None where it takes any model.
+    """
+    section, model = config.model, inputs.get("model")
+    fields = load_architecture(section.architecture, section.overrides)
+    if model is None:
+        starts_random = config.run.model is None or config.run.missing_model == "random"
+        if starts_random and fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
+            what = f"model.architecture: {section.architecture} cannot be built here, so it needs a model to start from"
+            yield Problem(what, "give run.model=FOLDER", "model.architecture")
+        return
+    if not (model.path / "config.json").is_file():
+        yield Problem(
+            f"run.model: {model.path} holds no config.json", "give a Hugging Face model folder: run.model=FOLDER"
+        )
+        return
+    described = read_json(model.path / "config.json")
+    if recipe == section.architecture and (wrong := differences(described, fields)):
+        what = f"run.model: {model.reference} is not what this recipe of {recipe} is for: {', '.join(wrong)}"
+        yield Problem(what, "give a model of that size, or use -c default (-c tiny) with this one")
+    ours, theirs = _data_tokenizer(config, inputs.get("data")), model.manifest.files.get(TOKENIZER)
+    if ours is not None and theirs is not None and ours != theirs.sha256:
+        what = f"the data was made with another tokenizer than the model's ({model.path})"
+        yield Problem(what, f"prepare the data again with data_prep.tokenizer.model={model.path}")
+    data = inputs.get("data")
+    ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, described.get("vocab_size")
+    if isinstance(rows, int) and ids > rows:
+        yield Problem(f"run.model: {model.reference} knows {rows} token ids, and the data has {ids}", "see run.data")
+
+
+def missing_files(files: Mapping[str, str | None]) -> Iterator[Problem]:
+    """The user's files, by the keys that name them, which are not there."""
+    for key, file in files.items():
+        if file is not None and not Path(file).expanduser().is_file():
+            yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
+
+
+def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:
+    """Digest of the tokenizer that the data has, or will have; None where data has none or nothing tells."""
+    if data is not None:
+        entry = data.manifest.files.get(f"tokenizer/{TOKENIZER}")
+        return entry.sha256 if entry else None
+    tokenizer = getattr(getattr(config, "data_prep", None), "tokenizer", None)
+    if config.run.data is None or tokenizer is None or tokenizer.model is None:
+        return None
+    if tokenizer.model == TINY:
+        with tempfile.TemporaryDirectory() as folder:
+            save_tokenizer(Path(folder))
+            return file_digest(Path(folder) / TOKENIZER)
+    file = Path(tokenizer.model) / TOKENIZER
+    return file_digest(file) if file.is_file() else None
+
+
+def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
+    """How many parameters the model has that a run trains; the largest of those that an evaluation asks."""
+    models = [artifact for role, artifact in inputs.items() if artifact is not None and role != "data"]
+    found = [size for size in (parameters_in(model.path) for model in models) if size is not None]
+    if found:
+        return max(found, key=lambda size: size.total)
+    section: RandomModelSection = config.model  # ty: ignore[missing-attribute]
+    fields = load_architecture(section.architecture, section.overrides)
+    if fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
+        return Parameters(0)
+    data = inputs.get("data")
+    known = data.manifest.metadata.get("vocab_size") if data else None
+    return parameters_of(fields, fields.get("vocab_size") or known or 0)
+
+
+def local_needs(
+    config: StageConfig[ModelLoadingEngine], inputs: Inputs, machine: Machine, more: Sequence[Requirement] = ()
+) -> Needs:
+    """What an engine over transformers' model classes needs.
+
+    Args:
+        more: packages besides those that all engines share.
+    """
+    engine, parameters = config.engine, size_of(config, inputs).total
+    kernels = bool(machine.gpus) and engine.device != "cpu" and all(map(machine.version_of, KERNELS))
+    others: list[Problem] = []
+    if parameters > LARGEST_REFERENCE_MODEL and not (kernels or engine.allow_reference_kernels):
+        what = f"a model of {parameters / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code"
+        remedy = "install mamba-ssm and causal-conv1d, or set engine.allow_reference_kernels=true if slow is fine"
+        others.append(Problem(what, remedy))
+    project = config.logger.wandb_project if isinstance(config, TrainingConfig) else None
+    if project is not None and machine.version_of("wandb") is None:
+        what = f"logger.wandb_project={project}: the package wandb is not installed"
+        others.append(Problem(what, how_to_add("wandb")))
+    shared: dict[str, Any] = {
+        "packages": (*base_packages(), *more),
+        "device": engine.device,
+        "others": tuple(others),
+    }
+    if not isinstance(config, TrainingConfig):
+        kept = f"the weights of {in_billions(parameters)}"
+        return Needs(process_bytes=RESULT_BYTES * parameters, kept=kept, **shared)
+    reference = isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
+    return Needs(
+        rows=config.rows_per_step,
+        micro=config.train.micro_batch_size,
+        process_bytes=(TRAINING_BYTES + (RESULT_BYTES if reference else 0)) * parameters,
+        kept=f"weights, gradients and optimizer of {in_billions(parameters)}",
+        disk_bytes=disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
+        **shared,
+    )
+
+
+def own_packages(distribution: str) -> tuple[Requirement, ...]:
+    """What a distribution of ours needs, without the others of ours."""
+    return tuple(one for one in requirements(distribution) if not one.name.startswith("nemotron-"))
+
+
+def base_packages() -> tuple[Requirement, ...]:
+    """What every engine in this process imports."""
+    return own_packages("nemotron-engines")
+
+
+def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> int:
+    """A new checkpoint is whole before an older one goes."""
+    several = config.train.train_iters > config.checkpoint.save_interval
+    return checkpoint * (2 if several else 1) + result
+
+
+def in_billions(parameters: int) -> str:
+    """`31.6B parameters`."""
+    return f"{parameters / 1e9:.1f}B parameters" if parameters >= 1e8 else f"{parameters:,} parameters"

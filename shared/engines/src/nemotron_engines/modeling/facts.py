@@ -1,0 +1,93 @@
+"""What can be known of a model without torch: how many parameters it has, and whether it is what a recipe describes.
+
+parameters_in(Path("/models/nano"))                       from the headers of its safetensors
+parameters_of(load_architecture("nano3", {}), 131072)     by arithmetic, for random weights
+differences(read_json(folder / "config.json"), load_architecture("nano3", {}))
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.errors import UserError
+
+NEMOTRON_H = "nemotron_h"
+PATTERNS = ("hybrid_override_pattern", "layers_block_type")
+COMPARED = ("hidden_size", "num_attention_heads", "mamba_num_heads", "n_routed_experts", "moe_intermediate_size")
+# What NemotronHConfig takes where a user's own architecture does not say.
+DEFAULTS: dict[str, Any] = {
+    "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 128,
+    "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "n_routed_experts": 8,
+    "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None,
+}  # fmt: skip
+LARGEST_HEADER = 100_000_000  # as the format's own readers refuse it
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How many there are, and how many of them are in routed experts, which other processes may hold."""
+
+    total: int
+    experts: int = 0
+
+
+def parameters_of(fields: dict[str, Any], vocab_size: int) -> Parameters:
+    """Those of a NemotronH model with random weights; 0 where its layers are not written as a pattern."""
+    fields = DEFAULTS | fields
+    hidden, layers = fields["hidden_size"], fields.get("hybrid_override_pattern")
+    if not isinstance(layers, str):
+        return Parameters(0)
+    inner = fields["mamba_num_heads"] * fields["mamba_head_dim"]
+    states = 2 * fields["n_groups"] * fields["ssm_state_size"]
+    convolved = inner + states
+    mamba = hidden * (2 * inner + states + fields["mamba_num_heads"])  # in_proj
+    mamba += convolved * (fields["conv_kernel"] + 1) + 3 * fields["mamba_num_heads"] + inner + inner * hidden
+    heads = fields["head_dim"] * (2 * fields["num_attention_heads"] + 2 * fields["num_key_value_heads"])
+    latent = fields["moe_latent_size"]
+    experts = fields["n_routed_experts"] * 2 * (latent or hidden) * fields["moe_intermediate_size"]
+    beside = hidden * fields["n_routed_experts"] + 2 * hidden * fields["moe_shared_expert_intermediate_size"]
+    sizes = {"M": mamba, "*": hidden * heads, "E": experts + beside + 2 * hidden * (latent or 0)}
+    predicting = fields.get("mtp_hybrid_override_pattern", "") if fields.get("num_nextn_predict_layers") else ""
+    blocks = layers + predicting
+    total = sum(sizes.get(kind, 0) + hidden for kind in blocks) + hidden + 2 * vocab_size * hidden
+    return Parameters(total, experts * blocks.count("E"))
+
+
+def parameters_in(folder: Path) -> Parameters | None:
+    """Those of a model folder, from the headers of its safetensors; None where it has none.
+
+    Raises:
+        UserError: a file is no safetensors file.
+    """
+    shapes: dict[str, list[int]] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            try:
+                header = json.loads(stream.read(length)) if length < LARGEST_HEADER else None
+            except ValueError:
+                header = None
+        if not isinstance(header, dict):
+            raise UserError(f"{file}: not a safetensors file", "download or make the model again")
+        shapes |= {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+    if not shapes:
+        return None
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    return Parameters(sum(sizes.values()), sum(size for name, size in sizes.items() if ".experts." in name))
+
+
+def differences(config: dict[str, Any], fields: dict[str, Any]) -> list[str]:
+    """Where a model's config.json is not of the kind and size that an architecture describes."""
+    wanted_kind, kind = fields.get("model_type", NEMOTRON_H), config.get("model_type")
+    if kind != wanted_kind:
+        return [f"model_type {kind} instead of {wanted_kind}"]
+    pairs = {"layers": (_layers(config), _layers(fields))}
+    pairs |= {name: (config.get(name), fields[name]) for name in COMPARED if name in fields}
+    return [f"{name} {found} instead of {wanted}" for name, (found, wanted) in pairs.items() if found != wanted]
+
+
+def _layers(fields: dict[str, Any]) -> int | None:
+    pattern = next((fields[name] for name in PATTERNS if fields.get(name)), None)
+    return len(pattern) if pattern else fields.get("num_hidden_layers")

@@ -1,0 +1,437 @@
+"""A dry run cannot lie: for every shipped config and many environments it exits 0 exactly where the start succeeds.
+
+An environment is a described machine, with or without the data, the engine and the right model. The start is the real
+one up to the work; there `first_step` stands in for the engine's libraries and fails where they would.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT, STAGES
+
+from nemotron_data.formats.eval_tasks import write_tasks
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_engines.checks import own_packages
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.facts import Parameters, parameters_of
+from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.versions import VERSIONS
+from nemotron_shared.config.compose import compose
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import preflight
+from nemotron_shared.runtime.arguments import Arguments, parse_arguments
+from nemotron_shared.runtime.dry_run import make_preview
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.plan import Plan, make_plan
+from nemotron_shared.runtime.step import Outcome, Step, Task
+
+OWN_ENGINES = {"pretrain": ("automodel", "megatron_bridge"), "sft": ("automodel", "megatron_bridge", "nemo_rl"),
+               "rl": ("nemo_rl",), "eval": ("nemo_evaluator", "nemo_evaluator_launcher")}  # fmt: skip
+# What the configs leave to their user, besides a store, data and a model.
+GIVEN = {
+    ("sft", "super49b"): ("engine.allow_experimental=true",),
+    ("rl", "super49b"): ("engine.allow_experimental=true",),
+    ("rl", "super3_swe2"): ("++engine.overrides.sif_dir=/images",),
+    ("eval", "nano3"): ("engine.execution.username=me", "engine.execution.account=ours"),
+    ("eval", "tiny+nemo_evaluator_launcher"): (
+        "engine.execution.username=me", "engine.execution.account=ours", "engine.execution.partition=batch",
+        "engine.container=nvcr.io/nvidia/nemo:26.02", "engine.deployment.type=vllm",
+    ),
+}  # fmt: skip
+PACKAGES = {
+    "transformers": {},
+    "trl": {"trl": version("trl"), "datasets": version("datasets")},
+    "lm_eval": {"lm-eval": version("lm-eval"), "datasets": version("datasets")},
+    "megatron_bridge": {"megatron-core": "0.19.2", "megatron-bridge": "0.6.2"},
+    "automodel": {"nemo-automodel": "0.7.0", "transformers": "5.18.0", "mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"},
+    "nemo_evaluator": {"nemo-evaluator": "0.2.8", "nvidia-lm-eval": "26.3"},
+    "nemo_evaluator_launcher": {"nemo-evaluator-launcher": "0.2.6"},
+}
+DATA = {"pretrain": "data", "sft": "data", "rl": "text", "eval": "text"}  # text of no tokenizer
+Values = dict[str, Any]
+
+
+@dataclass
+class Case:
+    """A config, a machine, and what a user gives."""
+
+    stage: str
+    name: str
+    place: Path
+    machine: Values
+    overrides: list[str]
+
+    @property
+    def choice(self) -> str:
+        return self.name.partition("+")[0]
+
+    @property
+    def tree(self) -> Any:
+        engine = self.name.partition("+")[2]
+        return composed(self.stage, self.choice, (f"engine={engine}",) if engine else ()).tree
+
+    @property
+    def engine(self) -> str:
+        return self.tree.engine.name
+
+    def step(self) -> Step:
+        """The stage's step, whose data preparation only pretends to work."""
+        step = import_module(f"stages.{self.stage}.train").STEP
+        return replace(step, prepare=replace(step.prepare, work=prepared))
+
+    def dry(self) -> list[str]:
+        """What a dry run for the described machine lists."""
+        file = self.place / "machine.yaml"
+        file.write_text(yaml.safe_dump(self.machine))
+        return make_preview(self.step(), Arguments(self.choice, tuple(self.overrides), True, False, file)).problems
+
+    def start(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What keeps the same command from its first step on that machine."""
+        file = self.place / "machine.yaml"
+        file.write_text(yaml.safe_dump(self.machine))
+        with monkeypatch.context() as patched:
+            patched.setattr(Machine, "here", lambda folder, processes=1: Machine.described(file))
+            try:
+                plan = make_plan(self.step(), Arguments(self.choice, tuple(self.overrides), False, False))
+            except UserError as error:
+                return [str(error)]
+        first_step(plan, self.machine)
+        return []
+
+
+@cache
+def composed(stage: str, name: str, overrides: tuple[str, ...]) -> Any:
+    return compose(ROOT / "stages" / stage / "config", name, list(overrides))
+
+
+def configs() -> Iterator[tuple[str, str]]:
+    """Every shipped YAML: the configs, and each block of an engine on top of `tiny`."""
+    for stage in STAGES:
+        for file in sorted((ROOT / "stages" / stage / "config").glob("*.yaml")):
+            yield stage, file.stem
+        for engine in OWN_ENGINES[stage]:
+            yield stage, f"tiny+{engine}"
+
+
+def prepared(task: Task) -> Outcome:
+    return Outcome(data_folder(task.run.fresh_output()))
+
+
+def data_folder(folder: Path) -> Path:
+    """What a step looks at in its data before it begins."""
+    save_tokenizer(folder / "tokenizer")
+    for split in ("train", "val"):
+        (folder / f"{split}.jsonl").write_text("")
+    write_tasks(folder, {"sums": ("generate", [{"question": "1+1", "expected": "2", "key": "1+1"}])})
+    return folder
+
+
+def model_folder(folder: Path, architecture: str) -> Path:
+    """A model as its config.json and the header of its weights describe it."""
+    save_tokenizer(folder)
+    fields = load_architecture(architecture, {})
+    (folder / "config.json").write_text(json.dumps({"model_type": "nemotron_h"} | fields))
+    size = Parameters(49_000_000_000) if architecture == "super49b" else parameters_of(fields, 512)
+    shapes = {"lm_head.weight": [size.total - size.experts], "layers.1.mixer.experts.up_proj": [size.experts]}
+    entries = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
+    header = json.dumps(entries).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    (folder / "megatron").mkdir()
+    (folder / "megatron" / "latest_train_state.pt").touch()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and a model of each architecture."""
+    place = tmp_path_factory.mktemp("shelf")
+    data_folder(place / "data")
+    shutil.rmtree(data_folder(place / "text") / "tokenizer")
+    for name in ("tiny", "nano3", "super3", "super49b"):
+        model_folder(place / name, name)
+    (place / "rows.jsonl").write_text("{}\n")
+    return place
+
+
+@pytest.fixture
+def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Case]:
+    """A case in which everything is there, on the machine that the config is written for."""
+    monkeypatch.setenv("PERSISTENT_CACHE", "/cache")
+    monkeypatch.setattr(preflight, "compose", lambda folder, name, words: composed(folder.parent.name, name, words))
+
+    def make(stage: str, name: str) -> Case:
+        case = Case(stage, name, tmp_path, {}, [f"run.home={shelf / 'home'}"])
+        run, family = case.tree.run, str(case.tree.run.family)
+        case.overrides += [f"engine={name.partition('+')[2]}"] if "+" in name else []
+        case.overrides += GIVEN.get((stage, name), ())
+        if run.data is not None:
+            case.overrides.append(
+                "run.data=null" if name == "tiny+nemo_rl" and stage == "sft" else f"run.data={shelf / DATA[stage]}"
+            )
+        recipe = name not in {"default", "tiny", "qa"} and "+" not in name
+        if run.model is not None or name == "default":
+            case.overrides.append(f"run.model={shelf / (family if recipe else 'tiny')}")
+        if name == "nano3_lora_automodel":
+            case.overrides += [f"engine.chats.{one}={shelf / 'rows.jsonl'}" for one in ("train", "valid")]
+        case.machine = machine_for(case)
+        return case
+
+    return make
+
+
+def machine_for(case: Case) -> Values:
+    """The machine that a config is written for."""
+    engine, section = case.engine, case.tree.engine
+    packages = {one.name: version(one.name) for one in own_packages("nemotron-engines")}
+    machine: Values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 64, "free_disk_gb": 10000}
+    eight = {"name": "H100", "count": 8, "memory_gb": 80}
+    if engine == "nemo_rl":
+        known = VERSIONS[section.version]
+        base = load_table(section.version).bases[section.base].values
+        judges = ((base.get("env") or {}).get("nemo_gym") or {}).get("num_gpu_nodes", 0)
+        return machine | {"nodes": section.num_nodes + judges, "gpus": eight, "packages": {"nemo-rl": known.package}}
+    if engine == "megatron_bridge" and (section.recipe or case.stage == "sft"):
+        processes = section.world_size or 1
+        machine |= {"processes": processes, "nodes": max(1, processes // 8), "gpus": eight}
+    if case.name == "nano3_lora_automodel":
+        machine |= {"processes": 4, "gpus": {"name": "A100", "count": 4, "memory_gb": 64}}
+    return machine | {"packages": packages | PACKAGES[engine]}
+
+
+def first_step(plan: Plan, machine: Values) -> None:
+    """What the engine's libraries would do with it, as far as that takes neither a GPU nor an hour."""
+    config = plan.config
+    engine, packages, processes = config.engine, machine["packages"], machine["processes"]
+    for package in PACKAGES.get(engine.name, {"nemo-rl": ""}):
+        if package not in ("mamba-ssm", "causal-conv1d"):
+            assert package in packages, f"No module named {package}"
+    if engine.name == "megatron_bridge":
+        copy = engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
+        assert processes % copy == 0, "world size is not divisible"
+        assert processes % (engine.expert_model_parallel_size * engine.pipeline_model_parallel_size) == 0
+        assert machine["gpus"] or not hasattr(config.data_prep, "pack_size"), "no Transformer Engine on a CPU"
+    data, model = plan.inputs.get("data"), plan.inputs.get("model")
+    if data and model and config.engine.name not in ("nemo_rl",) and hasattr(config.data_prep, "tokenizer"):
+        files = data.path / "tokenizer" / "tokenizer.json", model.path / "tokenizer.json"
+        assert files[0].read_bytes() == files[1].read_bytes(), "an id means something else"
+    rows = getattr(config, "rows_per_step", None)
+    if rows and engine.name in ("transformers", "trl"):
+        micro = config.train.micro_batch_size or rows // processes
+        assert rows % (micro * processes) == 0, "the batch does not divide"
+
+
+# Each changes one thing of a case in which all is well, and says whether the start fails then.
+
+
+def all_there(case: Case) -> bool:
+    return False
+
+
+def no_engine(case: Case) -> bool:
+    names = PACKAGES.get(case.engine) or {"transformers": "", "nemo-rl": ""}
+    case.machine["packages"] = {name: what for name, what in case.machine["packages"].items() if name not in names}
+    return True
+
+
+def other_engine(case: Case) -> bool:
+    names = PACKAGES.get(case.engine) or {"transformers": "", "nemo-rl": ""}
+    case.machine["packages"] |= {name: "0.0.1" for name in names if name not in ("mamba-ssm", "causal-conv1d")}
+    return True
+
+
+def no_data(case: Case) -> bool:
+    needed = any(word.startswith("run.data=/") for word in case.overrides)
+    case.overrides = [word for word in case.overrides if not word.startswith(("run.data=/", "run.home="))]
+    case.overrides.append(f"run.home={case.place / 'home'}")  # where the data may be prepared
+    return needed and (case.tree.run.missing_data == "error" or case.tree.data_prep.source is None)
+
+
+def no_source(case: Case) -> bool:
+    case.overrides.append("data_prep.source=/nowhere.jsonl")
+    return any(word.startswith("run.data=/") for word in case.overrides)
+
+
+def other_tokenizer(case: Case) -> bool:
+    model = next((word for word in case.overrides if word.startswith("run.model=/")), None)
+    if model is None:
+        return False
+    folder = case.place / "other"
+    shutil.copytree(model.partition("=")[2], folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"version": "other"}))
+    case.overrides[case.overrides.index(model)] = f"run.model={folder}"
+    return case.stage in ("pretrain", "sft") and any(word.startswith("run.data=/") for word in case.overrides)
+
+
+def three_processes(case: Case) -> bool:
+    case.machine |= {"processes": 3, "nodes": 1}
+    return case.stage != "eval"
+
+
+def other_family(case: Case) -> bool:
+    recipe = case.name not in {"default", "tiny", "qa"} and "+" not in case.name
+    case.overrides.append("run.family=nano3" if case.tree.run.family != "nano3" else "run.family=super3")
+    return recipe
+
+
+def small_model(case: Case) -> bool:
+    model = next((word for word in case.overrides if word.startswith("run.model=/")), None)
+    if model is None or case.stage == "eval":
+        return False
+    other = Path(model.partition("=")[2]).with_name("tiny")
+    case.overrides[case.overrides.index(model)] = f"run.model={other}"
+    return case.name not in {"default", "tiny", "qa"} and "+" not in case.name
+
+
+def old_python(case: Case) -> bool:
+    case.machine["python"] = "3.11"
+    return case.engine == "megatron_bridge"
+
+
+def full_disk(case: Case) -> bool:
+    case.machine["free_disk_gb"] = 0
+    return case.stage != "eval" and case.engine not in ("nemo_rl",)
+
+
+ENVIRONMENTS = (
+    all_there, no_engine, other_engine, no_data, no_source, other_tokenizer, three_processes, other_family, small_model,
+    old_python, full_disk,
+)  # fmt: skip
+
+
+def judge(case: Case, change: Callable[[Case], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = change(case)
+    listed, raised = case.dry(), case.start(monkeypatch)
+    assert bool(listed) == fails, listed or "the dry run passes"
+    assert bool(raised) == fails, raised or "the start succeeds"
+    if change not in (no_data, no_source):
+        assert "\n".join(listed) == "\n".join(raised)
+
+
+@pytest.mark.parametrize(("stage", "name"), [*configs()])
+def test_every_config_passes_on_the_machine_it_is_written_for(
+    stage: str, name: str, make_case: Callable[[str, str], Case], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judge(make_case(stage, name), all_there, monkeypatch)
+
+
+@pytest.mark.slow  # 11 environments for each of 40 configs
+@pytest.mark.parametrize("change", ENVIRONMENTS[1:], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(("stage", "name"), [*configs()])
+def test_a_dry_run_exits_0_exactly_where_the_start_succeeds(
+    stage: str,
+    name: str,
+    change: Callable[[Case], bool],
+    make_case: Callable[[str, str], Case],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge(make_case(stage, name), change, monkeypatch)
+
+
+# One thing at a time, as people see it.
+
+
+def told(stage: str, family: str, *words: str, home: Path, machine: Path | None = None) -> tuple[int, str]:
+    """Exit code and problems of `nemotron FAMILY STAGE ... --dry-run`."""
+    step = import_module(f"stages.{stage}.train").STEP
+    config, *overrides = words
+    overrides += [f"run.home={home}", f"run.family={family}"]
+    preview = make_preview(step, Arguments(config, tuple(overrides), True, False, machine))
+    return int(bool(preview.problems)), "\n".join(preview.problems)
+
+
+def test_data_that_does_not_exist_or_has_no_tokenizer(tmp_path: Path) -> None:
+    code, said = told("sft", "super3", "tiny", "data_prep.source=/nowhere.jsonl", home=tmp_path)
+    assert (code, "/nowhere.jsonl" in said) == (1, True)
+    code, said = told("sft", "super3", "tiny", f"data_prep.tokenizer.model={tmp_path}", home=tmp_path)
+    assert (code, "holds no tokenizer.json" in said) == (1, True)
+    assert "data_prep.source is not set" in told("sft", "super3", "qa", home=tmp_path)[1]
+
+
+def test_an_engine_that_is_not_here_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
+    code, said = told("sft", "nano3", "nano3_lora", home=tmp_path)
+    assert code == 1
+    assert "engine 'megatron_bridge' needs the packages megatron-core ==0.19.2 (not installed)" in said
+    assert "nemotron engine install megatron_bridge" in said
+    assert "the recipe is made for 8 (engine.world_size)" in said
+    assert "cannot fine-tune without a GPU" in said
+
+
+@pytest.mark.parametrize(
+    ("stage", "family", "config", "say"),
+    [
+        ("pretrain", "super3", "nano3", "nemotron nano3 pretrain -c nano3"),
+        ("sft", "nano3", "super3", "nemotron super3 sft -c super3"),
+        ("eval", "nano3", "super3", "nemotron super3 eval -c super3"),
+        ("rl", "super3", "super49b", "nemotron super49b rl -c super49b run.home={home} --allow-experimental"),
+    ],
+)
+def test_a_recipe_of_another_family_is_refused_with_its_own_command(
+    stage: str, family: str, config: str, say: str, tmp_path: Path
+) -> None:
+    assert f"say: {say.format(home=tmp_path)}" in told(stage, family, config, home=tmp_path)[1]
+
+
+def test_a_task_that_the_data_will_not_have(tmp_path: Path) -> None:
+    assert told("eval", "super3", "tiny", "evaluation.tasks=[sums]", home=tmp_path) == (0, "")
+    code, said = told("eval", "super3", "tiny", "evaluation.tasks=[adlr_mmlu]", home=tmp_path)
+    assert (code, "no task named 'adlr_mmlu'" in said) == (1, True)
+
+
+def test_commands_for_what_is_missing_exist(tmp_path: Path) -> None:
+    said = told("sft", "nano3", "nano3_lora", home=tmp_path)[1]
+    assert "nemotron nano3 pretrain -c nano3 (or give run.model=FOLDER)" in said
+    assert "nemotron nano3 data prep sft -c nano3_lora data_prep.tokenizer.model=FOLDER" in said
+    said = told("pretrain", "super3", "default", home=tmp_path)[1]
+    assert "data prep pretrain -c default data_prep.source=FILE data_prep.tokenizer.model=FOLDER" in said
+    assert "make it" not in told("sft", "super49b", "super49b", home=tmp_path)[1]  # no stage makes its model
+
+
+def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(shelf / "tiny", tmp_path / "other")
+    (other / "tokenizer.json").write_text("{}")
+    words = (f"run.data={shelf / 'data'}", f"run.model={other}")
+    assert "hidden_size 64 instead of 2688" in told("sft", "nano3", "nano3", *words, home=tmp_path)[1]
+    said = told("sft", "super3", "tiny", *words, home=tmp_path)[1]
+    assert "the data was made with another tokenizer than the model's" in said
+    unprepared = told("sft", "super3", "tiny", words[1], home=tmp_path)[1]
+    assert "the data was made with another tokenizer than the model's" in unprepared
+
+
+def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
+    said = told("pretrain", "super3", "tiny", "model.architecture=nano3", home=tmp_path)[1]
+    assert "at least 494.0 GB for weights, gradients and optimizer of 30.9B parameters" in said
+    assert "run on the pure-torch Mamba reference code" in said
+
+
+def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:
+    values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 8, "free_disk_gb": 9, "packages": {}}
+    file = tmp_path / "machine.yaml"
+    file.write_text(yaml.safe_dump(values))
+    assert Machine.described(file).memory == 8 * 10**9
+    file.write_text(yaml.safe_dump(values | {"gpu": 8}))
+    with pytest.raises(UserError, match="unknown key 'gpu'"):
+        Machine.described(file)
+    toml = tmp_path / "machine.toml"
+    lines = ('python = "3.12"', "processes = 8", "memory_gb = 8", "free_disk_gb = 9", "[gpus]", 'name = "H100"')
+    toml.write_text("\n".join([*lines, "count = 8", "memory_gb = 80", "[packages]", 'Megatron_Core = "0.19.2"']))
+    assert Machine.described(toml).version_of("megatron-core") == "0.19.2"
+    assert len(Machine.described(toml).gpus) == 8
+    with pytest.raises(UserError, match="add --dry-run"):
+        parse_arguments("train.py", "", ["-c", "tiny", "--machine", str(file)])
+
+
+def test_parameters_without_torch_are_those_that_transformers_counts() -> None:
+    # counted by transformers on the meta device, with these vocabularies
+    counted = {"tiny": (600, 317_192), "nano3": (131_072, 31_577_937_344), "super3": (131_072, 120_668_687_360)}
+    for name, (vocabulary, parameters) in counted.items():
+        assert parameters_of(load_architecture(name, {}), vocabulary).total == parameters
