@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from support import can_be_forked, run_forked
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -16,7 +17,10 @@ def run(tmp_path: Path) -> Run:
 
     def call(*command: str, ok: bool = True, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"NEMOTRON_HOME": str(tmp_path / "home")} | dict(env or {})
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        if can_be_forked(command):
+            result = run_forked(command, tmp_path, environment)
+        else:
+            result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         if ok and result.returncode:
             raise AssertionError(f"{' '.join(command)}\nexit code {result.returncode}\n{result.stdout}{result.stderr}")
         return result
