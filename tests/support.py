@@ -69,7 +69,8 @@ class Forked:
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO, stderr: IO, session: bool = False
     ) -> None:
         """Args: session: the command leads a process group of its own."""
-        trains = any("train" in word for word in command[1:3]) or command[1].endswith(".py") and "stages" not in command[1]
+        own_program = command[1].endswith(".py") and "stages" not in command[1]
+        trains = own_program or any("train" in word for word in command[1:3])
         kind = "heavy" if trains and not {"--dry-run", "-d"} & set(command) else "light"
         request = {"argv": list(command), "cwd": str(cwd), "env": dict(env) | _servers(), "session": session}
         self.connection = socket.socket(socket.AF_UNIX)
@@ -104,7 +105,7 @@ def can_be_forked(command: Sequence[str]) -> bool:
     """Whether it is `nemotron` or the script of a step: their copies behave as new processes do."""
     return command[0] == sys.executable and (
         command[1:3] == ["-m", "nemotron_app.main"]
-        or command[1:2] == ["-m"] and command[2].startswith("stages.")
+        or (command[1:2] == ["-m"] and command[2].startswith("stages."))
         or command[1].endswith(".py")
     )
 
