@@ -17,10 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "shared" / "core" / "src"))
 
-from nemotron_shared.runtime.code import ModuleReader, modules_of  # noqa: E402 (only the standard library is needed)
+from nemotron_shared.file_cache import FileCache  # noqa: E402 (only the standard library is needed)
+from nemotron_shared.runtime.code import modules_of  # noqa: E402
 
 STAGES = ("pretrain", "sft", "rl", "eval")
-READER = ModuleReader()
+READ = FileCache(None)
 ROOMS = {"shared": "core", "data": "data", "engines": "engines", "app": "app"}
 FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: Path("stages", name) for name in STAGES}
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
@@ -48,25 +49,19 @@ def package_of(path: Path) -> str | None:
     return None
 
 
-def modules_in(prefixes: tuple[str, ...]) -> list[str]:
-    """Every module of the packages that begin so."""
-    found = []
-    for package, folder in PACKAGES.items():
-        for path in (ROOT / folder).rglob("*.py"):
-            inner = path.relative_to(ROOT / folder).with_suffix("").parts
-            name = ".".join([package, *(inner[:-1] if inner[-1] == "__init__" else inner)])
-            hidden = {"tests", "build"} & set(inner)
-            if not hidden and any(name == one or name.startswith(f"{one}.") for one in prefixes):
-                found.append(name)
-    return found
-
-
 @cache
 def loads(prefixes: tuple[str, ...]) -> set[str]:
-    """Every module that some packages consist of or import, at any remove."""
+    """Every module that the packages with these names consist of or import, at any remove."""
     roots = {package: ROOT / folder for package, folder in PACKAGES.items()}
-    entries = modules_in(prefixes)
-    return set(modules_of(entries, roots, READER)) | set(entries)
+    entries = []
+    for package, folder in roots.items():
+        for path in folder.rglob("*.py"):
+            inner = path.relative_to(folder).with_suffix("").parts
+            name = ".".join([package, *(inner[:-1] if inner[-1] == "__init__" else inner)])
+            wanted = any(name == one or name.startswith(f"{one}.") for one in prefixes)
+            if wanted and not {"tests", "build"} & set(inner):
+                entries.append(name)
+    return set(modules_of(entries, roots, READ)) | set(entries)
 
 
 def touched(paths: list[str], *, engines: bool) -> list[str]:
@@ -83,20 +78,11 @@ def touched(paths: list[str], *, engines: bool) -> list[str]:
             module = f"{package}.{path.stem}" if path.suffix == ".py" and path.stem != "__init__" else package
             beside = not engines and path.is_relative_to(FOLDERS[name])
             # a module that is gone, and data that lies beside modules, count for whoever uses their package
-            if (
-                beside
-                or module in reached
-                or ((not (ROOT / path).is_file() or path.suffix != ".py") and package in reached)
-            ):
+            no_module = path.suffix != ".py" or not (ROOT / path).is_file()
+            if beside or module in reached or (no_module and package in reached):
                 found.append(name)
                 break
     return found
-
-
-def changed_paths(base: str) -> list[str]:
-    """Paths that differ between `base` and the working tree's HEAD."""
-    command = ["git", "diff", "--name-only", f"{base}...HEAD"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
 
 
 if __name__ == "__main__":
@@ -104,5 +90,10 @@ if __name__ == "__main__":
     engines = "--engines" in sys.argv
     if len(words) != 1:
         sys.exit("usage: python ci/changed.py BASE | --all [--engines]")
-    everything = list(ENGINES if engines else FOLDERS)
-    print(json.dumps(everything if words[0] == "--all" else touched(changed_paths(words[0]), engines=engines)))
+    if words[0] == "--all":
+        found = list(ENGINES if engines else FOLDERS)
+    else:
+        command = ["git", "diff", "--name-only", f"{words[0]}...HEAD"]
+        changed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        found = touched(changed, engines=engines)
+    print(json.dumps(found))

@@ -19,23 +19,6 @@ STAGES = ("pretrain", "sft", "rl", "eval")
 ENGINE = re.compile(r"<!-- settings of (\w+) -->")
 
 
-def module_table(package: Path) -> str:
-    """A row for each module below a package: its dotted name, and the first sentence of its docstring."""
-    rows = ["| module | what it does |", "|---|---|"]
-    for path in sorted(package.rglob("*.py")):
-        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        name = path.relative_to(package).with_suffix("").as_posix().removesuffix("/__init__").replace("/", ".")
-        if name != "__init__":
-            rows.append(f"| `{name}` | {first_sentence(said)} |")
-    return "\n".join(rows)
-
-
-def first_sentence(docstring: str) -> str:
-    """The first paragraph of a docstring up to its first full stop, on one line."""
-    paragraph = " ".join(docstring.split("\n\n")[0].split())
-    return re.split(r"[.:](?= [A-Z]|$)", paragraph)[0].replace("|", "\\|")
-
-
 def replaced(page: str, name: str, content: str) -> str:
     """A page with the part called `name` made anew."""
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
@@ -49,8 +32,16 @@ def pages() -> dict[Path, str]:
     """Every page with generated parts, as it should be."""
     made = {}
     for package in sorted((ROOT / "shared").glob("*/src/*")):
+        rows = ["| module | what it does |", "|---|---|"]
+        for path in sorted(package.rglob("*.py")):
+            name = path.relative_to(package).with_suffix("").as_posix().removesuffix("/__init__").replace("/", ".")
+            if name != "__init__":
+                docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+                paragraph = " ".join(docstring.split("\n\n")[0].split())
+                sentence = re.split(r"[.:](?= [A-Z]|$)", paragraph)[0].replace("|", "\\|")
+                rows.append(f"| `{name}` | {sentence} |")
         page = package.parent.parent / "README.md"
-        made[page] = replaced(page.read_text(encoding="utf-8"), "modules", module_table(package))
+        made[page] = replaced(page.read_text(encoding="utf-8"), "modules", "\n".join(rows))
     for stage in STAGES:
         page = ROOT / "stages" / stage / "README.md"
         text = page.read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import yaml
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
-from nemotron_shared.config.compose import compose
+from nemotron_shared.config.compose import compose, leaves
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.stages import STAGES
 
@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def stage_tables(stage: str) -> dict[str, str]:
     """One table for each section of a stage's config, with the engine that is chosen by default."""
     default, tiny = values(stage, "default"), values(stage, "tiny")
-    words = dict(described(schema_of(stage), engine_class(stage, str(default["engine.name"]))))
+    schema: type[StageConfig] = importlib.import_module(f"stages.{stage}.train").STEP.schema
+    words = dict(described(schema, engine_class(stage, str(default["engine.name"]))))
     tables: dict[str, list[str]] = {}
     for key in default:
         section = key.partition(".")[0]
@@ -36,43 +37,25 @@ def stage_tables(stage: str) -> dict[str, str]:
 def engine_table(engine: str) -> str:
     """The settings of one engine in all stages that have it; what only some of them have, or set otherwise, says so."""
     stages = [stage for stage in STAGES if engine in engines_of(stage).own]
-    words: dict[str, str] = {}
+    words = {stage: dict(described(engine_class(stage, engine), None, "engine.")) for stage in stages}
     found: dict[str, dict[str, str]] = {}
     for stage in stages:
         chosen = values(stage, "default", f"engine={engine}")
-        for key, text in described(engine_class(stage, engine), None, "engine."):
-            words[key] = text
+        for key in words[stage]:
             below = {name.removeprefix(f"{key}."): one for name, one in chosen.items() if name.startswith(f"{key}.")}
-            if key in chosen or below:  # if not, the section around it is null in this stage
-                found.setdefault(key, {})[stage] = value_of(
-                    key,
-                    chosen,
-                    below,
-                    is_section=any(one.startswith(f"{key}.") for one in described_keys(stage, engine)),
-                )
+            if key in chosen:
+                found.setdefault(key, {})[stage] = f"`{shown(chosen[key])}`"
+            elif below:  # if not, the section around it is null in this stage
+                is_section = any(one.startswith(f"{key}.") for one in words[stage])
+                found.setdefault(key, {})[stage] = "the rows below" if is_section else f"`{shown(below)}`"
     rows = ["| key | meaning | default |", "|---|---|---|"]
     for key, by_stage in found.items():
-        everywhere = all(key in described_keys(stage, engine) for stage in stages)
-        only = "" if everywhere else f"{', '.join(by_stage)} only. "
-        same = len(set(by_stage.values())) == 1
-        value = (
-            next(iter(by_stage.values())) if same else ", ".join(f"{one} ({name})" for name, one in by_stage.items())
-        )
-        rows.append(f"| `{key}` | {only}{cell(words[key])} | {value} |")
+        only = "" if all(key in words[stage] for stage in stages) else f"{', '.join(by_stage)} only. "
+        same = set(by_stage.values())
+        value = same.pop() if len(same) == 1 else ", ".join(f"{one} ({name})" for name, one in by_stage.items())
+        meaning = next(words[stage][key] for stage in reversed(stages) if key in words[stage])
+        rows.append(f"| `{key}` | {only}{cell(meaning)} | {value} |")
     return "\n".join(rows)
-
-
-def value_of(key: str, chosen: dict[str, Any], below: dict[str, Any], *, is_section: bool) -> str:
-    """The value at a key; of a section that may be null, that its own rows follow."""
-    if key in chosen:
-        return f"`{shown(chosen[key])}`"
-    return "the rows below" if is_section else f"`{shown(below)}`"
-
-
-@cache
-def described_keys(stage: str, engine: str) -> frozenset[str]:
-    """Every key that an engine has in a stage."""
-    return frozenset(key for key, _ in described(engine_class(stage, engine), None, "engine."))
 
 
 def described(section: type[BaseModel], engine: type[BaseModel] | None, above: str = "") -> Iterator[tuple[str, str]]:
@@ -120,11 +103,6 @@ def docstrings(section: type[BaseModel]) -> dict[str, str]:
     return found
 
 
-def schema_of(stage: str) -> type[StageConfig]:
-    """The schema of a stage."""
-    return importlib.import_module(f"stages.{stage}.train").STEP.schema
-
-
 def engines_of(stage: str) -> Any:
     """The registry of a stage's engines."""
     return importlib.import_module(f"stages.{stage}.engines").ENGINES
@@ -137,23 +115,14 @@ def engine_class(stage: str, engine: str) -> type[BaseModel]:
 
 def values(stage: str, config: str, *overrides: str) -> dict[str, Any]:
     """Values by dotted key, references as they are written."""
-    tree = OmegaConf.to_container(compose(ROOT / "stages" / stage / "config", config, overrides).tree, resolve=False)
-    return dict(leaves(tree, ""))
-
-
-def leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Values of a tree; an empty mapping is one."""
-    if isinstance(node, dict) and node:
-        for name, child in node.items():
-            yield from leaves(child, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
+    tree = compose(ROOT / "stages" / stage / "config", config, overrides).tree
+    return dict(leaves(OmegaConf.to_container(tree, resolve=False)))
 
 
 def shown(value: Any) -> str:
     """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...").strip().replace("|", "\\|")
+    return cell(text.removesuffix("\n").removesuffix("\n...").strip())
 
 
 def cell(text: str) -> str:

@@ -18,6 +18,21 @@ def test_help_imports_nothing_heavy(run) -> None:
     assert result.stderr.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("nemotron su", ["super3", "super49b"]),
+        ("nemotron super3 p", ["pipeline", "pretrain"]),
+        ("nemotron super3 data prep s", ["sft"]),
+        ("nemotron super3 sft --dr", ["--dry-run"]),
+        ("nemotron runs st", ["stop"]),
+    ],
+)
+def test_a_shell_completes_the_command(run, line: str, expected: list[str]) -> None:
+    asked = {"_NEMOTRON_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    assert run(*nemotron(), env=asked).stdout.split() == [f"plain,{word}" for word in expected]
+
+
 def test_the_version_is_the_package_version(run) -> None:
     assert run(*nemotron("--version")).stdout.startswith("nemotron 0.")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_app.artifacts import main
+from nemotron_app.main import dispatch
 from nemotron_shared.artifacts import Artifact, Parent, Producer, Source, Store
 from nemotron_shared.errors import UserError
 
@@ -34,6 +34,10 @@ def publish(store: Store, name: str, type, parents: list[Parent] | None = None) 
 def two(store: Store) -> tuple[Artifact, Artifact]:
     data = publish(store, "super3-sft-data", "SFTDataArtifact")
     return data, publish(store, "super3-sft-model", "ModelArtifact", [data.as_parent("data")])
+
+
+def main(argv: list[str]) -> int:
+    return dispatch(["artifacts", *argv])
 
 
 def run(capsys, *argv: str) -> tuple[int, str]:
@@ -136,7 +140,7 @@ def test_what_cannot_be_found_is_an_error_for_the_user(two, capsys) -> None:
     for argv in (["show", "sft:v9"], ["path", "nothing"], ["verify", "rl"], ["alias", "sft:v1", "latest"]):
         with pytest.raises(UserError):
             main(argv)
-    with pytest.raises(SystemExit, match="2"):
+    with pytest.raises(UserError, match="No such command 'unknown'"):
         main(["unknown"])
 
 
@@ -193,5 +197,5 @@ def test_gc_lists_first_and_removes_with_yes(store: Store, two, capsys) -> None:
     assert run(capsys, "gc", "--keep", "2") == (0, "nothing to remove\n")
     assert run_json(capsys, "gc", "--yes")["versions"] == ["super3-sft-model:v1"]
     assert [row["reference"] for row in run_json(capsys)] == ["super3-sft-data:v1", "super3-sft-model:v2"]
-    with pytest.raises(SystemExit):
+    with pytest.raises(UserError, match="not in the range"):
         main(["gc", "--keep", "0"])

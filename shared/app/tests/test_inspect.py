@@ -13,10 +13,9 @@ from packed_support import write_packed
 from rich.console import Console
 
 from nemotron_app.inspect import Options, inspect_data
-from nemotron_app.inspect.command import main
 from nemotron_app.inspect.terminal import print_inspection
+from nemotron_app.main import dispatch
 from nemotron_app.main import main as nemotron
-from nemotron_app.main import parse, step_of
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -85,6 +84,10 @@ def rows(tmp_path: Path) -> Path:
         ]  # fmt: skip
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
     return folder
+
+
+def main(argv: list[str]) -> int:
+    return dispatch(["data", "inspect", *argv])
 
 
 def run(capsys, *argv: str | Path) -> str:
@@ -253,13 +256,14 @@ def test_the_page_marks_trained_tokens_and_draws_the_pack(chats, tmp_path, capsy
     assert "&lt;script&gt;alert(1)" in re.sub("<[^>]+>", "", text)
 
 
-def test_the_command_line_leads_here_and_prep_still_works(chats, capsys):
+def test_the_command_line_leads_here_and_prep_still_works(chats, capsys, monkeypatch):
     assert nemotron(["data", "inspect", str(chats), "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     assert nemotron(["nano3", "data", "inspect", str(chats), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == first
-    request = parse(["super3", "data", "prep", "sft", "-c", "tiny"])
-    assert request is not None and step_of(request.command) == ("sft", "data_prep")
+    ran = []
+    monkeypatch.setattr("nemotron_app.launch.run_step", lambda stage, verb, request: ran.append((stage, verb)))
+    assert nemotron(["super3", "data", "prep", "sft", "-c", "tiny"]) == 0 and ran == [("sft", "data_prep")]
     assert nemotron(["data", "inspect", str(chats / "nothing")]) == 2
 
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from packed_support import write_packed
 
 from nemotron_app.inspect.documents import blend_splits, data_set_of
-from nemotron_app.inspect.examples import TokenSequence, digest_of_ids, examples_of
+from nemotron_app.inspect.duplicates import digest_of_ids
+from nemotron_app.inspect.examples import TokenSequence
 from nemotron_app.inspect.histogram import fill_histogram, histogram, quantile
-from nemotron_app.inspect.lines import LineSplit, key_of
+from nemotron_app.inspect.lines import LineSplit
 from nemotron_app.inspect.packs import PackedSplit, row_example
 from nemotron_app.inspect.pieces import Decoder, visible
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
@@ -99,14 +100,14 @@ def test_a_broken_row_is_shown_with_its_problem(row, problem):
 def packed_file(tmp_path: Path, rows: int = 10) -> PackedSplit:
     sequences = [([n + 3] * 10, [0] * 5 + [1] * 5) for n in range(rows)]
     write_packed(tmp_path / "train.parquet", sequences, [[n] for n in range(rows)], row_group_size=2)
-    return PackedSplit("train", tmp_path / "train.parquet", 16)
+    return PackedSplit("train", tmp_path / "train.parquet")
 
 
 def test_packed_rows_are_found_by_number_over_row_groups(tmp_path):
     split = packed_file(tmp_path)
     assert [int(found.sequences[0].ids[0]) for found in split.at([9, 0, 5])] == [12, 3, 8]
     assert [found.index for found in split.scan(1000)] == list(range(10)) and split.sample_note(1000) is None
-    assert (split.parts[0].examples, split.parts[0].tokens) == (10, 100)
+    assert (split.files[0].examples, split.files[0].tokens) == (10, 100)
 
 
 def test_a_large_packed_file_is_sampled_evenly_within_the_budget(tmp_path):
@@ -136,8 +137,8 @@ def test_documents_are_found_by_number_over_shards_and_data_sets(tmp_path):
     train, = blend_splits(corpus(tmp_path, parts, dict.fromkeys(parts, 0.5)))  # fmt: skip
     assert [found.sequences[0].ids.tolist() for found in train.at([3, 0, 2])] == [[6], [1, 2], [4] * 5]
     assert train.at([2])[0].place == "train/web/shard_000001, document 0"
-    assert [part.data_set for part in train.parts] == ["web", "web", "code"]
-    assert train.lengths() == Counter({1: 2, 2: 1, 5: 1}) and examples_of(train) == 4
+    assert [part.data_set for part in train.files] == ["web", "web", "code"]
+    assert train.lengths() == Counter({1: 2, 2: 1, 5: 1}) and train.examples == 4
     assert digest_of_ids(np.array([6], "<u2")) == digest_of_ids(np.array([6], "<i4"))
 
 
@@ -181,7 +182,7 @@ def test_rows_of_every_form_show_question_answer_and_agent(tmp_path):
     assert list(first.facts) == [("expected answer", "4"), ("agent", "math")]
     assert (second.question, third.question) == ("2+\n2?", "2+2?") and third.place == "val.jsonl, line 4"
     assert [found.problem for found in (first, second, third, fourth)] == [None] * 4
-    assert [key_of(row) for row in split.rows()] == ["2+2?", "2+\n2?", "2+2?", "k", "Whose?"]
+    assert split.keys() == ["2+2?", "2+\n2?", "2+2?", "k", "Whose?"]
 
 
 def test_rows_that_cannot_be_used_say_why(tmp_path):

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from nemotron_app.main import dispatch
 from nemotron_app.report import build_report
-from nemotron_app.report.command import main
 from nemotron_shared.artifacts import Artifact, Producer, Source, Store
 from nemotron_shared.errors import UserError
 
@@ -248,13 +248,13 @@ def test_page_shows_data_lineage_and_environment(whole: Store) -> None:
 
 
 def test_table_json_and_page_agree(whole: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--home", str(whole.home), "--json"]) == 0
+    assert dispatch(["report", "--home", str(whole.home), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["scores"] == results({})["scores"]
     assert [step["step"] for step in figures["steps"]][::7] == ["pretrain data prep", "eval"]
     assert figures["steps"][5]["score"]["value"] == 0.93
     assert Path(figures["report"]) == whole.home / "reports" / "super3.html"
-    assert main(["--home", str(whole.home)]) == 0
+    assert dispatch(["report", "--home", str(whole.home)]) == 0
     table = capsys.readouterr().out
     assert table.isascii()
     assert re.search(r"rl-model:v1 +20 s +100 steps +valid reward \d\.\d{3} +93\.0% \[90\.0, 96\.0\]", table)

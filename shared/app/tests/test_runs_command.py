@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_app.runs import main
+from nemotron_app.main import dispatch
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import holder_of, record_of
@@ -39,6 +39,10 @@ def folder_of(home: Path, name: str, *, published: bool) -> Path:
     if not published:
         write_json(folder / "inputs.json", ["super3-sft-data:v1"])
     return folder
+
+
+def main(argv: list[str]) -> int:
+    return dispatch(["runs", *argv])
 
 
 def run(capsys, *argv: str) -> tuple[int, str]:

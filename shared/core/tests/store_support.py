@@ -24,3 +24,8 @@ def publish(store: Store, files: dict[str, str], name: str = MODEL, fingerprint:
     folder = folder_with(store.home, files)
     more = {"type": "ModelArtifact", "producer": PRODUCER} | more
     return store.publish(folder, name=name, fingerprint=fingerprint, **more)
+
+
+def everything(store: Store) -> list[Artifact]:
+    """Every version, by name and then age."""
+    return [store.load(name, version) for name, versions in store.shelves().items() for version in versions]

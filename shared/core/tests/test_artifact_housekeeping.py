@@ -8,7 +8,7 @@ import pytest
 from store_support import MODEL, publish
 
 from nemotron_shared.artifacts import Reference, Store
-from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove
+from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove, state_folder
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
 
@@ -78,3 +78,19 @@ def test_leftovers_of_a_day_ago_go_and_younger_ones_stay(store: Store) -> None:
     assert sorted(cleanup.leftovers) == sorted([old, copy])
     clean(store, cleanup)
     assert young.exists() and not old.exists() and not copy.exists()
+
+
+def test_the_kept_state_of_a_training_goes_with_its_version(store: Store) -> None:
+    for number in range(3):
+        publish(store, {"a": str(number)})
+        state_folder(store, Reference(MODEL, number + 1)).mkdir(parents=True)
+    states = store.home / "states" / MODEL
+    (states / "v9").mkdir()  # of a version that is gone
+    remove(store, Reference(MODEL, 1))
+    assert sorted(path.name for path in states.iterdir()) == ["v2", "v3", "v9"]
+    (states / "v2" / "weights").write_text("12345")
+    cleanup = plan_cleanup(store, 1)
+    assert cleanup.leftovers == [states / "v9"]
+    assert cleanup.size(store) == 5 + sum(file.stat().st_size for file in store.folder(Reference(MODEL, 2)).iterdir())
+    clean(store, cleanup)
+    assert [path.name for path in states.iterdir()] == ["v3"]

@@ -78,7 +78,7 @@ def test_a_damaged_manifest_is_named_with_its_key(
 
 
 def test_a_manifest_survives_being_written_and_read(published: Artifact) -> None:
-    again = Manifest.from_json(json.loads(json.dumps(published.manifest.to_json())), published.path)
+    again = Manifest.parse(json.dumps(published.manifest.to_json()).encode(), published.path)
     assert again == published.manifest == Manifest.read(published.path / "manifest.json")
 
 

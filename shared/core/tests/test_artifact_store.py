@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_support import MODEL, PRODUCER, folder_with, publish
+from store_support import MODEL, PRODUCER, everything, folder_with, publish
 
 from nemotron_shared.artifacts import Artifact, FileEntry, Parent, Reference, Source, Store
 from nemotron_shared.errors import UserError
@@ -80,7 +80,7 @@ def test_eight_writers_of_one_name_each_get_their_own_version(store: Store, tmp_
         f"{MODEL}:v{number}" for number in range(1, 41)
     )
     assert store.versions(MODEL) == list(range(1, 41))
-    assert all(store.verify(artifact) == [] for artifact in store.all())
+    assert all(store.verify(artifact) == [] for artifact in everything(store))
     assert not any(path.name.startswith("tmp") for path in store.home.iterdir())
 
 
@@ -96,7 +96,7 @@ def test_a_writer_killed_at_any_moment_leaves_only_whole_versions(store: Store, 
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         writer.stdout.close()
-        artifacts = store.all()
+        artifacts = everything(store)
         assert len(artifacts) >= seen + lines
         assert all(store.verify(artifact) == [] for artifact in artifacts)
         seen = len(artifacts)
@@ -107,7 +107,7 @@ def test_a_kill_just_before_the_rename_leaves_nothing_visible_and_can_be_repeate
     killed = "import os, pathlib; pathlib.Path.rename = lambda *_: os._exit(9)\n" + PUBLISHER
     writer = start(store, 1, tmp_path / "go", killed)
     assert writer.communicate()[0] == "" and writer.returncode == 9
-    assert store.all() == [] and store.names() == []
+    assert everything(store) == [] and store.names() == []
     (left,) = [path for path in store.home.iterdir() if path.name.startswith("tmp")]
     (left / ".tmp-manifest.json.x").write_text("half a manif")
     assert (left / "manifest.json").is_file()

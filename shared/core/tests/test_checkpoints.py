@@ -48,7 +48,7 @@ def test_a_mark_holds_step_processes_files_and_the_last_validation(tmp_path: Pat
     mark = read_mark(path)
     assert (mark.step, mark.world_size, mark.validation) == (40, 2, Validation(40, "valid_loss", 1.25))
     assert sorted(mark.files) == ["empty", "model.safetensors", "optimizer.pt", "shards/0.bin", "trainer_state.json"]
-    assert mark.files["optimizer.pt"][1] == 900
+    assert mark.files["optimizer.pt"].bytes == 900
     assert (path / COMPLETE).read_text() == mark.text()
     assert damage_of(path, ANY) is None
 

@@ -1,10 +1,12 @@
 """Which modules count for a result, and which changes of them."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime.code import ModuleReader, modules_of
+from nemotron_shared.file_cache import FileCache
+from nemotron_shared.runtime.code import modules_of
 
 FILES = {
     "__init__.py": "",
@@ -73,11 +75,12 @@ def test_a_module_that_is_left_out_is_not_followed(package: Path) -> None:
 
 def test_what_was_parsed_is_kept_until_the_file_changes(package: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "code.json"
+    time.sleep(0.15)  # what was written a moment ago is not remembered
     for _ in range(2):
-        reader = ModuleReader(cache)
-        first = modules_of(["ours.train"], {"ours": package}, reader)
-        reader.save()
+        known = FileCache(cache)
+        first = modules_of(["ours.train"], {"ours": package}, known)
+        known.save()
     (package / "late.py").write_text("VALUE = 2\n")
-    assert modules_of(["ours.train"], {"ours": package}, ModuleReader(cache)) != first
+    assert modules_of(["ours.train"], {"ours": package}, FileCache(cache)) != first
     cache.write_text("damaged")
-    assert modules_of(["ours.train"], {"ours": package}, ModuleReader(cache))["ours.train"] == first["ours.train"]
+    assert modules_of(["ours.train"], {"ours": package}, FileCache(cache))["ours.train"] == first["ours.train"]

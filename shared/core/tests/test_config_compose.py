@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.config.compose import compose, override_key
-from nemotron_shared.config.references import as_yaml, resolve, resolve_section
+from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.errors import UserError
 
 DEFAULT = """\
@@ -115,5 +115,17 @@ def test_the_key_of_an_override() -> None:
     assert [override_key(text) for text in ("a.b=1", "+a.b=1", "++a=1", "~a.b")] == ["a.b", "a.b", "a", "a.b"]
 
 
-def test_yaml_keeps_the_order() -> None:
-    assert as_yaml({"b": 1, "a": "ü"}) == "b: 1\na: ü\n"
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"mine": "mine"}, r"mine.yaml: its 'defaults' lead in a circle \(mine.yaml -> mine.yaml\)"),
+        ({"mine": "other", "other": "other"}, r"mine.yaml: .* \(other.yaml -> other.yaml\)"),
+        ({"mine": "other", "other": "mine"}, r"mine.yaml: .* \(mine.yaml -> other.yaml -> mine.yaml\)"),
+    ],
+)
+def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, files: dict, message: str) -> None:
+    for name, builds_on in files.items():
+        (configs / f"{name}.yaml").write_text(f"defaults: [{builds_on}, _self_]\n")
+    with pytest.raises(UserError, match=message) as caught:
+        compose(configs, "mine", [])
+    assert caught.value.remedy

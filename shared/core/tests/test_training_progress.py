@@ -57,6 +57,18 @@ def test_every_step_is_kept_and_some_are_shown(run: Run, clock: Clock, capsys: p
     assert {key for entry in entries for key in entry} == {"step", "loss", "valid_loss", "seconds"}
 
 
+def test_slow_steps_are_shown_although_their_interval_is_long(
+    run: Run, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Progress(run, log_interval=100)
+    told.start(0, last=50, tokens=None)
+    for step in range(1, 13):
+        clock.now += 1.0
+        told.log(step, {"loss": 1.0}, tokens=None)
+    shown = [line.split("  ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["[pretrain] step 5/50", "[pretrain] step 10/50"]
+
+
 def test_what_a_killed_run_logged_beyond_its_checkpoint_is_forgotten(run: Run, clock: Clock) -> None:
     for step in (1, 2, 3):
         run.metrics.append(step, loss=1.0)

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from evaluator_support import CONFIG, config_of
 
-from nemotron_app.main import parse
+from nemotron_app.main import Request, dispatch
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import engine_of, require_no_problems
 from stages.eval.launcher_config import rendered_config
@@ -65,13 +65,14 @@ def test_an_unknown_task_is_refused_with_the_nearest_one() -> None:
     assert "hellaswag" in str(caught.value)
 
 
-def test_the_task_option_belongs_to_eval() -> None:
-    request = parse(["super3", "eval", "-c", "super3", "-t", "adlr_mmlu", "-t", "hellaswag"])
-    assert request is not None
-    assert "evaluation.tasks=[adlr_mmlu,hellaswag]" in request.overrides
+def test_the_task_option_belongs_to_eval(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Request] = []
+    monkeypatch.setattr("nemotron_app.launch.run_step", lambda stage, verb, request: ran.append(request))
+    assert dispatch(["super3", "eval", "-c", "super3", "-t", "adlr_mmlu", "-t", "hellaswag"]) == 0
+    assert "evaluation.tasks=[adlr_mmlu,hellaswag]" in ran[0].overrides
     for other in (["sft"], ["pipeline"], ["data", "prep", "eval"]):
         with pytest.raises(UserError, match="-t picks tasks of an evaluation"):
-            parse(["super3", *other, "-t", "adlr_mmlu"])
+            dispatch(["super3", *other, "-t", "adlr_mmlu"])
 
 
 def test_vllm_serves_the_hugging_face_folder() -> None:

@@ -12,196 +12,206 @@
 Every command takes --json, --home DIR and --family NAME.
 """
 
-import argparse
-from collections.abc import Sequence
+import json
 from typing import Any
 
-from nemotron_app.artifact_details import print_artifact, when
-from nemotron_app.plain import print_json, print_table, size_text
+import click
+from humanize import naturalsize
+
+from nemotron_app.plain import minute, table_lines
+from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
-from nemotron_shared.artifacts.lineage import Edge, edges, mermaid, tree_text
+from nemotron_shared.artifacts.lineage import edges, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, is_path, parse_reference
-from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
+from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
-
-def main(argv: list[str]) -> int:
-    """Run one of the commands above. `argv` is what follows `nemotron artifacts`; returns the exit code."""
-    defaults = argparse.Namespace(home=None, family=DEFAULT_FAMILY, json=False)
-    args = _parser().parse_args(argv, defaults)
-    return args.run(Store.open(args.home), args)
+FILES_SHOWN = 20
+REFERENCE = click.argument("reference", metavar="NAME[:V]")
 
 
-def _parser() -> argparse.ArgumentParser:
-    # SUPPRESS: a flag left out after the command must not undo the same flag given before it.
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    common.add_argument("--home", metavar="DIR", help=f"the store (default: ${HOME_VARIABLE}, else ./.nemotron)")
-    common.add_argument("--family", metavar="NAME", help=f"what 'sft' is short for (default: {DEFAULT_FAMILY})")
-    common.add_argument("--json", action="store_true", help="print JSON")
-    parser = argparse.ArgumentParser(
-        prog="nemotron artifacts", parents=[common], description="Look at what the stages made."
-    )
-    parser.set_defaults(run=_list)
-    commands = parser.add_subparsers(metavar="COMMAND")
-
-    def add(name: str, run: Any, text: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, parents=[common], help=text, description=text)
-        command.set_defaults(run=run)
-        return command
-
-    add("list", _list, "every artifact (the default)")
-    show = add("show", _show, "who made an artifact, from what, and how it scored")
-    lineage = add("lineage", _lineage, "its history up to the raw sources")
-    verify = add("verify", _verify, "hash the files again; exit code 1 if one differs")
-    alias = add("alias", _alias, "give a version a name of your choice")
-    path = add("path", _path, "the folder of an artifact")
-    rm = add("rm", _rm, "remove a version that nothing else was made from")
-    gc = add("gc", _gc, "list what nothing needs: older versions and leftovers; with --yes remove it")
-    for command in (show, lineage, alias, path, rm):
-        command.add_argument("reference", metavar="NAME[:V]")
-    verify.add_argument("reference", metavar="NAME[:V]", nargs="?", help="default: everything in the store")
-    verify.add_argument("--fast", action="store_true", help="compare sizes only")
-    lineage.add_argument("--mermaid", action="store_true", help="a flowchart for Markdown")
-    alias.add_argument("alias", metavar="ALIAS")
-    gc.add_argument("--keep", type=_positive, default=1, metavar="N", help="newest versions to keep (default: 1)")
-    gc.add_argument("--yes", action="store_true", help="remove what is listed")
-    return parser
+@click.group("artifacts", invoke_without_command=True)
+@store_options
+def command(look: Look) -> int | None:
+    """Look at what the stages made; without a command, list it."""
+    return None if click.get_current_context().invoked_subcommand else print_list(look)
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _list(store: Store, args: argparse.Namespace) -> int:
-    listed = []
-    for name, versions in store.shelves().items():
-        other_names = _OtherNames(store, name, versions)
+def print_list(look: Look) -> int:
+    """Print one line for each version of each artifact."""
+    listed, rows = [], []
+    for name, versions in look.store.shelves().items():
+        others = other_names(look.store, name)
         for version in versions:
-            path, also = str(store.root / name / f"v{version}"), other_names.of(version)
             try:
-                listed.append(_summary(store.load(name, version), also))
+                entry = _summary(look.store.load(name, version), others[version])
+                row = [entry["type"], minute(entry["created_at"]), str(entry["files"]), naturalsize(entry["bytes"])]
             except UserError as error:  # one that cannot be read must not hide the others
                 problem = "older layout" if isinstance(error, OlderLayout) else f"damaged: {error.message}"
-                listed.append({"reference": f"{name}:v{version}", "aliases": also, "path": path, "problem": problem})
-    if args.json:
-        print_json(listed)
-    elif not listed:
-        print(f"no artifacts in {store.root}; the stages put theirs there")
-    else:
-        print_table(
-            ("artifact", "also", "type", "created", "files", "size"), [_row(entry) for entry in listed], ("size",)
-        )
+                path = str(look.store.root / name / f"v{version}")
+                entry = {"reference": f"{name}:v{version}", "aliases": others[version], "path": path}
+                entry, row = entry | {"problem": problem}, [problem, "", "", ""]
+            listed.append(entry)
+            rows.append([entry["reference"], ", ".join(entry["aliases"]), *row])
+    headings = ("artifact", "also", "type", "created", "files", "size")
+    nothing = f"no artifacts in {look.store.root}; the stages put theirs there"
+    look.tell(listed, *(table_lines(headings, rows, right=("size",)) if rows else [nothing]))
     return 0
 
 
-def _row(entry: dict[str, Any]) -> list[str]:
-    names = [entry["reference"], ", ".join(entry["aliases"])]
-    if entry["problem"]:
-        return [*names, entry["problem"], "", "", ""]
-    return [*names, entry["type"], when(entry["created_at"]), str(entry["files"]), size_text(entry["bytes"])]
+@command.command("list")
+@store_options
+def list_(look: Look) -> int:
+    """Every artifact (the default)."""
+    return print_list(look)
 
 
-def _show(store: Store, args: argparse.Namespace) -> int:
-    artifact = _find(store, args)
-    if args.json:
-        print_json(_summary(artifact, _other_names(store, artifact)) | {"manifest": artifact.manifest.to_json()})
-    else:
-        print_artifact(store, artifact, _other_names(store, artifact))
+@command.command()
+@REFERENCE
+@store_options
+def show(look: Look, reference: str) -> int:
+    """Who made an artifact, from what, and how it scored."""
+    artifact = look.store.resolve(reference, family=look.family)
+    manifest, producer = artifact.manifest, artifact.manifest.producer
+    also = [] if artifact.is_external else other_names(look.store, manifest.name)[manifest.version]
+    files = [f"{name}  {naturalsize(entry.bytes)}" for name, entry in manifest.files.items()]
+    if len(files) > FILES_SHOWN:
+        files[FILES_SHOWN:] = [f"and {len(files) - FILES_SHOWN} more"]
+    details = {
+        "artifact": [artifact.reference],
+        "also": [", ".join(also)],
+        "type": [manifest.type],
+        "created": [minute(manifest.created_at)],
+        "made by": [f"{producer.stage} {producer.verb} {producer.stage_version}".strip()],
+        "command": [producer.command],
+        "code": [producer.git or producer.code_digest[:12]],
+        "made from": [
+            f"{found.role}: {found.label}{f'  [{found.problem}]' if found.problem else ''}"
+            for found in inputs(look.store, artifact)
+        ],
+        "metrics": _pairs(manifest.metrics),
+        "metadata": _pairs(manifest.metadata),
+        "fingerprint": [manifest.fingerprint],
+        "digest": [manifest.digest],
+        "path": [str(artifact.path)],
+        "size": [naturalsize(artifact.size)],
+        "files": files,
+    }
+    lines = []
+    for heading, told in details.items():
+        for number, line in enumerate(filter(None, told)):
+            lines.append(f"{'' if number else heading:<13}{printable(line)}")
+    look.tell(_summary(artifact, also) | {"manifest": manifest.to_json()}, *lines)
     return 0
 
 
-def _lineage(store: Store, args: argparse.Namespace) -> int:
-    artifact = _find(store, args)
-    if args.json:
-        print_json([_step(edge) for edge in edges(store, artifact)])
-    else:
-        print((mermaid if args.mermaid else tree_text)(store, artifact))
+@command.command()
+@REFERENCE
+@click.option("--mermaid", "as_mermaid", is_flag=True, help="a flowchart for Markdown")
+@store_options
+def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
+    """Its history up to the raw sources."""
+    artifact = look.store.resolve(reference, family=look.family)
+    steps = []
+    for edge in edges(look.store, artifact):
+        one = edge.input
+        step = {"input": one.label, "digest": one.digest, "role": one.role, "problem": one.problem, "made": edge.made}
+        steps.append(step)
+    look.tell(steps, (mermaid if as_mermaid else tree_text)(look.store, artifact))
     return 0
 
 
-def _verify(store: Store, args: argparse.Namespace) -> int:
-    if args.reference:
-        reference = parse_reference(args.reference, args.family) if not is_path(args.reference) else None
-        if reference:
-            exact = Reference(reference.name, store.version_of(reference))
-            results = {str(exact): _problems(store, exact, args.fast)}
-        else:
-            artifact = _find(store, args)
-            results = {artifact.reference: store.verify(artifact, fast=args.fast)}
+@command.command()
+@click.argument("reference", metavar="[NAME[:V]]", required=False)
+@click.option("--fast", is_flag=True, help="compare sizes only")
+@store_options
+def verify(look: Look, reference: str | None, fast: bool) -> int:
+    """Hash the files again; exit code 1 if one differs."""
+    store = look.store
+    if reference is None:
+        wanted = [Reference(name, version) for name, versions in store.shelves().items() for version in versions]
+    elif is_path(reference):
+        wanted = [reference]
     else:
-        everything = [Reference(name, version) for name, versions in store.shelves().items() for version in versions]
-        results = {str(reference): _problems(store, reference, args.fast) for reference in everything}
-    if args.json:
-        print_json([{"reference": reference, "problems": found} for reference, found in results.items()])
-    else:
-        for reference, found in results.items():
-            print("\n  ".join([f"{reference}: {'damaged' if found else 'ok'}", *map(printable, found)]))
+        named = parse_reference(reference, look.family)
+        wanted = [Reference(named.name, store.version_of(named))]
+    results = {}
+    for one in wanted:
+        try:
+            artifact = store.resolve(one, family=look.family)
+            results[artifact.reference] = store.verify(artifact, fast=fast)
+        except UserError as error:
+            if one == reference:  # a path where there is nothing, while a damaged artifact is a result
+                raise
+            results[str(one)] = [error.message]
+    lines = []
+    for name, problems in results.items():
+        lines += [f"{name}: {'damaged' if problems else 'ok'}", *(f"  {printable(problem)}" for problem in problems)]
+    look.tell([{"reference": name, "problems": problems} for name, problems in results.items()], *lines)
     return 1 if any(results.values()) else 0
 
 
-def _alias(store: Store, args: argparse.Namespace) -> int:
-    artifact = _find(store, args)
-    store.set_alias(artifact.manifest.name, artifact.manifest.version, args.alias)
-    pair = {"alias": f"{artifact.manifest.name}:{args.alias}", "reference": artifact.reference}
-    if args.json:
-        print_json(pair)
-    else:
-        print(f"{pair['alias']} is now {pair['reference']}")
+@command.command()
+@REFERENCE
+@click.argument("alias")
+@store_options
+def alias(look: Look, reference: str, alias: str) -> int:
+    """Give a version a name of your choice."""
+    artifact = look.store.resolve(reference, family=look.family)
+    look.store.set_alias(artifact.manifest.name, artifact.manifest.version, alias)
+    whole = f"{artifact.manifest.name}:{alias}"
+    look.tell({"alias": whole, "reference": artifact.reference}, f"{whole} is now {artifact.reference}")
     return 0
 
 
-def _path(store: Store, args: argparse.Namespace) -> int:
-    path = str(_find(store, args).path)
-    if args.json:
-        print_json({"path": path})
-    else:
-        print(path)
+@command.command()
+@REFERENCE
+@store_options
+def path(look: Look, reference: str) -> int:
+    """The folder of an artifact."""
+    folder = str(look.store.resolve(reference, family=look.family).path)
+    look.tell({"path": folder}, folder)
     return 0
 
 
-def _rm(store: Store, args: argparse.Namespace) -> int:
-    wanted = parse_reference(args.reference, args.family)
-    reference = Reference(wanted.name, store.version_of(wanted))
-    dropped = remove(store, reference)
-    if args.json:
-        print_json({"removed": str(reference), "aliases": dropped})
-    else:
-        print(f"removed {reference}" + (f", and its aliases: {', '.join(dropped)}" if dropped else ""))
+@command.command()
+@REFERENCE
+@store_options
+def rm(look: Look, reference: str) -> int:
+    """Remove a version that nothing else was made from."""
+    wanted = parse_reference(reference, look.family)
+    exact = Reference(wanted.name, look.store.version_of(wanted))
+    dropped = remove(look.store, exact)
+    also = f", and its aliases: {', '.join(dropped)}" if dropped else ""
+    look.tell({"removed": str(exact), "aliases": dropped}, f"removed {exact}{also}")
     return 0
 
 
-def _gc(store: Store, args: argparse.Namespace) -> int:
-    found = plan_cleanup(store, args.keep)
-    size = found.size(store)
-    if args.yes:
-        clean(store, found)
-    if args.json:
-        versions, leftovers = [str(version) for version in found.versions], [str(path) for path in found.leftovers]
-        print_json({"versions": versions, "leftovers": leftovers, "bytes": size, "removed": args.yes})
-        return 0
-    for thing in [*found.versions, *found.leftovers]:
-        print(printable(f"{'removed' if args.yes else 'would remove'} {thing}"))
-    if not found.versions and not found.leftovers:
-        print("nothing to remove")
-    else:
-        print(f"{size_text(size)} {'freed' if args.yes else 'in all; to remove it: nemotron artifacts gc --yes'}")
+@command.command()
+@click.option("--keep", type=click.IntRange(min=1), default=1, show_default=True, help="newest versions to keep")
+@click.option("--yes", is_flag=True, help="remove what is listed")
+@store_options
+def gc(look: Look, keep: int, yes: bool) -> int:
+    """List what nothing needs; with --yes remove it."""
+    found = plan_cleanup(look.store, keep)
+    size = found.size(look.store)
+    versions, leftovers = [str(version) for version in found.versions], [str(path) for path in found.leftovers]
+    if yes:
+        clean(look.store, found)
+    lines = [printable(f"{'removed' if yes else 'would remove'} {thing}") for thing in [*versions, *leftovers]]
+    total = f"{naturalsize(size)} {'freed' if yes else 'in all; to remove it: nemotron artifacts gc --yes'}"
+    value = {"versions": versions, "leftovers": leftovers, "bytes": size, "removed": yes}
+    look.tell(value, *([*lines, total] if lines else ["nothing to remove"]))
     return 0
 
 
-def _find(store: Store, args: argparse.Namespace) -> Artifact:
-    return store.resolve(args.reference, family=args.family)
-
-
-def _problems(store: Store, reference: Reference, fast: bool) -> list[str]:
-    try:
-        return store.verify(store.resolve(reference), fast=fast)
-    except UserError as error:
-        return [error.message]
+def other_names(store: Store, name: str) -> dict[int, list[str]]:
+    """`latest` and the aliases of an artifact's versions, by version."""
+    versions, aliases = store.versions(name), store.aliases(name)
+    names = [(LATEST, store.latest_of(name, versions)), *aliases.items()]
+    return {version: [alias for alias, number in names if number == version] for version in versions}
 
 
 def _summary(artifact: Artifact, also: list[str]) -> dict[str, Any]:
@@ -218,31 +228,5 @@ def _summary(artifact: Artifact, also: list[str]) -> dict[str, Any]:
     }
 
 
-def _step(edge: Edge) -> dict[str, Any]:
-    found = edge.input
-    return {
-        "input": found.label,
-        "digest": found.digest,
-        "role": found.role,
-        "problem": found.problem,
-        "made": edge.made,
-    }
-
-
-class _OtherNames:
-    """`latest` and the aliases, by version of one name."""
-
-    def __init__(self, store: Store, name: str, versions: Sequence[int]) -> None:
-        self.aliases = store.aliases(name)
-        self.latest = store.latest_of(name, versions)
-
-    def of(self, version: int) -> list[str]:
-        aliases = [alias for alias, number in self.aliases.items() if number == version]
-        return [LATEST, *aliases] if version == self.latest else aliases
-
-
-def _other_names(store: Store, artifact: Artifact) -> list[str]:
-    if artifact.is_external:
-        return []
-    name = artifact.manifest.name
-    return _OtherNames(store, name, store.versions(name)).of(artifact.manifest.version)
+def _pairs(values: dict[str, Any]) -> list[str]:
+    return [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]

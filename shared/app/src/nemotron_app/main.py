@@ -8,16 +8,26 @@ It turns words into the stage's own script and runs that: `nemotron super3 sft -
 `python -m stages.sft.train -c tiny run.family=super3`. Nothing heavy is imported here.
 """
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+
+import click
 
 from nemotron_app.table import STAGES, families, usage
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
-from nemotron_shared.runtime.arguments import add_options, flags_as_overrides
+from nemotron_shared.runtime.arguments import OPTIONS, overrides_of
 
 COMMANDS = ("pipeline", "data", *STAGES)
+# Imported when they are called, so that `nemotron --help` is quick.
+OTHER_COMMANDS = {
+    "artifacts": "nemotron_app.artifacts",
+    "data": "nemotron_app.inspect.command",
+    "report": "nemotron_app.report.command",
+    "runs": "nemotron_app.runs",
+}
 
 
 @dataclass(frozen=True)
@@ -34,85 +44,91 @@ class Request:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
+    if "_NEMOTRON_COMPLETE" in os.environ:
+        nemotron.main(prog_name="nemotron")  # answers the shell, which completes a line, and exits
     words = list(sys.argv[1:] if argv is None else argv)
     return exit_code_of(lambda: dispatch(words))
 
 
 def dispatch(words: list[str]) -> int:
-    """Run what the words ask for."""
-    if words[:1] == ["artifacts"]:
-        from nemotron_app.artifacts import main as artifacts
+    """Run what the words ask for.
 
-        return artifacts(words[1:])
-    if words[:1] == ["runs"]:
-        from nemotron_app.runs import main as runs
+    Raises:
+        UserError: an unknown command, option, model or stage, or whatever the command raises.
+    """
+    try:
+        with nemotron.make_context("nemotron", words) as context:
+            return nemotron.invoke(context) or 0
+    except click.exceptions.Exit as done:  # after --help and --version
+        return done.exit_code
+    except click.UsageError as error:
+        asked = error.ctx.command_path.removesuffix(" model") if error.ctx else "nemotron"
+        raise UserError(error.format_message(), f"see: {asked} --help") from error
 
-        return runs(words[1:])
-    if words[:1] == ["report"]:
-        from nemotron_app.report.command import main as report
 
-        return report(words[1:])
-    inspected = _inspect_words(words)
-    if inspected is not None:
-        from nemotron_app.inspect.command import main as inspect
+class Nemotron(click.Group):
+    """The commands by name; a line that begins with anything else is about a model, or asks for help."""
 
-        return inspect(inspected)
-    request = parse(words)
-    if request is None:
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See the base class."""
+        if args[1:3] == ["data", "inspect"] and args[0] in families():
+            args = ["data", "inspect", "--family", args[0], *args[3:]]
+        return super().parse_args(ctx, args if args and args[0] in OTHER_COMMANDS else ["model", *args])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See the base class."""
+        return import_module(OTHER_COMMANDS[cmd_name]).command if cmd_name in OTHER_COMMANDS else model
+
+
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The words that may come next: a model or a command, and what a model can do."""
+    before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
+    known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect"), 3: STAGES}.get(len(before), ())
+    fits = len(before) < 2 or before[1] == "data"
+    return [word for word in known if fits and word.startswith(incomplete)]
+
+
+nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "--help"]})
+
+
+@click.command(params=[*OPTIONS], add_help_option=False)
+@click.option("-t", "--task", multiple=True)
+@click.option("-h", "--help", "asks_help", is_flag=True)
+@click.option("--version", is_flag=True)
+@click.option("--allow-experimental", is_flag=True)
+@click.argument("words", nargs=-1, shell_complete=_complete)
+@click.pass_context
+def model(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: bool) -> int:
+    """Run steps of a model's stages."""
+    if options["version"]:
+        from nemotron_shared.runtime.provenance import package_version
+
+        print(f"nemotron {package_version('nemotron-shared')}")
         return 0
-    if request.command == ("pipeline",):
+    names = [word for word in words if not _is_override(word)]
+    if options["asks_help"] or not names:
+        print(usage(), end="")
+        return 0
+    family, *command = names
+    if family not in families():
+        raise UserError(f"no model named '{family}'", did_you_mean(family, families(), "see: nemotron --help"))
+    _check_command(family, command)
+    if families()[family].experimental and not options["allow_experimental"]:
+        raise UserError(f"{family} is experimental: nobody has run it whole here", "add --allow-experimental")
+    overrides = (*overrides_of(ctx.params, [word for word in words if _is_override(word)]), f"run.family={family}")
+    if task:
+        if command != ["eval"]:
+            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval -t {task[0]}")
+        overrides += (f"evaluation.tasks=[{','.join(task)}]",)
+    request = Request(family, tuple(command), ctx.params["config"], overrides, options["dry_run"], options["json"])
+    if command == ["pipeline"]:
         from nemotron_app.pipeline import run_pipeline
 
         return run_pipeline(request)
     from nemotron_app.launch import run_step
 
-    stage, verb = step_of(request.command)
-    return run_step(stage, verb, request)
-
-
-def _inspect_words(words: list[str]) -> list[str] | None:
-    """What follows `data inspect`, or `MODEL data inspect`; None for any other command."""
-    if words[:2] == ["data", "inspect"]:
-        return words[2:]
-    if words[1:3] == ["data", "inspect"] and words[0] in families():
-        return ["--family", words[0], *words[3:]]
-    return None
-
-
-def parse(words: list[str]) -> Request | None:
-    """Understand a command line; None when it only asked for help or the version, which is then printed.
-
-    Raises:
-        UserError: an unknown model, command or stage.
-    """
-    parser = _parser()
-    options = parser.parse_intermixed_args(words)
-    if options.version:
-        from nemotron_shared.runtime.provenance import package_version
-
-        print(f"nemotron {package_version('nemotron-shared')}")
-        return None
-    names = [word for word in options.overrides if not _is_override(word)]
-    if options.help or not names:
-        print(usage(), end="")
-        return None
-    options.overrides = [word for word in options.overrides if _is_override(word)]
-    return _request(names, options)
-
-
-def _request(names: list[str], options: argparse.Namespace) -> Request:
-    family, *command = names
-    if family not in families():
-        raise UserError(f"no model named '{family}'", did_you_mean(family, families(), "see: nemotron --help"))
-    _check_command(family, command)
-    if families()[family].experimental and not options.allow_experimental:
-        raise UserError(f"{family} is experimental: nobody has run it whole here", "add --allow-experimental")
-    overrides = (*flags_as_overrides(options), f"run.family={family}")
-    if options.task:
-        if command != ["eval"]:
-            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval -t {options.task[0]}")
-        overrides += (f"evaluation.tasks=[{','.join(options.task)}]",)
-    return Request(family, tuple(command), options.config, overrides, options.dry_run, options.json)
+    # `data prep sft` is the first step of a stage, its name alone the second
+    return run_step(command[-1], "data_prep" if command[0] == "data" else "train", request)
 
 
 def _check_command(family: str, command: list[str]) -> None:
@@ -132,24 +148,8 @@ def _check_command(family: str, command: list[str]) -> None:
         raise UserError(f"{family} has no {stage} stage", f"it has: {', '.join(families()[family].stages)}")
 
 
-def step_of(command: tuple[str, ...]) -> tuple[str, str]:
-    """(stage, verb) of a command that runs one step."""
-    return (command[2], "data_prep") if command[0] == "data" else (command[0], "train")
-
-
 def _is_override(word: str) -> bool:
     return "=" in word or word.startswith(("~", "+"))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="nemotron", add_help=False, usage="nemotron MODEL COMMAND [options]")
-    add_options(parser)
-    parser.add_argument("-t", "--task", action="append")
-    parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("--version", action="store_true")
-    parser.add_argument("--allow-experimental", action="store_true")
-    parser.add_argument("overrides", nargs="*")
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plain output of the commands that look at a store: aligned columns, sizes, JSON, and nothing that moves a cursor.
+"""Plain output of the commands that look at a store: aligned columns, JSON, and nothing that moves a cursor.
 
 Names, commands and metadata come from files that somebody else may have written, so control characters in them are
 spelled out: an escape sequence could otherwise rewrite what the terminal shows.
@@ -21,31 +21,18 @@ def print_json(value: Any) -> None:
     print(MORE_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """Print aligned columns; those named in `right` end at the same place."""
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+    """Aligned columns; those named in `right` end at the same place."""
     clean = [list(headings), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
     lines = []
     for row in clean:
         cells = zip(headings, row, widths, strict=True)
-        lines.append(
-            "  ".join(cell.rjust(width) if name in right else cell.ljust(width) for name, cell, width in cells)
-        )
-    print("\n".join(line.rstrip() for line in lines))
+        line = "  ".join(cell.rjust(width) if name in right else cell.ljust(width) for name, cell, width in cells)
+        lines.append(line.rstrip())
+    return lines
 
 
-def print_details(details: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print headings with the lines of each beside them; a heading without any is left out."""
-    width = max(len(heading) for heading, _ in details) + 2
-    for heading, lines in details:
-        for number, line in enumerate(lines):
-            print(f"{'' if number else heading:<{width}}{printable(line)}")
-
-
-def size_text(size: float) -> str:
-    """1500 bytes as 1.5 kB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+def minute(moment: str) -> str:
+    """`2026-01-31 12:00 UTC` of a time in ISO 8601, UTC."""
+    return moment[:16].replace("T", " ") + " UTC"

@@ -7,7 +7,6 @@
 Every command takes --json, --home DIR and --family NAME.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -18,16 +17,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.plain import print_json, print_table, size_text
+import click
+from humanize import naturalsize
+
+from nemotron_app.plain import minute, table_lines
+from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, is_path, parse_reference
-from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+from nemotron_shared.artifacts.names import is_path, parse_reference
+from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.lock import holder_of, is_held, locked
 from nemotron_shared.runtime.run import LOCK_NAME
 
 TAIL_BYTES = 65_536
 STOP_SECONDS = 600.0
+ALL = click.option("--all", "finished", is_flag=True, help="list finished runs too")
+WANTED = click.argument("wanted", metavar="NAME|FOLDER")
 
 
 @dataclass(frozen=True)
@@ -44,57 +49,50 @@ class RunState:
     bytes: int
 
 
-def main(argv: list[str]) -> int:
-    """Run one of the commands above. `argv` is what follows `nemotron runs`; returns the exit code."""
-    defaults = argparse.Namespace(home=None, family=DEFAULT_FAMILY, json=False, all=False)
-    args = _parser().parse_args(argv, defaults)
-    return args.run(Store.open(args.home), args)
+@click.group("runs", invoke_without_command=True)
+@ALL
+@store_options
+def command(look: Look, finished: bool) -> int | None:
+    """Look at runs and stop them; without a command, list them."""
+    return None if click.get_current_context().invoked_subcommand else print_list(look, finished)
 
 
-def _parser() -> argparse.ArgumentParser:
-    # SUPPRESS: a flag left out after the command must not undo the same flag given before it.
-    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    common.add_argument("--home", metavar="DIR", help=f"the store (default: ${HOME_VARIABLE}, else ./.nemotron)")
-    common.add_argument("--family", metavar="NAME", help=f"what 'sft' is short for (default: {DEFAULT_FAMILY})")
-    common.add_argument("--json", action="store_true", help="print JSON")
-    common.add_argument("--all", action="store_true", help="list finished runs too")
-    parser = argparse.ArgumentParser(prog="nemotron runs", parents=[common], description="Look at runs and stop them.")
-    parser.set_defaults(run=_list)
-    commands = parser.add_subparsers(metavar="COMMAND")
-    for name, run, text in (
-        ("list", _list, "running and stopped runs (the default)"),
-        ("stop", _stop, "ask a run to save and stop, and wait until it has"),
-        ("rm", _rm, "remove the folder of a run that nobody works in"),
-    ):
-        command = commands.add_parser(name, parents=[common], help=text, description=text)
-        command.set_defaults(run=run)
-        if name != "list":
-            command.add_argument("wanted", metavar="NAME|FOLDER")
-        if name == "stop":
-            text = f"seconds to wait for it (default: {STOP_SECONDS:.0f})"
-            command.add_argument("--timeout", type=float, default=STOP_SECONDS, metavar="S", help=text)
-    return parser
-
-
-def _list(store: Store, args: argparse.Namespace) -> int:
-    runs = [run_state(folder) for folder in _folders(store)]
-    shown = [run for run in runs if args.all or run.state != "finished"]
-    if args.json:
-        print_json([asdict(run) for run in shown])
-        return 0
-    if shown:
-        headings = ("run", "state", "started", "last", "process", "size", "folder")
-        print_table(headings, [_row(run) for run in shown], right=("size",))
+def print_list(look: Look, finished: bool) -> int:
+    """Print one line for each running or stopped run, and for each finished one where these are wanted."""
+    runs = [run_state(folder) for folder in _folders(look.store)]
+    shown = [run for run in runs if finished or run.state != "finished"]
+    rows = []
+    for run in shown:
+        said = {key: run.last[key] for key in ("step", "loss", "valid_loss", "reward") if key in run.last}
+        last = " ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in said.items())
+        process = f"{run.pid} on {run.host}" if run.pid else ""
+        started = minute(run.started) if run.started else ""
+        rows.append([run.name, run.state, started, last, process, naturalsize(run.bytes), run.folder])
+    headings = ("run", "state", "started", "last", "process", "size", "folder")
     hidden = len(runs) - len(shown)
-    if hidden or not shown:
-        none = "" if shown else f"no running or stopped runs in {store.home / 'runs'}"
-        more = f"{hidden} finished: nemotron runs --all" if hidden else ""
-        print("; ".join(filter(None, (none, more))))
+    none = "" if shown else f"no running or stopped runs in {look.store.home / 'runs'}"
+    notes = "; ".join(filter(None, (none, f"{hidden} finished: nemotron runs --all" if hidden else "")))
+    lines = [*(table_lines(headings, rows, right=("size",)) if rows else []), *([notes] if notes else [])]
+    look.tell([asdict(run) for run in shown], *lines)
     return 0
 
 
-def _stop(store: Store, args: argparse.Namespace) -> int:
-    folder = _find(store, args, state="running")
+@command.command("list")
+@ALL
+@store_options
+def list_(look: Look, finished: bool) -> int:
+    """Running and stopped runs (the default)."""
+    above = click.get_current_context().parent
+    return print_list(look, finished or (above is not None and above.params["finished"]))
+
+
+@command.command()
+@WANTED
+@click.option("--timeout", default=STOP_SECONDS, show_default=True, metavar="S", help="seconds to wait for it")
+@store_options
+def stop(look: Look, wanted: str, timeout: float) -> int:
+    """Ask a run to save and stop, and wait until it has."""
+    folder = _find(look, wanted, state="running")
     holder = holder_of(folder / LOCK_NAME)
     if holder is None or not is_held(folder / LOCK_NAME, holder):
         raise UserError(f"{folder.name} is not running", "see what is: nemotron runs")
@@ -109,23 +107,25 @@ def _stop(store: Store, args: argparse.Namespace) -> int:
         raise UserError(f"process {holder.pid} belongs to another user", "ask them to stop it") from error
     except ProcessLookupError:
         pass  # it ended by itself just now
-    if not args.json:
+    if not look.json:
         print(f"asked process {holder.pid} to save and stop; waiting", flush=True)
     began = time.monotonic()
-    while holder.lives and time.monotonic() - began < args.timeout:
+    while holder.lives and time.monotonic() - began < timeout:
         time.sleep(0.1)
     stopped, seconds = not holder.lives, round(time.monotonic() - began, 1)
-    if args.json:
-        print_json({"run": folder.name, "pid": holder.pid, "stopped": stopped, "seconds": seconds})
-    elif stopped:
-        print(f"{folder.name}: stopped after {seconds} s; the command that began it continues it")
-    else:
-        print(f"{folder.name}: process {holder.pid} still runs after {seconds} s; at once: kill -KILL {holder.pid}")
+    line = f"{folder.name}: stopped after {seconds} s; the command that began it continues it"
+    if not stopped:
+        line = f"{folder.name}: process {holder.pid} still runs after {seconds} s; at once: kill -KILL {holder.pid}"
+    look.tell({"run": folder.name, "pid": holder.pid, "stopped": stopped, "seconds": seconds}, line)
     return 0 if stopped else 1
 
 
-def _rm(store: Store, args: argparse.Namespace) -> int:
-    folder = _find(store, args, state=None)
+@command.command()
+@WANTED
+@store_options
+def rm(look: Look, wanted: str) -> int:
+    """Remove the folder of a run that nobody works in."""
+    folder = _find(look, wanted, state=None)
     run = run_state(folder)
     if run.state == "running":
         raise UserError(
@@ -135,10 +135,7 @@ def _rm(store: Store, args: argparse.Namespace) -> int:
     with locked(folder / LOCK_NAME, wait=False):
         folder.rename(doomed)  # at once, so that the same command begins anew and not in half a folder
     shutil.rmtree(doomed)
-    if args.json:
-        print_json({"removed": run.name, "bytes": run.bytes})
-    else:
-        print(f"removed {run.name} ({size_text(run.bytes)})")
+    look.tell({"removed": run.name, "bytes": run.bytes}, f"removed {run.name} ({naturalsize(run.bytes)})")
     return 0
 
 
@@ -180,15 +177,6 @@ def _last_entry(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _row(run: RunState) -> list[str]:
-    started = run.started[:16].replace("T", " ") + " UTC" if run.started else ""
-    figures = [(key, run.last[key]) for key in ("loss", "valid_loss", "reward") if key in run.last]
-    said = [f"step {run.last['step']}"] if "step" in run.last else []
-    said += [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in figures]
-    process = f"{run.pid} on {run.host}" if run.pid else ""
-    return [run.name, run.state, started, " ".join(said), process, size_text(run.bytes), run.folder]
-
-
 def _folders(store: Store) -> list[Path]:
     runs = store.home / "runs"
     if not runs.is_dir():
@@ -196,23 +184,21 @@ def _folders(store: Store) -> list[Path]:
     return sorted(path for path in runs.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _find(store: Store, args: argparse.Namespace, state: str | None) -> Path:
+def _find(look: Look, wanted: str, state: str | None) -> Path:
     """The folder that is meant: by its path, its name, or the name of what it makes where only one run makes that."""
-    folders = _folders(store)
-    if is_path(args.wanted):
-        path = Path(args.wanted).expanduser().resolve()
+    folders = _folders(look.store)
+    if is_path(wanted):
+        path = Path(wanted).expanduser().resolve()
         found = [folder for folder in folders if folder.resolve() == path]
-    else:
-        found = [folder for folder in folders if folder.name == args.wanted]
-    if not found and not is_path(args.wanted):
-        name = parse_reference(args.wanted, args.family).name
+    elif not (found := [folder for folder in folders if folder.name == wanted]):
+        name = parse_reference(wanted, look.family).name
         found = [folder for folder in folders if folder.name.rpartition("-")[0] == name]
         if state:
             found = [folder for folder in found if run_state(folder).state == state]
     if len(found) == 1:
         return found[0]
     if found:
-        raise UserError(f"'{args.wanted}' could be: {', '.join(folder.name for folder in found)}", "write one of these")
+        raise UserError(f"'{wanted}' could be: {', '.join(folder.name for folder in found)}", "write one of these")
     raise NotFound(
-        f"no {state or ''} run '{args.wanted}' in {store.home / 'runs'}".replace("  ", " "), "see: nemotron runs --all"
+        f"no {state or ''} run '{wanted}' in {look.store.home / 'runs'}".replace("  ", " "), "see: nemotron runs --all"
     )

@@ -10,6 +10,9 @@ import select
 import sys
 from collections.abc import Callable, Iterable
 
+READER_LEFT = 141
+"""What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
+
 
 class UserError(Exception):
     """Something the user can put right. Shown as one message, without a traceback."""
@@ -45,19 +48,18 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"error: {printable(str(error), keep=NEWLINE_AND_TAB)}", file=sys.stderr, flush=True)
+        print("error:", printable(str(error), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:
-        if not _reader_has_left():
-            raise
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        if not any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise  # standard output is still read; another pipe has broken
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return READER_LEFT
-
-
-NEWLINE_AND_TAB = "\n\t"
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -67,14 +69,3 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
     )
-
-
-READER_LEFT = 141
-"""What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
-
-
-def _reader_has_left() -> bool:
-    """Whether nobody reads standard output any more; another pipe may have broken instead."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)
-    return any(event & select.POLLERR for _, event in poll.poll(0))

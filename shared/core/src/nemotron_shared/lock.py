@@ -86,10 +86,13 @@ def locked(path: Path, *, wait: bool) -> Generator[None]:
             _take(file, path, wait, shared)
             yield  # taken for moments, and the kernel's word is enough: no record
             return
-        if shared and wait:
-            _await_record(path)
-        else:
-            _refuse_if_held(path, shared)
+        # A record that is alive is believed, whatever the kernel says about the lock.
+        while (holder := holder_of(path)) and (
+            holder.lives or (shared and not holder.is_here and _beats(path, holder, announce=not wait))
+        ):
+            if not wait:
+                raise Busy(f"{path.parent}: {holder} is already running this step", "wait for it, or end it")
+            time.sleep(0.05)
         _take(file, path, wait, shared)
         with _recorded(path, shared=shared):
             yield
@@ -118,20 +121,11 @@ def record_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _refuse_if_held(path: Path, shared: bool) -> None:
-    """Believe a record that is alive, whatever the kernel says about the lock."""
-    holder = holder_of(path)
-    if holder is None:
-        return
-    if holder.lives or (shared and not holder.is_here and _beats(path, holder)):
-        raise Busy(f"{path.parent}: {holder} is already running this step", "wait for it, or end it")
-
-
-def _beats(path: Path, holder: Holder) -> bool:
+def _beats(path: Path, holder: Holder, *, announce: bool) -> bool:
     """Watch the record of another machine until it changes. Clocks of machines differ, so times are not compared."""
-    _announce(
-        f"{path.parent}: {holder} was here last: waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
-    )
+    if announce:
+        waiting = f"waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
+        print(f"{path.parent}: {holder} was here last: {waiting}", file=sys.stderr, flush=True)
     deadline = time.monotonic() + SILENT_SECONDS
     while time.monotonic() < deadline:
         time.sleep(HEARTBEAT_SECONDS / 20)
@@ -141,17 +135,6 @@ def _beats(path: Path, holder: Holder) -> bool:
         if found != holder:
             return True
     return False
-
-
-def _await_record(path: Path) -> None:
-    """Let another holder finish; one that neither goes nor beats is dead."""
-    seen, deadline = None, 0.0
-    while (holder := holder_of(path)) and (holder.lives or not holder.is_here):
-        if holder != seen:
-            seen, deadline = holder, time.monotonic() + SILENT_SECONDS
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
 
 
 def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
@@ -176,10 +159,21 @@ def _recorded(path: Path, *, shared: bool) -> Generator[None]:
     now = time.time()
     mine = Holder(socket.gethostname(), _machine(), os.getpid(), _process_started(os.getpid()), now, now)
     record = record_of(path)
-    if shared:
-        _claim(path, mine)
-    else:
-        atomic.write_json(record, asdict(mine))
+    draft = record.with_name(f"{atomic.TEMPORARY_PREFIX}{record.name}.{mine.host}.{mine.pid}")
+    atomic.write_json(draft, asdict(mine))
+    try:
+        if shared:
+            # Made where none may be: of two that come at once a link lets in one, also without any locks.
+            record.unlink(missing_ok=True)  # of a dead holder: see above
+            os.link(draft, record)
+        else:
+            draft.replace(record)
+    except FileExistsError as error:
+        raise Busy(f"{path.parent}: {holder_of(path)} was a moment faster", "wait for it, or end it") from error
+    except OSError:
+        atomic.write_json(record, asdict(mine))  # a file system without links
+    finally:
+        draft.unlink(missing_ok=True)
     done = threading.Event()
 
     def beat() -> None:
@@ -200,29 +194,10 @@ def _recorded(path: Path, *, shared: bool) -> Generator[None]:
         record.unlink(missing_ok=True)
 
 
-def _claim(path: Path, mine: Holder) -> None:
-    """Make the record where none may be: of two that come at once a link lets in one, also without any locks."""
-    record = record_of(path)
-    draft = record.with_name(f"{atomic.TEMPORARY_PREFIX}{record.name}.{mine.host}.{mine.pid}")
-    record.unlink(missing_ok=True)  # of a dead holder: see above
-    atomic.write_json(draft, asdict(mine))
-    try:
-        os.link(draft, record)
-    except FileExistsError as error:
-        raise Busy(f"{path.parent}: {holder_of(path)} was a moment faster", "wait for it, or end it") from error
-    except OSError:
-        atomic.write_json(record, asdict(mine))  # a file system without links
-    finally:
-        draft.unlink(missing_ok=True)
-
-
 @cache
 def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
     point, kind = mount
-    _announce(f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here")
-
-
-def _announce(line: str) -> None:
+    line = f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here"
     print(line, file=sys.stderr, flush=True)  # only rank 0 takes locks
 
 
@@ -240,16 +215,12 @@ def _process_started(pid: int) -> str:
     """Start time of a process, by which a later process of the same number is told apart; "" if there is none."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return "" if Path("/proc/self/stat").exists() else _exists(pid)
+        fields = status.rpartition(")")[2].split()  # the name before it may hold spaces
+        return "" if fields[0] in {"Z", "X"} else fields[19]
     except OSError:
-        return ""
-    fields = status.rpartition(")")[2].split()  # the name before it may hold spaces
-    return "" if fields[0] in {"Z", "X"} else fields[19]
-
-
-def _exists(pid: int) -> str:
-    try:
+        if Path("/proc/self/stat").exists():
+            return ""
+    try:  # not Linux
         os.kill(pid, 0)
     except ProcessLookupError:
         return ""

@@ -1,79 +1,68 @@
 """`nemotron data inspect`: look at a prepared set before training on it.
 
-nemotron data inspect sft-data                             figures, histograms and the first rows
+nemotron data inspect sft-data                             statistics, histograms and the first rows
 nemotron data inspect sft-data --row 12                    one row
 nemotron data inspect pretrain-data --shuffle 1 --rows 20  documents chosen by a seed
 nemotron data inspect out/train.parquet --html look.html   one page that needs nothing else
 nemotron data inspect rl-data --against eval-data          do its questions hold the test's questions?
-nemotron data inspect sft-data --json                      the figures, for programs
+nemotron data inspect sft-data --json                      the statistics, for programs
 """
 
-import argparse
 import json
 from pathlib import Path
+from typing import Any
+
+import click
 
 from nemotron_app.inspect.build import BUDGET, Options, inspect_data
 from nemotron_app.inspect.page import render
 from nemotron_app.inspect.terminal import print_inspection
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+from nemotron_app.store_options import Look, store_options
 from nemotron_shared.atomic import write_text
 
 TOKENS_SHOWN = 600
 TOKENS_ON_PAGE = 4_096
+NATURAL = click.IntRange(min=0)
 
 
-def main(argv: list[str]) -> int:
-    """Run the command. `argv` is what follows `nemotron data inspect`; returns the exit code."""
-    args = _parser().parse_args(argv)
-    options = Options(
-        args.split, args.rows, args.row, args.shuffle, args.scan, args.against,
-        Path(args.tokenizer).expanduser() if args.tokenizer else None, args.family,
-    )  # fmt: skip
-    found = inspect_data(args.path, Store.open(args.home), options)
-    if args.html:
-        page = Path(args.html).expanduser()
-        write_text(page, render(found, args.tokens or TOKENS_ON_PAGE))
-    if args.json:
+@click.group("data", no_args_is_help=False)
+def command() -> None:
+    """Look at data; to prepare it: nemotron MODEL data prep STAGE."""
+
+
+@command.command("inspect", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("path")
+@click.option("--split", metavar="NAME", help="show examples of this split (default: the first)")
+@click.option("--rows", type=NATURAL, default=5, show_default=True, metavar="N", help="how many examples")
+@click.option("--row", type=NATURAL, metavar="I", help="show only this one, counted from 0")
+@click.option("--shuffle", type=int, metavar="SEED", help="choose the examples by this seed")
+@click.option(
+    "--tokens",
+    type=NATURAL,
+    metavar="N",
+    help=f"show N tokens of an example (default: {TOKENS_SHOWN}, on the page {TOKENS_ON_PAGE})",
+)
+@click.option(
+    "--scan",
+    "budget",
+    default=str(BUDGET),
+    metavar="N|all",
+    callback=lambda ctx, param, value: 2**62 if value == "all" else NATURAL(value, param, ctx),
+    help=f"read N tokens per split for the statistics (default: {BUDGET:,}); beyond, a sample",
+)
+@click.option("--against", metavar="PATH", help="look for the questions of this held-out set")
+@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="DIR", help="decode with this tokenizer")
+@click.option("--html", metavar="FILE", help="write a page instead")
+@store_options
+def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: Any) -> int:
+    """Look at a prepared set."""
+    found = inspect_data(path, look.store, Options(family=look.family, **choice))
+    if html:
+        write_text(Path(html).expanduser(), render(found, tokens or TOKENS_ON_PAGE))
+    if look.json:
         print(json.dumps(found.summary(), indent=2, ensure_ascii=False))
-    elif args.html:
-        print("\n".join([*(f"warning: {warning}" for warning in found.warnings), f"page: {args.html}"]))
+    elif html:
+        print("\n".join([*(f"warning: {warning}" for warning in found.warnings), f"page: {html}"]))
     else:
-        print_inspection(found, args.tokens or TOKENS_SHOWN)
+        print_inspection(found, tokens or TOKENS_SHOWN)
     return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nemotron data inspect",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
-    add("path", metavar="PATH", help="artifact or its folder, .bin/.idx pair, packed .parquet, .jsonl")
-    add("--split", metavar="NAME", help="show examples of this split (default: the first)")
-    add("--rows", type=_natural, default=5, metavar="N", help="how many examples (default: 5)")
-    add("--row", type=_natural, metavar="I", help="show only this one, counted from 0")
-    add("--shuffle", type=int, metavar="SEED", help="choose the examples by this seed")
-    tokens = f"show N tokens of an example (default: {TOKENS_SHOWN}, on the page {TOKENS_ON_PAGE})"
-    add("--tokens", type=_natural, metavar="N", help=tokens)
-    scan = f"read N tokens per split for the figures (default: {BUDGET:,}); beyond, a sample"
-    add("--scan", type=_budget, default=BUDGET, metavar="N|all", help=scan)
-    add("--against", metavar="PATH", help="look for the questions of this held-out set")
-    add("--tokenizer", metavar="DIR", help="decode with this tokenizer (default: the set's own)")
-    add("--html", metavar="FILE", help="write a page instead")
-    add("--json", action="store_true", help="print the figures as JSON")
-    add("--home", metavar="DIR", help=f"the store (default: ${HOME_VARIABLE}, else ./.nemotron)")
-    add("--family", metavar="NAME", default=DEFAULT_FAMILY, help=f"default: {DEFAULT_FAMILY}")
-    return parser
-
-
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
-
-
-def _budget(text: str) -> int:
-    return 2**62 if text == "all" else _natural(text)

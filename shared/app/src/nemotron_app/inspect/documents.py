@@ -10,56 +10,58 @@ from pathlib import Path
 
 import numpy as np
 
-from nemotron_app.inspect.examples import Example, Part, TokenSequence
+from nemotron_app.inspect.examples import DataFile, Example, Split, TokenSequence
 from nemotron_data.formats.bin_idx import SPLITS, IndexedDataset, read_blend
 
 OPEN_AT_ONCE = 4  # an index is read whole, so only a few of them are kept
 
 
-class DocumentSplit:
-    """Documents of one split, over all its bin/idx pairs."""
+class DocumentSplit(Split):
+    """Documents of one split, over all its bin/idx pairs: (weight in the blend, path without the ending)."""
 
-    def __init__(self, name: str, entries: Sequence[tuple[float | None, Path]], root: Path) -> None:
+    def __init__(self, name: str, pairs: Sequence[tuple[float | None, Path]], root: Path) -> None:
         self.name = name
-        self._prefixes = [prefix for _, prefix in entries]
-        self._names = [_relative(prefix, root) for prefix in self._prefixes]
+        self.files = []
+        self._prefixes = [prefix for _, prefix in pairs]
+        self._names: list[str] = []
         self._lengths: Counter[int] = Counter()
         self._open = lru_cache(OPEN_AT_ONCE)(IndexedDataset)
-        self.parts = [self._part(number, weight) for number, (weight, _) in enumerate(entries)]
-        self._firsts = np.cumsum([0, *(part.examples for part in self.parts)])
-
-    def _part(self, number: int, weight: float | None) -> Part:
-        pair = self._open(self._prefixes[number])
-        values, counts = np.unique(pair.lengths, return_counts=True)
-        self._lengths.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-        return Part(data_set_of(self._names[number], self.name), weight, len(pair), pair.num_tokens)
+        for weight, prefix in pairs:
+            dataset = self._open(prefix)
+            values, counts = np.unique(dataset.lengths, return_counts=True)
+            self._lengths.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
+            self._names.append(prefix.relative_to(root).as_posix() if prefix.is_relative_to(root) else str(prefix))
+            data_set = data_set_of(self._names[-1], name)
+            self.files.append(DataFile(data_set, weight, len(dataset), int(dataset.num_tokens)))
+        self._firsts = np.cumsum([0, *(file.examples for file in self.files)])
 
     def lengths(self) -> Counter[int]:
-        """Tokens of each document, from the indices."""
+        """See the base class."""
         return self._lengths
 
     def at(self, indices: Sequence[int]) -> list[Example]:
-        """Documents by their number in the split."""
-        places = [int(np.searchsorted(self._firsts, index, side="right")) - 1 for index in indices]
+        """See the base class."""
+        numbers = (np.searchsorted(self._firsts, indices, side="right") - 1).tolist()
         return [
-            self._example(part, index - int(self._firsts[part])) for part, index in zip(places, indices, strict=True)
+            self._example(number, index - int(self._firsts[number]))
+            for number, index in zip(numbers, indices, strict=True)
         ]
 
     def scan(self, budget: int) -> Iterator[Example]:
         """Documents of the chosen lengths: exact duplicates have the same length, so they are chosen together."""
         chosen = np.array(sorted(self._chosen(budget)))
         left = budget
-        for part, prefix in enumerate(self._prefixes):
+        for number, prefix in enumerate(self._prefixes):
             for index in np.flatnonzero(np.isin(self._open(prefix).lengths, chosen)).tolist():
-                example = self._example(part, index)
-                left -= len(example.sequences[0].ids)
+                example = self._example(number, index)
+                left -= example.tokens
                 yield example
                 if left < 0:
                     return
 
     def sample_note(self, budget: int) -> str | None:
-        """How the documents of `scan` are chosen."""
-        if sum(part.tokens or 0 for part in self.parts) <= budget:
+        """See the base class."""
+        if self.tokens <= budget:
             return None
         return f"documents of {len(self._chosen(budget)):,} of {len(self._lengths):,} lengths"
 
@@ -73,11 +75,12 @@ class DocumentSplit:
                 break
         return found
 
-    def _example(self, part: int, index: int) -> Example:
-        ids = self._open(self._prefixes[part])[index]
-        place = f"{self._names[part]}, document {index}"
+    def _example(self, number: int, index: int) -> Example:
+        """Document `index` of the pair with this number."""
+        ids = self._open(self._prefixes[number])[index]
+        place = f"{self._names[number]}, document {index}"
         problem = None if len(ids) else "a document without tokens"
-        return Example(self.name, int(self._firsts[part]) + index, place, [TokenSequence(ids)], problem=problem)
+        return Example(self.name, int(self._firsts[number]) + index, place, [TokenSequence(ids)], problem=problem)
 
 
 def blend_splits(blend: Path) -> list[DocumentSplit]:
@@ -87,11 +90,8 @@ def blend_splits(blend: Path) -> list[DocumentSplit]:
 
 
 def data_set_of(relative: str, split: str) -> str:
-    """`train/web/shard_000003` and `train/web` are parts of the data set `web`."""
-    parts = relative.split("/")
-    inner = parts[1:] if parts[0] == split and len(parts) > 1 else parts
-    return "/".join(inner[:-1]) if len(inner) > 1 and inner[-1].startswith("shard_") else "/".join(inner)
-
-
-def _relative(prefix: Path, root: Path) -> str:
-    return prefix.relative_to(root).as_posix() if prefix.is_relative_to(root) else str(prefix)
+    """`train/web/shard_000003` and `train/web` are files of the data set `web`."""
+    folders = relative.split("/")
+    if folders[0] == split and len(folders) > 1:
+        folders = folders[1:]
+    return "/".join(folders[:-1] if len(folders) > 1 and folders[-1].startswith("shard_") else folders)

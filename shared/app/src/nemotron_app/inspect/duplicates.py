@@ -5,15 +5,17 @@ regard to case and white space. For packed sequences the prompt alone (all befor
 compared too: the same question with another answer leaks as well.
 """
 
+import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from nemotron_app.inspect.examples import Example, Split, digest_of_ids, digest_of_text
+from nemotron_app.inspect.examples import Example, Split
 from nemotron_app.inspect.pieces import Decoder
 from nemotron_data.overlap import find_overlap
+from nemotron_data.split import normalise_key
 
 TRAIN = "train"
 MOST_ITEMS = 1_000_000  # digests kept of each split
@@ -21,15 +23,6 @@ CANDIDATES = 200
 EXAMPLES = 5
 TEXT_TOKENS = 60
 TEXT_CHARACTERS = 240
-
-
-@dataclass(frozen=True)
-class Again:
-    """Something that occurs `count` times, first and last seen at `places`."""
-
-    text: str
-    count: int
-    places: list[str]
 
 
 @dataclass(frozen=True)
@@ -65,52 +58,43 @@ class Copies:
 
     def add(self, example: Example) -> None:
         """Learn the sequences, or the question, of one example."""
-        for digest, prompt, text in self._items_of(example):
-            if self.kept[example.split] >= MOST_ITEMS:
-                self.left_out += 1
-                continue
-            self.kept[example.split] += 1
-            self.counts[example.split][digest] += 1
-            if prompt is not None:
-                self.prompts[example.split].add(prompt)
-            if digest not in self._first:
-                self._first[digest] = example.place
-            elif digest in self._again:
-                self._again[digest][1][1:] = [example.place]
-            elif len(self._again) < CANDIDATES:
-                self._again[digest] = (self._text(text), [self._first[digest], example.place])
-
-    @property
-    def items(self) -> int:
-        """How many items were compared."""
-        return self.kept.total()
-
-    def _items_of(self, example: Example) -> Iterator[tuple[int, int | None, np.ndarray | str]]:
+        if not example.sequences and example.question:
+            self._learn(example, digest_of_text(example.question), example.question)
         for sequence in example.sequences:
             if not len(sequence.ids):
                 continue
-            prompt = None
-            if sequence.trained is not None and sequence.trained.any():
-                prompt = digest_of_ids(sequence.ids[: int(sequence.trained.argmax())])
-            yield digest_of_ids(sequence.ids), prompt, sequence.ids[:TEXT_TOKENS]
-        if not example.sequences and example.question:
-            yield digest_of_text(example.question), None, example.question
+            has_room = self._learn(example, digest_of_ids(sequence.ids), sequence.ids[:TEXT_TOKENS])
+            if has_room and sequence.trained is not None and sequence.trained.any():
+                self.prompts[example.split].add(digest_of_ids(sequence.ids[: int(sequence.trained.argmax())]))
 
-    def _text(self, content: np.ndarray | str) -> str:
-        text = content if isinstance(content, str) else self.decoder.text(content.tolist())
-        return text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
+    def _learn(self, example: Example, digest: int, content: np.ndarray | str) -> bool:
+        """Count one item, and keep the text of one that was seen before; False where there is no room for it."""
+        if self.kept[example.split] >= MOST_ITEMS:
+            self.left_out += 1
+            return False
+        self.kept[example.split] += 1
+        self.counts[example.split][digest] += 1
+        if digest not in self._first:
+            self._first[digest] = example.place
+        elif digest in self._again:
+            self._again[digest][1][1:] = [example.place]
+        elif len(self._again) < CANDIDATES:
+            text = content if isinstance(content, str) else self.decoder.text(content.tolist())
+            text = text if len(text) <= TEXT_CHARACTERS else text[: TEXT_CHARACTERS - 1] + "…"
+            self._again[digest] = (text, [self._first[digest], example.place])
+        return True
 
     def within(self) -> dict[str, int]:
         """Items of each split beyond the first of their kind."""
         return {split: counts.total() - len(counts) for split, counts in self.counts.items()}
 
-    def most_common(self) -> list[Again]:
-        """The items that occur most often, over all splits."""
+    def most_common(self) -> list[tuple[int, str, list[str]]]:
+        """The items that occur most often, over all splits: how often, their text, first and last place."""
         found = [
-            Again(text, sum(counts[digest] for counts in self.counts.values()), list(dict.fromkeys(places)))
+            (sum(counts[digest] for counts in self.counts.values()), text, list(dict.fromkeys(places)))
             for digest, (text, places) in self._again.items()
         ]
-        return sorted(found, key=lambda again: -again.count)[:EXAMPLES]
+        return sorted(found, key=lambda item: -item[0])[:EXAMPLES]
 
     def across(self, what: str) -> list[Overlap]:
         """Held-out items that occur in training; none where there is no training split."""
@@ -128,14 +112,27 @@ class Copies:
 
 
 def occurrences(keys: Sequence[str], split: Split, budget: int, decoder: Decoder, name: str) -> Overlap:
-    """Those held-out keys that stand anywhere in the text of a split."""
-    hits = find_overlap(keys, texts_of(split.scan(budget), decoder))
+    """Those held-out keys that stand anywhere in the decoded sequences, or the turns, of a split."""
+
+    def texts() -> Iterator[str]:
+        for example in split.scan(budget):
+            yield from (decoder.text(sequence.ids.tolist()) for sequence in example.sequences)
+            yield from (text for _, text in example.turns)
+
+    hits = find_overlap(keys, texts())
     shown = [f"{key}: {hit.count} times" for key, hit in hits.items()][:EXAMPLES]
     return Overlap(name, "questions", len(hits), len(set(keys)), shown, "inside the training text")
 
 
-def texts_of(examples: Iterable[Example], decoder: Decoder) -> Iterator[str]:
-    """Decoded text of every sequence, or of every turn."""
-    for example in examples:
-        yield from (decoder.text(sequence.ids.tolist()) for sequence in example.sequences)
-        yield from (text for _, text in example.turns)
+def digest_of_ids(ids: np.ndarray) -> int:
+    """64 bits that are equal for equal ids, whatever integers they are stored as."""
+    return _digest(np.ascontiguousarray(ids, np.int64).tobytes())
+
+
+def digest_of_text(text: str) -> int:
+    """64 bits that are equal for texts that differ in case and white space only."""
+    return _digest(normalise_key(text).encode("utf-8", "surrogatepass"))
+
+
+def _digest(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

@@ -5,15 +5,12 @@ SFT           an example is one packed row: several sequences, of which the assi
 RL, eval      an example is one JSON row: turns of a prompt and facts such as the expected answer
 """
 
-import hashlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
-
-from nemotron_data.split import normalise_key
 
 
 @dataclass(frozen=True)
@@ -49,63 +46,55 @@ class Example:
         others = [text for _, text in (*self.turns, *self.facts)]
         return asked[-1] if asked else next(iter(others), "")
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of all its sequences."""
+        return sum(len(sequence.ids) for sequence in self.sequences)
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether a loss mask says which of its tokens are trained on."""
+        return any(sequence.trained is not None for sequence in self.sequences)
+
 
 @dataclass(frozen=True)
-class Part:
-    """One file of a split: its weight in the blend where it has one, and what it holds."""
+class DataFile:
+    """One file of a split: its weight in the blend where it has one, and what it holds; JSON rows have no tokens."""
 
     data_set: str
     weight: float | None
     examples: int
-    tokens: int | None
+    tokens: int
 
 
-class Split(Protocol):
-    """A named part of a prepared set."""
+class Split(ABC):
+    """A named split of a prepared set, and its files in order."""
 
     name: str
+    files: Sequence[DataFile]
 
     @property
-    def parts(self) -> Sequence[Part]:
-        """Its files, in order."""
-        ...
+    def examples(self) -> int:
+        """Documents or rows."""
+        return sum(file.examples for file in self.files)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens; 0 for text rows."""
+        return sum(file.tokens for file in self.files)
 
     def lengths(self) -> Counter[int] | None:
         """Tokens of each sequence, where an index tells them without reading the data."""
-        ...
+        return None
 
+    @abstractmethod
     def at(self, indices: Sequence[int]) -> list[Example]:
         """The examples with these numbers, in this order."""
-        ...
 
+    @abstractmethod
     def scan(self, budget: int) -> Iterator[Example]:
         """All examples, or a share of them that holds about `budget` tokens."""
-        ...
 
+    @abstractmethod
     def sample_note(self, budget: int) -> str | None:
         """How `scan` chooses; None where it leaves nothing out."""
-        ...
-
-
-def examples_of(split: Split) -> int:
-    """Documents or rows of a split."""
-    return sum(part.examples for part in split.parts)
-
-
-def tokens_of(split: Split) -> int:
-    """Tokens of a split; 0 for text rows."""
-    return sum(part.tokens or 0 for part in split.parts)
-
-
-def digest_of_ids(ids: np.ndarray) -> int:
-    """64 bits that are equal for equal ids, whatever integers they are stored as."""
-    return _digest(np.ascontiguousarray(ids, np.int64).tobytes())
-
-
-def digest_of_text(text: str) -> int:
-    """64 bits that are equal for texts that differ in case and white space only."""
-    return _digest(normalise_key(text).encode("utf-8", "surrogatepass"))
-
-
-def _digest(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")

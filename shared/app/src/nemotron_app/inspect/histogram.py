@@ -4,10 +4,12 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+
 BINS = 16
 FILL_BINS = 10
 WIDE = 40  # from this ratio of the longest to the median on, bins double in width
-STEPS = (1, 2, 5)
+ROUND = (1, 2, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -26,17 +28,17 @@ class Bin:
 
 def histogram(values: Counter[int], bins: int = BINS) -> list[Bin]:
     """At most about `bins` bins, of equal width, or of doubling width where a few values are far above the rest."""
-    present = sorted(value for value, count in values.items() if count)
+    present = [value for value, count in values.items() if count]
     if not present:
         return []
-    low, high = present[0], present[-1]
+    low, high = min(present), max(present)
     if high > WIDE * max(1, quantile(values, 0.5)):
         edges = [0, *(2**power for power in range(max(0, low.bit_length() - 1), high.bit_length() + 1))]
-        edges = [edge for edge in edges if edge > 0 or low == 0]
-    else:
-        width = _round_width((high - low + 1) / bins)
-        edges = list(range(low // width * width, high + width + 1, width))
-    return _counted(values, edges)
+        return _counted(values, [edge for edge in edges if edge > 0 or low == 0])
+    raw = max(1.0, (high - low + 1) / bins)
+    power = 10 ** math.floor(math.log10(raw))
+    width = next(step * power for step in ROUND if step * power >= raw)
+    return _counted(values, list(range(low // width * width, high + width + 1, width)))
 
 
 def fill_histogram(percents: Counter[int]) -> list[Bin]:
@@ -56,21 +58,8 @@ def quantile(values: Counter[int], share: float) -> int:
     return 0
 
 
-def _round_width(raw: float) -> int:
-    if raw <= 1:
-        return 1
-    power = 10 ** math.floor(math.log10(raw))
-    return next(step * power for step in (*STEPS, 10) if step * power >= raw)
-
-
 def _counted(values: Counter[int], edges: list[int]) -> list[Bin]:
-    counts = Counter[int]()
-    ordered, position = sorted(values), 0
-    for value in ordered:
-        while position + 2 < len(edges) and value >= edges[position + 1]:
-            position += 1
-        counts[position] += values[value]
-    found = [Bin(edges[i], edges[i + 1] - 1, counts[i]) for i in range(len(edges) - 1)]
-    while found and found[-1].count == 0 and len(found) > 1:
-        found.pop()
-    return found
+    """Bins between the edges, the last one included, up to the last that holds something."""
+    counts, _ = np.histogram(list(values), edges, weights=list(values.values()))
+    last = max(np.flatnonzero(counts), default=0)
+    return [Bin(edges[i], edges[i + 1] - 1, int(counts[i])) for i in range(last + 1)]

@@ -7,12 +7,11 @@
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.inspect.examples import Example, Part
+from nemotron_app.inspect.examples import DataFile, Example, Split
 from nemotron_data.formats.eval_tasks import search_key
 from nemotron_data.formats.json_lines import parse
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate, validate_prompt
@@ -25,7 +24,7 @@ BYTES_PER_TOKEN = 4  # what a budget of tokens means for text
 FACT_CHARACTERS = 400
 
 
-class LineSplit:
+class LineSplit(Split):
     """Rows of one JSONL file. Empty lines do not count."""
 
     def __init__(self, name: str, path: Path) -> None:
@@ -33,16 +32,12 @@ class LineSplit:
         self.path = path
         try:
             self._bytes = path.stat().st_size
-            self.parts = [Part(path.stem, None, sum(1 for _ in self._lines()), None)]
+            self.files = [DataFile(path.stem, None, sum(1 for _ in self._lines()), 0)]
         except OSError as error:
             raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
-    def lengths(self) -> Counter[int] | None:
-        """Not known without reading the rows."""
-        return None
-
     def at(self, indices: Sequence[int]) -> list[Example]:
-        """Rows by their number; the file is read up to the last of them."""
+        """See the base class; the file is read up to the last of them."""
         wanted, found = set(indices), {}
         for index, (number, line) in enumerate(self._lines()):
             if index in wanted:
@@ -59,16 +54,14 @@ class LineSplit:
                 yield self._example(index, number, line)
 
     def sample_note(self, budget: int) -> str | None:
-        """How the rows of `scan` are chosen."""
+        """See the base class."""
         stride = self._stride(budget)
         return None if stride == 1 else f"one row in {stride:,}"
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The rows that are JSON objects."""
-        for _, line in self._lines():
-            value, _ = parse(line)
-            if value is not None:
-                yield value
+    def keys(self) -> list[str]:
+        """What the rows that ask something are looked for by in training text."""
+        rows = (row for _, line in self._lines() if (row := parse(line)[0]) is not None)
+        return [key for row in rows if (key := search_key(row) or RLRow.of(row).question.strip())]
 
     def _stride(self, budget: int) -> int:
         return max(1, math.ceil(self._bytes / max(1, budget * BYTES_PER_TOKEN)))
@@ -84,33 +77,22 @@ class LineSplit:
             facts = [("line", line[:FACT_CHARACTERS].decode("utf-8", "backslashreplace"))]
             return Example(self.name, index, place, facts=facts, problem="not a JSON object")
         row = RLRow.of(value)
-        turns = turns_of(row)
-        facts = _facts(row, turns)
+        # A row without a prompt is one of an evaluation: its question is the user's turn.
+        asked = value.get("question") if PARAMETERS not in value and not row.prompt else None
+        turns = [(turn.role, turn.text) for turn in row.prompt] + ([("user", asked)] if isinstance(asked, str) else [])
+        # Expected answer and agent first, then every field that the turns do not show already.
+        texts, parameters = [text for _, text in turns], value.get(PARAMETERS)
+        fields: list[tuple[str, Any]] = [(name.replace("_", " "), value[name]) for name in ANSWERS if name in value]
+        fields += [("agent", row.agent)] if row.agent else []
+        hidden = {*ANSWERS, "agent_ref", PARAMETERS}
+        fields += [(name, field) for name, field in value.items() if name not in hidden and field not in texts]
+        if isinstance(parameters, dict):
+            fields += [(name, field) for name, field in parameters.items() if name != "input"]
+        facts = []
+        for name, field in fields:
+            text = field if isinstance(field, str) else json.dumps(field, ensure_ascii=False)
+            facts.append((name, text if len(text) <= FACT_CHARACTERS else text[: FACT_CHARACTERS - 1] + "…"))
         return Example(self.name, index, place, turns=turns, facts=facts, agent=row.agent, problem=_problem(row))
-
-
-def turns_of(row: RLRow) -> list[tuple[str, str]]:
-    """(role, text) of a prompt; a question that is no prompt is one user turn."""
-    if row.prompt or PARAMETERS in row.value:
-        return [(turn.role, turn.text) for turn in row.prompt]
-    return [("user", row.value["question"])] if isinstance(row.value.get("question"), str) else []
-
-
-def key_of(value: Mapping[str, Any]) -> str | None:
-    """What a held-out row is looked for by in training text; None where it asks nothing."""
-    return search_key(value) or RLRow.of(value).question.strip() or None
-
-
-def _facts(row: RLRow, turns: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Expected answer and agent first, then every field that the turns do not show already."""
-    value = row.value
-    answers = [(name.replace("_", " "), _short(value[name])) for name in ANSWERS if name in value]
-    agent = [("agent", row.agent)] if row.agent else []
-    texts = [text for _, text in turns]
-    others = [name for name in value if name not in (*ANSWERS, "agent_ref", PARAMETERS) and value[name] not in texts]
-    parameters = value.get(PARAMETERS)
-    more = {key: part for key, part in parameters.items() if key != "input"} if isinstance(parameters, dict) else {}
-    return [*answers, *agent, *((name, _short(value[name])) for name in others), *((k, _short(more[k])) for k in more)]
 
 
 def _problem(row: RLRow) -> str | None:
@@ -126,8 +108,3 @@ def _problem(row: RLRow) -> str | None:
     if not row.question.strip():
         return "no text in the user's turn"
     return None if row.agent or any(name in row.value for name in ANSWERS) else "no expected answer"
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= FACT_CHARACTERS else text[: FACT_CHARACTERS - 1] + "…"

@@ -1,13 +1,10 @@
-"""Figures of one split, from one pass over its examples or a sample of them. Memory does not grow with the set."""
+"""Statistics of one split, from one pass over its examples or a sample of them. Memory does not grow with the set."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from nemotron_app.inspect.duplicates import Copies
-from nemotron_app.inspect.examples import Example, Part, Split, examples_of, tokens_of
+from nemotron_app.inspect.examples import DataFile, Example, Split
 
 PLACES_KEPT = 3
 OUTSIDE = "token ids outside the vocabulary"
@@ -31,15 +28,15 @@ class Problems:
 
 
 @dataclass
-class SplitFigures:
+class SplitStatistics:
     """What a split holds. `examples` and `tokens` are exact; the rest is of the `seen` examples.
 
-    `lengths` counts tokens per sequence, or characters per question of JSON rows; it is exact where an index gives
+    `lengths` counts tokens per sequence, or characters per question of JSON rows; it is exact where an index tells
     it. `row_lengths` counts tokens per packed row.
     """
 
     name: str
-    parts: list[Part]
+    files: list[DataFile]
     examples: int
     tokens: int
     sample: str | None = None
@@ -52,62 +49,46 @@ class SplitFigures:
     agents: Counter[str] = field(default_factory=Counter)
     problems: Problems = field(default_factory=Problems)
 
-    @property
-    def trained_share(self) -> float:
-        """Share of the seen tokens that a model is trained on."""
-        return self.trained / self.seen_tokens if self.seen_tokens else 0.0
-
     def fill(self, pack_size: int | None) -> float | None:
         """Mean fill of the packed rows, exact."""
         return self.tokens / (self.examples * pack_size) if pack_size and self.examples else None
 
 
-def measure(split: Split, budget: int, vocab_size: int | None, copies: Copies) -> SplitFigures:
+def measure(split: Split, budget: int, vocab_size: int | None, copies: Copies) -> SplitStatistics:
     """Go through a split once. `copies` learns every sequence or question, to find the ones that occur again."""
-    figures = SplitFigures(
-        split.name, list(split.parts), examples_of(split), tokens_of(split), split.sample_note(budget)
-    )
+    found = SplitStatistics(split.name, list(split.files), split.examples, split.tokens, split.sample_note(budget))
     for example in split.scan(budget):
-        figures.seen += 1
+        found.seen += 1
         if example.agent:
-            figures.agents[example.agent] += 1
+            found.agents[example.agent] += 1
         if example.problem:
-            figures.problems.add(example.problem, example.place)
+            found.problems.add(example.problem, example.place)
         if example.sequences:
-            _measure_sequences(figures, example, vocab_size)
+            _measure_sequences(found, example, vocab_size)
         elif example.question:
-            figures.lengths[len(example.question)] += 1
+            found.lengths[len(example.question)] += 1
         copies.add(example)
-    figures.lengths = split.lengths() or figures.lengths
-    return figures
+    found.lengths = split.lengths() or found.lengths
+    return found
 
 
-def _measure_sequences(figures: SplitFigures, example: Example, vocab_size: int | None) -> None:
-    tokens, trained, strange = 0, 0, False
+def _measure_sequences(found: SplitStatistics, example: Example, vocab_size: int | None) -> None:
+    is_outside, trained = False, [sequence.trained_tokens for sequence in example.sequences]
     for sequence in example.sequences:
-        size = len(sequence.ids)
-        figures.sequences += 1
-        figures.lengths[size] += 1
-        tokens += size
-        trained += sequence.trained_tokens
-        strange |= bool(size) and _strange(sequence.ids, vocab_size)
-    if strange:
-        figures.problems.add(OUTSIDE, example.place)
-    figures.seen_tokens += tokens
-    figures.trained += trained
-    if example.sequences[0].trained is not None:
-        figures.row_lengths[tokens] += 1
-        _check_mask(figures.problems.add, example, tokens, trained)
-
-
-def _strange(ids: np.ndarray, vocab_size: int | None) -> bool:
-    return int(ids.min()) < 0 or (vocab_size is not None and int(ids.max()) >= vocab_size)
-
-
-def _check_mask(add: Callable[[str, str], None], example: Example, tokens: int, trained: int) -> None:
-    if not trained:
-        add(NOTHING, example.place)
-    elif trained >= tokens - len(example.sequences):  # the first token of a sequence can never be trained on
-        add(EVERYTHING, example.place)
-    elif any(not sequence.trained_tokens for sequence in example.sequences):
-        add(SEQUENCE_NOTHING, example.place)
+        ids = sequence.ids
+        found.lengths[len(ids)] += 1
+        if len(ids):
+            is_outside |= int(ids.min()) < 0 or (vocab_size is not None and int(ids.max()) >= vocab_size)
+    if is_outside:
+        found.problems.add(OUTSIDE, example.place)
+    found.sequences += len(example.sequences)
+    found.seen_tokens += example.tokens
+    found.trained += sum(trained)
+    if example.is_masked:
+        found.row_lengths[example.tokens] += 1
+        if not sum(trained):
+            found.problems.add(NOTHING, example.place)
+        elif sum(trained) >= example.tokens - len(trained):  # the first token of a sequence can never be trained on
+            found.problems.add(EVERYTHING, example.place)
+        elif not all(trained):
+            found.problems.add(SEQUENCE_NOTHING, example.place)

@@ -9,7 +9,6 @@ each sequence, so that `trained` marks the very tokens that a model learns to wr
 """
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nemotron_app.inspect.examples import Example, Part, TokenSequence
+from nemotron_app.inspect.examples import DataFile, Example, Split, TokenSequence
 from nemotron_shared.errors import UserError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 COLUMNS = ("input_ids", "loss_mask", "seq_start_id")
@@ -29,27 +27,26 @@ BATCH_ROWS = 64
 REBUILD = "run data preparation again with --force"
 
 
-class PackedSplit:
+class PackedSplit(Split):
     """Rows of one packed Parquet file."""
 
-    def __init__(self, name: str, path: Path, pack_size: int | None) -> None:
+    def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
-        self.pack_size = pack_size
-        with _open(path) as file:
-            self._rows = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-            self._tokens = [_tokens(file, number) for number in range(file.num_row_groups)]
+        self._rows, tokens = [], 0
+        with open_parquet(path) as file:
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                columns = [group.column(index) for index in range(group.num_columns)]
+                self._rows.append(group.num_rows)
+                tokens += sum(one.num_values for one in columns if one.path_in_schema.startswith("input_ids"))
         self._firsts = np.cumsum([0, *self._rows])
-        self.parts = [Part(path.stem, None, sum(self._rows), sum(self._tokens))]
-
-    def lengths(self) -> Counter[int] | None:
-        """Not known without reading the rows."""
-        return None
+        self.files = [DataFile(path.stem, None, sum(self._rows), tokens)]
 
     def at(self, indices: Sequence[int]) -> list[Example]:
-        """Rows by their number; each row group that holds one is read once."""
+        """See the base class; each row group that holds one of the rows is read once."""
         wanted, found = set(indices), {}
-        for group in sorted({int(np.searchsorted(self._firsts, index, side="right")) - 1 for index in wanted}):
+        for group in sorted(set((np.searchsorted(self._firsts, list(wanted), side="right") - 1).tolist())):
             for example in self._group(group):
                 if example.index in wanted:
                     found[example.index] = example
@@ -58,30 +55,38 @@ class PackedSplit:
         return [found[index] for index in indices]
 
     def scan(self, budget: int) -> Iterator[Example]:
-        """The first rows of row groups spread evenly over the file, each group with its part of the budget."""
+        """The first rows of row groups spread evenly over the file, each group with its share of the budget."""
         chosen = self._chosen(budget)
         for group in chosen:
             left = budget / len(chosen)
             for example in self._group(group):
-                left -= sum(len(sequence.ids) for sequence in example.sequences)
+                left -= example.tokens
                 yield example
-                if left < 0 and self.sample_note(budget):
+                if left < 0 and self.tokens > budget:
                     break
 
     def sample_note(self, budget: int) -> str | None:
-        """How the rows of `scan` are chosen."""
-        if sum(self._tokens) <= budget:
+        """See the base class."""
+        if self.tokens <= budget:
             return None
         return f"the first rows of {len(self._chosen(budget)):,} of {len(self._rows):,} row groups"
 
     def _chosen(self, budget: int) -> range:
-        return range(0, len(self._rows), max(1, math.ceil(sum(self._tokens) / max(1, budget))))
+        return range(0, len(self._rows), max(1, math.ceil(self.tokens / max(1, budget))))
 
     def _group(self, group: int) -> Iterator[Example]:
-        with _open(self.path) as file:
+        """Rows of a row group, a batch at a time."""
+        with open_parquet(self.path) as file:
             index = int(self._firsts[group])
             for batch in file.iter_batches(BATCH_ROWS, row_groups=[group], columns=list(COLUMNS)):
-                for ids, mask, starts in zip(*(_values(self.path, batch, name) for name in COLUMNS), strict=True):
+                arrays = []
+                for name in COLUMNS:
+                    column = batch.column(name)
+                    values = column.flatten()
+                    if column.null_count or values.null_count:
+                        raise UserError(f"{self.path}: column '{name}' holds nulls", REBUILD)
+                    arrays.append(np.split(values.to_numpy(), np.cumsum(column.value_lengths().to_numpy())[:-1]))
+                for ids, mask, starts in zip(*arrays, strict=True):
                     yield row_example(self.name, index, ids, mask, starts)
                     index += 1
 
@@ -110,32 +115,22 @@ def trained_tokens(mask: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(min(1, len(mask)), bool), mask[:-1].astype(bool)])
 
 
-def is_packed(path: Path) -> bool:
-    """Whether a Parquet file has the columns of packed rows."""
-    with _open(path) as file:
-        return set(COLUMNS) <= set(file.schema_arrow.names)
+def open_parquet(path: Path) -> "pq.ParquetFile":
+    """A Parquet file that has the columns of packed rows.
 
-
-def _open(path: Path) -> "pq.ParquetFile":
+    Raises:
+        UserError: it has not, or it is no Parquet file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(path)
+        file = pq.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not readable as Parquet: {error}", REBUILD) from error
-
-
-def _tokens(file: "pq.ParquetFile", group: int) -> int:
-    metadata = file.metadata.row_group(group)
-    columns = [metadata.column(number) for number in range(metadata.num_columns)]
-    return sum(column.num_values for column in columns if column.path_in_schema.startswith("input_ids"))
-
-
-def _values(path: Path, batch: "pa.RecordBatch", name: str) -> list[np.ndarray]:
-    column = batch.column(name)
-    values = column.flatten()
-    if column.null_count or values.null_count:
-        raise UserError(f"{path}: column '{name}' holds nulls", REBUILD)
-    ends = np.cumsum(column.value_lengths().to_numpy())
-    return np.split(values.to_numpy(), ends[:-1])
+    if not set(COLUMNS) <= set(file.schema_arrow.names):
+        raise UserError(
+            f"{path}: not packed data: it lacks {', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}",
+            "inspect shows what data preparation has made; this may be what goes into it",
+        )
+    return file

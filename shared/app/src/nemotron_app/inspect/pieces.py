@@ -36,14 +36,12 @@ class Piece:
 
 def visible(text: str, newline: str = "\n") -> str:
     """Text in which control and formatting characters are written out; `newline` replaces a line's end."""
-    return UNSEEN.sub(_written_out, text).replace("\n", newline)
 
+    def written_out(found: re.Match[str]) -> str:
+        code = ord(found[0])
+        return "→\t" if found[0] == "\t" else chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"
 
-def _written_out(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if found[0] == "\t":
-        return "→\t"
-    return chr(0x2400 + code) if code < 0x20 else f"\\u{code:04x}"
+    return UNSEEN.sub(written_out, text).replace("\n", newline)
 
 
 class Decoder:

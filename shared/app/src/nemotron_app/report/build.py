@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """A written page and the figures behind it."""
+    """A written page and the numbers behind it."""
 
     html_path: Path
     collected: Collected
 
     def summary(self) -> dict[str, Any]:
-        """The figures as plain JSON values."""
+        """The numbers as plain JSON values."""
         return {"report": str(self.html_path), **summary(self.collected)}
 
     def print(self, console: "Console | None" = None, *, as_json: bool = False) -> None:

@@ -6,7 +6,7 @@ evaluation the newest artifact of each kind is taken.
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,8 +35,8 @@ class Collected:
         artifacts: by the last part of their names (`sft-model`), in the order of the pipeline.
         absent: for each one that is not there, why.
         newer: artifacts that this report is not about, although they are newer.
-        metrics: lines of metrics.jsonl, by stage.
-        results: results.json; without an evaluation its parts are empty.
+        metrics: entries of metrics.jsonl, by stage.
+        results: results.json; without an evaluation it is empty.
         samples: model -> rows, of the task that `sample_task` names.
         lineage: the history as text, one tree for each artifact that nothing was made from.
         pipeline: see `build_report`.
@@ -60,9 +60,11 @@ class Collected:
     @property
     def config(self) -> str | None:
         """Name of the config, from the pipeline or else from the newest command that named one."""
+        if "config" in self.pipeline:
+            return self.pipeline["config"]
         commands = [artifact.manifest.producer.command.split() for artifact in self.artifacts.values()]
-        named = [_config_in(words) for words in commands]
-        return self.pipeline.get("config") or next(filter(None, reversed(named)), None)
+        pairs = (pair for words in reversed(commands) for pair in pairwise(words))
+        return next((Path(value).stem for flag, value in pairs if flag in {"-c", "--config"}), None)
 
     def pipeline_step(self, kind: str) -> dict[str, Any]:
         """What the pipeline said about the step that makes `kind`; empty where it said nothing."""
@@ -80,19 +82,28 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     """
     artifacts, absent = choose(store, family)
     if not artifacts:
-        raise _nothing(store, family)
+        families = {
+            name.removesuffix(f"-{kind}") for name in store.names() for kind in STEPS if name.endswith(f"-{kind}")
+        }
+        first = f"make something first: nemotron {family} pipeline -c tiny"
+        known = f"it has: {', '.join(sorted(families))}" if families else first
+        raise UserError(f"nothing of {family} in {store.root}", did_you_mean(family, families, otherwise=known))
+    newer = []
+    for kind in STEPS:
+        shown = artifacts[kind].manifest.version if kind in artifacts else 0
+        newest = max(store.versions(f"{family}-{kind}"), default=0)
+        newer += [f"{family}-{kind}:v{newest}"] if newest > shown else []
+    metrics = {}
+    for stage in TRAINING:
+        model = artifacts.get(stage.result.kind)
+        metrics[stage.name] = list(read_metrics(model.path / "metrics.jsonl")) if model else []
     results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
-    return Collected(
-        family=family,
-        artifacts=artifacts,
-        absent=absent,
-        newer=_newer(store, family, artifacts),
-        metrics={stage.name: _metrics(artifacts.get(stage.result.kind)) for stage in TRAINING},
-        results=results,
-        samples=read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {},
-        lineage=_lineage(store, artifacts),
-        pipeline=pipeline,
-    )
+    samples = read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {}
+    # the tree of each artifact that no other one here was made from
+    used = {entry.label for artifact in artifacts.values() for entry in inputs(store, artifact)}
+    ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
+    lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
+    return Collected(family, artifacts, absent, newer, metrics, results, samples, lineage, pipeline)
 
 
 def choose(store: Store, family: str) -> tuple[dict[str, Artifact], dict[str, str]]:
@@ -102,10 +113,8 @@ def choose(store: Store, family: str) -> tuple[dict[str, Artifact], dict[str, st
         found = {kind: store.resolve(name) for kind, name in names.items() if store.versions(name)}
         return found, {kind: f"No {name} has been made yet." for kind, name in names.items() if kind not in found}
     results = store.resolve(names[RESULTS])
-    history: dict[str, Input] = {}
-    for entry in _history(store, results):
-        history.setdefault(entry.label.partition(":")[0], entry)
     found, absent = {}, {}
+    history = _history(store, results)
     for kind, name in names.items():
         entry = history.get(name)
         if kind == RESULTS:
@@ -133,9 +142,18 @@ def read_results(artifact: Artifact) -> dict[str, Any]:
 
 def read_samples(artifact: Artifact, results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Model -> answers to the questions of the task that `sample_task` names."""
-    task = sample_task(results)
-    files = {model: artifact.path / "samples" / model / f"{task}.jsonl" for model in results["models"]}
-    return {model: _read_lines(file) for model, file in files.items() if file.is_file()}
+    samples = {}
+    for model in results["models"]:
+        file = artifact.path / "samples" / model / f"{sample_task(results)}.jsonl"
+        if not file.is_file():
+            continue
+        samples[model] = []
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+            try:
+                samples[model] += [json.loads(line)] if line else []
+            except json.JSONDecodeError as error:
+                raise UserError(f"{file}:{number}: not valid JSON", "evaluate again with --force") from error
+    return samples
 
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
@@ -152,58 +170,16 @@ def in_order(results: Mapping[str, Any], key: str) -> list[str]:
     return list(dict.fromkeys(entry[key] for entry in results["scores"]))
 
 
-def _nothing(store: Store, family: str) -> UserError:
-    families = {name.removesuffix(f"-{kind}") for name in store.names() for kind in STEPS if name.endswith(f"-{kind}")}
-    first = f"make something first: nemotron {family} pipeline -c tiny"
-    otherwise = f"it has: {', '.join(sorted(families))}" if families else first
-    return UserError(f"nothing of {family} in {store.root}", did_you_mean(family, families, otherwise=otherwise))
-
-
-def _history(store: Store, artifact: Artifact) -> Iterator[Input]:
-    """Everything an artifact derives from, the nearest first."""
-    queue, seen = deque([artifact]), {artifact.reference}
+def _history(store: Store, artifact: Artifact) -> dict[str, Input]:
+    """Everything an artifact derives from, by name; of each name the nearest."""
+    queue, found = deque([artifact]), {}
+    seen = {artifact.reference}
     while queue:
         for entry in inputs(store, queue.popleft()):
             if entry.is_source or entry.label in seen:
                 continue
             seen.add(entry.label)
-            yield entry
+            found.setdefault(entry.label.partition(":")[0], entry)
             if entry.artifact:
                 queue.append(entry.artifact)
-
-
-def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list[str]:
-    newest = {kind: store.versions(f"{family}-{kind}")[-1:] for kind in STEPS}
-    shown = {kind: artifacts[kind].manifest.version if kind in artifacts else 0 for kind in STEPS}
-    return [f"{family}-{kind}:v{found[0]}" for kind, found in newest.items() if found and found[0] > shown[kind]]
-
-
-def _lineage(store: Store, artifacts: Mapping[str, Artifact]) -> str:
-    """The tree of each artifact that no other one here was made from."""
-    used = {entry.label for artifact in artifacts.values() for entry in inputs(store, artifact)}
-    ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
-    return "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
-
-
-def _metrics(artifact: Artifact | None) -> list[dict[str, Any]]:
-    return list(read_metrics(artifact.path / "metrics.jsonl")) if artifact else []
-
-
-def _read_lines(file: Path) -> list[dict[str, Any]]:
-    rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-        if not line:
-            continue
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{file}:{number}: not valid JSON", "evaluate again with --force") from error
-    return rows
-
-
-def _config_in(words: list[str]) -> str | None:
-    """`tiny` of `... -c tiny ...`."""
-    for flag, value in pairwise(words):
-        if flag in {"-c", "--config"}:
-            return Path(value).stem
-    return None
+    return found

@@ -6,82 +6,40 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_app.report import wording
-from nemotron_app.report.charts import Strip, StripAxis, strip_axis
+from nemotron_app.report.charts import StripAxis, strip_axis
 from nemotron_app.report.collect import in_order, sample_task
 from nemotron_shared.stages import TRAINING
 
 Results = Mapping[str, Any]
 MODEL_OF_STAGE = {stage.name: stage.model for stage in TRAINING if stage.model}
-# A base model has not learned to answer, so what it is judged by is the text that it predicts.
+# A base model has not learned to answer, so what it is scored by is the text that it predicts.
 KINDS_FOR = {"pretrain": ("text", "choice", "generate")}
 KINDS = ("generate", "choice", "text")
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
 
 @dataclass(frozen=True)
-class Score:
-    """One model on one task."""
-
-    model: str
-    label: str
-    value: str
-    interval: str
-    n: int
-    strip: Strip | None
-
-
-@dataclass(frozen=True)
-class TaskScores:
-    """All models on one task, on a common axis."""
+class TaskEntries:
+    """The scores or the comparisons of one task, as results.json holds them, and the axis that they share."""
 
     name: str
-    metric: str
-    lower_is_better: bool
-    n: int
-    n_unique: int
+    about: Mapping[str, Any]
     axis: StripAxis
-    scores: list[Score]
+    entries: list[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Change:
-    """What one stage changed on one task, on the same questions before and after."""
-
-    before: str
-    after: str
-    model: str
-    difference: str
-    interval: str
-    n: int
-    verdict: str
-    strip: Strip | None
-
-
-@dataclass(frozen=True)
-class TaskChanges:
-    """All changes on one task, on a common axis."""
-
-    name: str
-    metric: str
-    axis: StripAxis
-    changes: list[Change]
-
-
-def task_scores(results: Results) -> list[TaskScores]:
-    """Scores by task, in the order of the evaluation."""
-    return [_task_scores(results, task) for task in in_order(results, "task")]
-
-
-def task_changes(results: Results) -> list[TaskChanges]:
-    """Paired differences by task, in the order of the evaluation."""
+def by_task(results: Results, kind: str) -> list[TaskEntries]:
+    """`scores`, or `comparisons` of the same questions before and after, by task in the order of the evaluation."""
     found = []
     for task in in_order(results, "task"):
-        entries = [entry for entry in results["comparisons"] if entry["task"] == task]
+        entries = [entry for entry in results[kind] if entry["task"] == task]
         if entries:
-            bounds = [bound for entry in entries for bound in (entry["difference"], *entry["ci95"])]
-            axis = strip_axis(bounds, share=_is_share(results, task), signed=True)
-            metric = results["tasks"][task]["metric"]
-            found.append(TaskChanges(task, metric, axis, [_change(results, entry, axis) for entry in entries]))
+            about, signed = results["tasks"][task], kind == "comparisons"
+            bounds = [
+                number for entry in entries for number in (entry["difference" if signed else "value"], *entry["ci95"])
+            ]
+            axis = strip_axis(bounds, share=about["metric"] in wording.SHARES, signed=signed)
+            found.append(TaskEntries(task, about, axis, entries))
     return found
 
 
@@ -116,10 +74,10 @@ def headline(results: Results) -> str | None:
     if not scores:
         return None
     metric, about = scores[0]["metric"], results["tasks"][task]
-    parts = [f"{wording.value(metric, entry['value'])} ({label(results, entry['model'])})" for entry in scores]
+    values = [f"{wording.value(metric, entry['value'])} ({label(results, entry['model'])})" for entry in scores]
     name = wording.metric_name(metric)
     items = "texts" if about["kind"] == "text" else "questions"
-    return f"{name[0].upper()}{name[1:]} on the {about['n']} {items} of {task}: {', '.join(parts)}."
+    return f"{name[0].upper()}{name[1:]} on the {about['n']} {items} of {task}: {', '.join(values)}."
 
 
 def stage_sentence(results: Results, stage: str) -> str | None:
@@ -127,66 +85,27 @@ def stage_sentence(results: Results, stage: str) -> str | None:
     score = stage_score(results, stage)
     if score is None:
         return None
-    steps = [entry for entry in results["comparisons"] if entry["to"] == score["model"]]
-    own = [_changed(results, entry) for entry in steps if entry["task"] == score["task"]]
-    setbacks = [
-        f"{entry['task']} got worse by {wording.amount(entry['metric'], entry['difference'])}"
-        for entry in steps
-        if entry["task"] != score["task"] and verdict(results, entry) == WORSE
-    ]
-    texts = own or ["There is no model before it to compare with."]
-    return " ".join(texts + [f"But {text}." for text in setbacks])
+    gains, setbacks = [], []
+    for entry in results["comparisons"]:
+        if entry["to"] != score["model"]:
+            continue
+        metric, difference, found = entry["metric"], entry["difference"], verdict(results, entry)
+        before, amount = label(results, entry["from"]), wording.amount(metric, difference)
+        if entry["task"] != score["task"]:
+            if found == WORSE:
+                setbacks.append(f"But {entry['task']} got worse by {amount}.")
+        elif difference == 0 and not any(entry["ci95"]):
+            gains.append(f"No change from {before}.")
+        elif found == UNCLEAR:
+            bounds = wording.change_interval(metric, entry["ci95"])
+            change = wording.change(metric, difference)
+            gains.append(f"No clear change from {before}: {change} (95% interval {bounds}).")
+        else:
+            low, high = (wording.difference(metric, abs(bound)).lstrip("+") for bound in sorted(entry["ci95"], key=abs))
+            gains.append(f"{amount} {found} than {before} (95% interval {low} to {high}).")
+    return " ".join((gains or ["There is no model before it to compare with."]) + setbacks)
 
 
 def label(results: Results, model: str) -> str:
     """A model's name for people."""
     return str(results["models"][model]["label"])
-
-
-def _changed(results: Results, comparison: Mapping[str, Any]) -> str:
-    metric, before, difference = comparison["metric"], label(results, comparison["from"]), comparison["difference"]
-    found = verdict(results, comparison)
-    if difference == 0 and not any(comparison["ci95"]):
-        return f"No change from {before}."
-    if found == UNCLEAR:
-        bounds = wording.change_interval(metric, comparison["ci95"])
-        return f"No clear change from {before}: {wording.change(metric, difference)} (95% interval {bounds})."
-    low, high = (wording.amount_number(metric, bound) for bound in sorted(comparison["ci95"], key=abs))
-    return f"{wording.amount(metric, difference)} {found} than {before} (95% interval {low} to {high})."
-
-
-def _task_scores(results: Results, task: str) -> TaskScores:
-    about = results["tasks"][task]
-    entries = [entry for entry in results["scores"] if entry["task"] == task]
-    highest = [max(entry["value"], entry["ci95"][1]) for entry in entries]
-    axis = strip_axis(highest, share=_is_share(results, task))
-    scores = [
-        Score(
-            model=entry["model"],
-            label=label(results, entry["model"]),
-            value=wording.value(entry["metric"], entry["value"]),
-            interval=wording.interval(entry["metric"], entry["ci95"]),
-            n=entry["n"],
-            strip=axis.strip(entry["value"], entry["ci95"]),
-        )
-        for entry in entries
-    ]
-    lower = about.get("lower_is_better", False)
-    return TaskScores(task, about["metric"], lower, about["n"], about.get("n_unique", about["n"]), axis, scores)
-
-
-def _change(results: Results, entry: Mapping[str, Any], axis: StripAxis) -> Change:
-    return Change(
-        before=label(results, entry["from"]),
-        after=label(results, entry["to"]),
-        model=entry["to"],
-        difference=wording.change(entry["metric"], entry["difference"]),
-        interval=wording.change_interval(entry["metric"], entry["ci95"]),
-        n=entry["n"],
-        verdict=verdict(results, entry),
-        strip=axis.strip(entry["difference"], entry["ci95"]),
-    )
-
-
-def _is_share(results: Results, task: str) -> bool:
-    return results["tasks"][task]["metric"] in wording.SHARES

@@ -44,32 +44,33 @@ def choose_questions(samples: Samples, models: Sequence[str]) -> list[Question]:
     rows = {model: {row["id"]: row for row in samples[model]} for model in models}
     if not rows:
         return []
-    ids = [key for key in next(iter(rows.values())) if all(key in answers for answers in rows.values())]
     groups: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
-    for key in ids:
-        groups[tuple(is_right(rows[model][key]) for model in models)].append(key)
+    first = next(iter(rows.values()))
+    for key in first:
+        if all(key in answered for answered in rows.values()):
+            groups[tuple(answered[key]["score"] >= 1 for answered in rows.values())].append(key)
     largest_first = sorted(groups.values(), key=len, reverse=True)
     in_turn = [key for key in chain.from_iterable(zip_longest(*largest_first)) if key is not None]
     chosen = set(in_turn[:QUESTIONS_SHOWN])
-    return [_question(key, rows, len(group)) for group in largest_first for key in group if key in chosen]
-
-
-def is_right(row: Mapping[str, Any]) -> bool:
-    """Whether an answer got the full score."""
-    return row["score"] >= 1
-
-
-def _question(key: Any, rows: Mapping[str, Mapping[Any, Mapping[str, Any]]], same_pattern: int) -> Question:
-    first = next(iter(rows.values()))[key]
-    answers = [_answer(model, answered[key]) for model, answered in rows.items()]
-    return Question(key, str(first["question"]), str(first["expected"]), answers, same_pattern)
+    return [
+        Question(
+            id=key,
+            question=str(first[key]["question"]),
+            expected=str(first[key]["expected"]),
+            answers=[_answer(model, answered[key]) for model, answered in rows.items()],
+            same_pattern=len(group),
+        )
+        for group in largest_first
+        for key in group
+        if key in chosen
+    ]
 
 
 def _answer(model: str, row: Mapping[str, Any]) -> Answer:
     output = str(row["output"])
     thought = THINKING.fullmatch(output)
     thinking, text = (thought[1].strip(), thought[2].strip()) if thought else ("", output.strip())
-    return Answer(model, is_right(row), _shortened(thinking), _shortened(text))
+    return Answer(model, row["score"] >= 1, _shortened(thinking), _shortened(text))
 
 
 def _shortened(text: str) -> str:

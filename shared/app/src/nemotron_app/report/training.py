@@ -1,8 +1,8 @@
-"""What training logged, as figures and as charts."""
+"""What training logged, as numbers and as charts."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -58,75 +58,71 @@ class Panel:
     chart: LineChart
 
 
-@dataclass(frozen=True)
-class Drawings:
-    """The charts of one stage: a large one, where its figure was logged, and small ones."""
-
-    large: Panel | None
-    small: list[Panel] = field(default_factory=list)
-
-
 def facts(entries: Entries) -> Facts:
-    """The figures of one run."""
+    """One run in numbers."""
     if not entries:
         return Facts()
-    seconds = _seconds(entries)
-    tokens = _last(entries, "tokens")
-    values = [entry[name] for entry in entries for name in ("loss", "reward") if name in entry]
+    # The clock starts anew when a run is resumed: add up what each start reached.
+    clock = [seconds for _, seconds in _points(entries, "seconds")]
+    seconds = sum(now for now, after in pairwise(clock) if after < now) + clock[-1] if clock else None
+    tokens, valid_loss, valid_reward = (
+        next((y for _, y in reversed(_points(entries, name))), None)
+        for name in ("tokens", "valid_loss", "valid_reward")
+    )
+    losses, rewards = ([y for _, y in _points(entries, name)] for name in ("loss", "reward"))
+    loss, reward = (sum(last) / len(last) if (last := values[-LAST_POINTS:]) else None for values in (losses, rewards))
     return Facts(
         steps=max(entry["step"] for entry in entries),
         tokens=tokens,
         seconds=seconds,
         tokens_per_second=tokens / seconds if tokens and seconds else None,
-        loss=_last_mean(entries, "loss"),
-        reward=_last_mean(entries, "reward"),
-        valid_loss=_last(entries, "valid_loss"),
-        valid_reward=_last(entries, "valid_reward"),
-        not_finite=sum(not math.isfinite(value) for value in values),
+        loss=loss,
+        reward=reward,
+        valid_loss=valid_loss,
+        valid_reward=valid_reward,
+        not_finite=sum(not math.isfinite(value) for value in (*losses, *rewards)),
     )
 
 
-def drawings(entries: Entries) -> Drawings:
+def key_metric(known: Facts) -> tuple[str, str] | None:
+    """The one metric that says how training ended, and its name: of validation where there was any."""
+    names = {
+        "valid_reward": "validation reward",
+        "reward": f"reward, last {LAST_POINTS}",
+        "valid_loss": "validation loss",
+        "loss": f"loss, last {LAST_POINTS}",
+    }
+    found = ((getattr(known, field), name) for field, name in names.items())
+    return next(((wording.value(name, value), name) for value, name in found if value is not None), None)
+
+
+def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
     """Loss or, where there is one, reward at large; what explains it at small."""
+    main, titles = "loss", LOSS_PANELS
     if _points(entries, "reward"):
-        large = _panel("Reward", _smoothed(entries, "reward", "valid_reward"), LARGE, from_zero=True)
-        names = _reward_parts(entries) | REWARD_PANELS
-    else:
-        large = _panel("Loss", _smoothed(entries, "loss", "valid_loss"), LARGE)
-        names = LOSS_PANELS
-    lines = {title: _smoothed(entries, name) for name, title in names.items()}
-    lines["Tokens per second"] = smoothed(_speed(entries))
-    drawn = {title: series for title, series in lines.items() if any(line.points for line in series)}
-    size = SMALL if len(drawn) <= 3 else SMALL_OF_MANY
-    small = [_panel(title, series, size, from_zero=True) for title, series in drawn.items()]
-    return Drawings(large, [panel for panel in small if panel])
+        names = sorted({name for entry in entries for name in entry if name.startswith(REWARD_PREFIX)})
+        rewards = {name: f"Reward: {name.removeprefix(REWARD_PREFIX).removesuffix(REWARD_SUFFIX)}" for name in names}
+        # one reward function alone would repeat the large chart
+        main, titles = "reward", (rewards if len(rewards) > 1 else {}) | REWARD_PANELS
+    check = Series("validation", _points(entries, f"valid_{main}"), "check")
+    large = _panel(main.capitalize(), [*_smoothed(_points(entries, main)), check], LARGE, from_zero=main == "reward")
+    lines = {
+        title: [Series("as logged", _points(entries, name))] if name in SCHEDULES else _smoothed(_points(entries, name))
+        for name, title in titles.items()
+    }
+    lines["Tokens per second"] = _smoothed(_speed(entries))
+    lines = {title: series for title, series in lines.items() if series[0].points}
+    size = SMALL if len(lines) <= 3 else SMALL_OF_MANY
+    small = [_panel(title, series, size, from_zero=True) for title, series in lines.items()]
+    return large, [panel for panel in small if panel]
 
 
-def smoothed(points: list[Point]) -> list[Series]:
+def _smoothed(points: list[Point]) -> list[Series]:
     """The points as they are, faint, under their moving mean; alone where they are too few for one."""
-    window = window_of(len(points))
+    window = max(5, len(points) // 20 | 1)  # odd, a twentieth of the run
     if len(points) < 2 * window:
         return [Series("as logged", points)]
     return [Series("as logged", points, "raw"), Series(f"mean of {window} points", moving_mean(points, window), "mean")]
-
-
-def window_of(count: int) -> int:
-    """An odd window of a twentieth of the run, at least 5 points."""
-    return max(5, count // 20 | 1)
-
-
-def _smoothed(entries: Entries, name: str, check: str | None = None) -> list[Series]:
-    points = _points(entries, name)
-    lines = [Series("as logged", points)] if name in SCHEDULES else smoothed(points)
-    checks = [Series("validation", _points(entries, check), "check")] if check else []
-    return [line for line in [*lines, *checks] if line.points]
-
-
-def _reward_parts(entries: Entries) -> dict[str, str]:
-    """Metric and title of each reward function; one alone would repeat the large chart."""
-    names = sorted({name for entry in entries for name in entry if name.startswith(REWARD_PREFIX)})
-    titles = {name: f"Reward: {name.removeprefix(REWARD_PREFIX).removesuffix(REWARD_SUFFIX)}" for name in names}
-    return titles if len(titles) > 1 else {}
 
 
 def _speed(entries: Entries) -> list[Point]:
@@ -140,43 +136,12 @@ def _speed(entries: Entries) -> list[Point]:
     return points
 
 
-def _panel(title: str, series: list[Series], size: dict[str, int], *, from_zero: bool = False) -> Panel | None:
+def _panel(title: str, series: list[Series], size: dict[str, int], *, from_zero: bool) -> Panel | None:
+    series = [line for line in series if line.points]
     chart = line_chart(title, series, **size, from_zero=from_zero)
     stride = charts.every(max((len(line.points) for line in series), default=0))
-    note = f"1 point in {stride} drawn" if stride > 1 else ""
-    return Panel(title, note, chart) if chart else None
+    return Panel(title, f"1 point in {stride} drawn" if stride > 1 else "", chart) if chart else None
 
 
 def _points(entries: Entries, name: str) -> list[Point]:
     return [(entry["step"], entry[name]) for entry in entries if name in entry]
-
-
-def _last(entries: Entries, name: str) -> float | None:
-    return next((entry[name] for entry in reversed(entries) if name in entry), None)
-
-
-def _last_mean(entries: Entries, name: str) -> float | None:
-    values = [y for _, y in _points(entries, name)[-LAST_POINTS:]]
-    return sum(values) / len(values) if values else None
-
-
-def _seconds(entries: Entries) -> float | None:
-    """The clock starts anew when a run is resumed: add up what each start reached."""
-    clock = [entry["seconds"] for entry in entries if "seconds" in entry]
-    ends = [now for now, after in pairwise(clock) if after < now]
-    return sum(ends) + clock[-1] if clock else None
-
-
-def key_figure(known: Facts) -> tuple[str, str] | None:
-    """The one figure that says how training ended, and its name: of validation where there was any."""
-    names = {
-        "valid_reward": "validation reward",
-        "reward": f"reward, last {LAST_POINTS}",
-        "valid_loss": "validation loss",
-        "loss": f"loss, last {LAST_POINTS}",
-    }
-    for field_name, name in names.items():
-        value = getattr(known, field_name)
-        if value is not None:
-            return wording.value(field_name, value), name
-    return None

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,17 +24,7 @@ from nemotron_shared.errors import NotFound, UserError
 
 # Hashing waits for the disk as much as for the processor, and hashlib lets other threads run meanwhile.
 HASHING_THREADS = 8
-EXTERNAL_PRODUCER = Producer(
-    stage="external",
-    verb="",
-    stage_version="",
-    shared_version="",
-    config_digest="",
-    code_digest="",
-    git=None,
-    command="",
-    environment={},
-)
+NOBODY = Producer("external", "", "", "", "", "", None, "", {})
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class Artifact:
             fingerprint=table_digest(files),
             digest=table_digest(files),
             files=files,
-            producer=EXTERNAL_PRODUCER,
+            producer=NOBODY,
             parents=(),
             sources=(),
             metadata={},
@@ -107,21 +98,31 @@ def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None
             leftover.unlink()
     umask = os.umask(0)  # it can only be read by setting it
     os.umask(umask)
-
-    def admit(path: Path) -> None:
-        if path.is_symlink():
-            _check_link(path, directory, links)
-        else:
-            _set_mode(path, 0o644 & ~umask)
-            sync(path)
-
-    table = file_table(directory, before=admit, known=known)
-    if not table:
+    found = contents(directory)
+    if not found:
         raise UserError(f"{directory}: holds no files to publish")
-    for folder, _, _ in os.walk(directory):
-        _set_mode(Path(folder), 0o755 & ~umask)
-        sync(Path(folder))
-    return table
+    for path in filter(Path.is_symlink, found.values()):
+        if not path.is_file():
+            continue  # refused below, together with devices and the like
+        if not links:
+            raise UserError(f"{path}: a link, and only whole files can be published here", "copy the file")
+        inside = path.resolve().is_relative_to(directory.resolve())
+        if path.readlink().is_absolute() == inside:
+            raise UserError(
+                f"{path}: this link would break when the folder moves",
+                "make links inside the folder relative and links out of it absolute",
+            )
+    for path in [*found.values(), *(Path(folder) for folder, _, _ in os.walk(directory))]:
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            continue
+        # Colleagues read what is published, and safetensors writes its files for the owner alone. The second name of
+        # another user's file keeps the mode that is theirs to choose.
+        mode = (0o755 if path.is_dir() else 0o644) & ~umask
+        with suppress(PermissionError):
+            if path.stat().st_mode & 0o777 != mode:
+                path.chmod(mode)
+        sync(path)
+    return file_table(directory, known=known)
 
 
 def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path], str] = file_digest) -> list[str]:
@@ -133,10 +134,20 @@ def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path],
     found = contents(artifact.path, hidden=not artifact.is_external)
     lines = [f"{name}: missing" for name in expected if name not in found]
     lines += [f"{name}: not in the manifest" for name in found if name not in expected]
-    common = [name for name in expected if name in found]
+
+    def difference(name: str) -> str | None:
+        path, entry = found[name], expected[name]
+        if not path.is_file():
+            return f"{name}: not a file any more"
+        if (size := path.stat().st_size) != entry.bytes:
+            return f"{name}: {size} bytes, was {entry.bytes}"
+        try:
+            return None if fast or digest(path) == entry.sha256 else f"{name}: content changed"
+        except OSError as error:
+            return f"{name}: cannot be read: {error.strerror}"
+
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        compared = pool.map(lambda name: _difference(found[name], expected[name], fast, digest), common)
-        lines += [f"{name}: {difference}" for name, difference in zip(common, compared, strict=True) if difference]
+        lines += filter(None, pool.map(difference, [name for name in expected if name in found]))
     if table_digest(expected) != artifact.manifest.digest:
         lines.append(f"{MANIFEST}: its digest does not match its own list of files")
     elif not artifact.is_external and read_manifest(artifact.path / MANIFEST) != artifact.manifest.to_bytes():
@@ -152,26 +163,21 @@ def table_digest(files: dict[str, FileEntry]) -> str:
 def file_table(
     root: Path,
     *,
-    before: Callable[[Path], None] | None = None,
     hidden: bool = True,
     known: Mapping[str, str] | None = None,
     digest: Callable[[Path], str] = file_digest,
 ) -> dict[str, FileEntry]:
-    """Hash what `contents` finds, unless its digest is known.
-
-    `before` is called with each path, and may refuse it, before any is read.
-    """
+    """Hash what `contents` finds, unless its digest is known."""
     found = contents(root, hidden=hidden)
     for path in found.values():
         if not path.is_file():
             raise UserError(f"{path}: not a file, or a link to none", "remove it, or link to files one by one")
-        if before:
-            before(path)
+
+    def entry(name: str) -> FileEntry:
+        return FileEntry((known or {}).get(name) or digest(found[name]), found[name].stat().st_size)
+
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        digests = list(pool.map(lambda name: (known or {}).get(name) or digest(found[name]), found))
-    return {
-        name: FileEntry(taken, path.stat().st_size) for (name, path), taken in zip(found.items(), digests, strict=True)
-    }
+        return dict(zip(found, pool.map(entry, found), strict=True))
 
 
 def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
@@ -180,8 +186,12 @@ def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
     Keys are relative, with `/`, and sorted. `hidden=False` leaves out what begins with a dot or lies in such
     a folder.
     """
+
+    def refuse(error: OSError) -> None:
+        raise UserError(f"{error.filename}: cannot be listed: {error.strerror}") from error
+
     found = {}
-    for folder, folders, files in os.walk(root, onerror=_cannot_list):
+    for folder, folders, files in os.walk(root, onerror=refuse):
         linked = [name for name in folders if (Path(folder) / name).is_symlink()]
         for path in (Path(folder) / name for name in files + linked):
             parts = path.relative_to(root).parts
@@ -194,40 +204,3 @@ def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:
 def utc(seconds: float) -> str:
     """A time since the epoch as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _difference(path: Path, entry: FileEntry, fast: bool, digest: Callable[[Path], str]) -> str | None:
-    if not path.is_file():
-        return "not a file any more"
-    if (size := path.stat().st_size) != entry.bytes:
-        return f"{size} bytes, was {entry.bytes}"
-    try:
-        if not fast and digest(path) != entry.sha256:
-            return "content changed"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return None
-
-
-def _set_mode(path: Path, mode: int) -> None:
-    """Let colleagues read what is published: safetensors writes its files for the owner alone."""
-    try:
-        if path.stat().st_mode & 0o777 != mode:
-            path.chmod(mode)
-    except PermissionError:
-        pass  # a second name of another user's file, whose mode is theirs to choose
-
-
-def _check_link(path: Path, root: Path, links: bool) -> None:
-    if not links:
-        raise UserError(f"{path}: a link, and only whole files can be published here", "copy the file")
-    inside = path.resolve().is_relative_to(root.resolve())
-    if path.readlink().is_absolute() == inside:
-        raise UserError(
-            f"{path}: this link would break when the folder moves",
-            "make links inside the folder relative and links out of it absolute",
-        )
-
-
-def _cannot_list(error: OSError) -> None:
-    raise UserError(f"{error.filename}: cannot be listed: {error.strerror}") from error

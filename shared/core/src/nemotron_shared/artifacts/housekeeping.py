@@ -1,7 +1,6 @@
 """Make room in a store: remove a version, or all that nobody is likely to want again.
 
-    used_by(store)             what else was made from each version, and which unfinished runs read it
-    remove(store, name, 3)     a version that nothing else was made from
+    remove(store, reference)   a version that nothing else was made from, and no unfinished run reads
     plan_cleanup(store, 1)     the versions and leftovers that a cleanup would remove; `clean` removes them
 
 A version disappears by one rename, so that it is there as a whole or not at all, and then its files go.
@@ -10,20 +9,23 @@ A version disappears by one rename, so that it is there as a whole or not at all
 import json
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from nemotron_shared import atomic
+from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
 from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
-from nemotron_shared.artifacts.verified import KnownDigests
+from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 
 INPUTS = "inputs.json"
 """In the folder of a run that has not published: the artifacts it reads, which a cleanup must leave alone."""
+STATES = "states"
+"""In the store's home, by name and version: what a longer training would go on from. It goes with its version."""
 
 
 @dataclass(frozen=True)
@@ -34,37 +36,40 @@ class Cleanup:
     leftovers: list[Path]
 
     def size(self, store: Store) -> int:
-        """Bytes that it would give back."""
-        return sum(tree_size(path) for path in [*(store.folder(found) for found in self.versions), *self.leftovers])
+        """Bytes that it would free."""
+        going = [place for found in self.versions for place in (store.folder(found), state_folder(store, found))]
+        return sum(map(tree_size, [*going, *self.leftovers]))
 
 
-def used_by(store: Store, *, without: Reference | None = None) -> dict[Reference, list[str]]:
-    """For each version what needs it: the artifacts that were made from it, and runs that have not published yet.
+@dataclass
+class _Uses:
+    """What the manifests of a store, and the records of unfinished runs, say about who needs what.
 
-    Args:
-        without: an artifact that does not count, because it is about to go.
-
-    Raises:
-        UserError: a manifest is so damaged that nobody can tell what the artifact was made from.
+    Attributes:
+        parents: what each version was made from.
+        users: what needs each version, in words: other versions, and unfinished runs.
+        in_use: the versions that an unfinished run reads.
+        older: versions of an older layout.
     """
-    users: dict[Reference, list[str]] = {}
-    for name, versions in store.shelves().items():
-        for version in versions:
-            child = Reference(name, version)
-            for parent in _parents(store, child) if child != without else ():
-                users.setdefault(parent, []).append(str(child))
-    for folder, parent in _inputs_of_runs(store):
-        users.setdefault(parent, []).append(f"the unfinished run {folder.name}")
-    return users
+
+    parents: dict[Reference, list[Reference]] = field(default_factory=dict)
+    users: dict[Reference, list[str]] = field(default_factory=dict)
+    in_use: set[Reference] = field(default_factory=set)
+    older: set[Reference] = field(default_factory=set)
+
+
+def state_folder(store: Store, reference: Reference) -> Path:
+    """Where the last state of the training that made a version lies, if it was kept."""
+    return store.home / STATES / reference.name / f"v{reference.version}"
 
 
 def remove(store: Store, reference: Reference) -> list[str]:
-    """Remove one version, and give the aliases that went with it.
+    """Remove one version, and return the aliases that went with it.
 
     Raises:
         UserError: something else was made from it, or a run is reading it.
     """
-    users = used_by(store, without=reference).get(reference, [])
+    users = _uses(store, without=reference).users.get(reference, [])
     if users:
         more = f" and {len(users) - 3} more" if len(users) > 3 else ""
         raise UserError(
@@ -78,28 +83,39 @@ def remove(store: Store, reference: Reference) -> list[str]:
 
 def plan_cleanup(store: Store, keep: int) -> Cleanup:
     """All versions but the newest `keep` of each name, `latest`, those with an alias, and what any of them needs."""
-    users = used_by(store)
-    shelves = store.shelves()
-    everything = [Reference(name, version) for name, versions in shelves.items() for version in versions]
-    kept = {parent for parent, needed_by in users.items() if any(parse_exact(user) is None for user in needed_by)}
-    for name, versions in shelves.items():
-        numbers = {*versions[-keep:], store.latest_of(name, versions), *store.aliases(name).values()}
-        kept |= {Reference(name, number) for number in numbers}
+    uses = _uses(store)
     # An older layout may hold what no program here can make again: a person decides.
-    kept |= {found for found in everything if _is_older_layout(store, found)}
-    waiting = list(kept)
+    waiting = [*uses.in_use, *uses.older]
+    for name, versions in store.shelves().items():
+        numbers = {*versions[-keep:], store.latest_of(name, versions), *store.aliases(name).values()}
+        waiting += [Reference(name, number) for number in numbers]
+    kept: set[Reference] = set()
     while waiting:
-        for parent in _parents(store, waiting.pop()):
-            if parent not in kept:
-                kept.add(parent)
-                waiting.append(parent)
-    doomed = [reference for reference in everything if reference not in kept]
-    return Cleanup(_children_first(doomed, users), list(_leftovers(store)))
+        found = waiting.pop()
+        if found not in kept:
+            kept.add(found)
+            waiting += uses.parents.get(found, [])
+    # Children go first, so that a cleanup cut short leaves nothing without its parents.
+    children: dict[Reference, list[Reference]] = {found: [] for found in uses.parents}
+    for child, parents in uses.parents.items():
+        for parent in parents:
+            children.setdefault(parent, []).append(child)
+    order = TopologicalSorter(children).static_order()
+    doomed = [found for found in order if found in uses.parents and found not in kept]
+
+    folders = [store.home, store.home / CACHE, *(store.home / "runs").glob("*"), *store.root.glob("*")]
+    leftovers = [path for folder in folders for path in folder.glob(f"{atomic.TEMPORARY_PREFIX}*")]
+    leftovers += (store.root / STAGING).glob("*")
+    before = time.time() - STALE_SECONDS  # what nothing has touched since then, nobody works on
+    leftovers = [path for path in leftovers if last_change(path) < before or path.name.startswith("removed-")]
+    states = (store.home / STATES).glob("*/v*")
+    leftovers += [path for path in states if not (store.root / path.relative_to(store.home / STATES)).exists()]
+    return Cleanup(doomed, leftovers)
 
 
 def clean(store: Store, cleanup: Cleanup) -> None:
     """Carry out what `plan_cleanup` found, but for versions that have come into use since."""
-    users, doomed = used_by(store), set(map(str, cleanup.versions))
+    users, doomed = _uses(store).users, set(map(str, cleanup.versions))
     for reference in cleanup.versions:
         if doomed.issuperset(users.get(reference, [])):
             _remove(store, reference)
@@ -131,72 +147,45 @@ def _remove(store: Store, reference: Reference) -> list[str]:
         folder.rename(grave)
     except OSError as error:
         raise UserError(f"{folder}: cannot be removed: {error.strerror}", "ask its owner to remove it") from error
-    store.index(reference.name).record(version, None)
+    record(folder.parent, {version: None})
     dropped = store.drop_aliases(reference.name, version)
-    KnownDigests.of_version(reference.name, version, store.home).path.unlink(missing_ok=True)
-    shutil.rmtree(grave, ignore_errors=True)  # what is left of it, a later cleanup sweeps
+    (store.home / CACHE / f"{reference.name}-v{version}.json").unlink(missing_ok=True)
+    for path in (grave, state_folder(store, reference)):
+        shutil.rmtree(path, ignore_errors=True)  # what is left of it, a later cleanup sweeps
     return dropped
 
 
-def _parents(store: Store, reference: Reference) -> list[Reference]:
-    """What a version was made from, as far back as the first layout of manifests, which recorded it alike."""
-    path = store.folder(reference) / MANIFEST
-    if not path.is_file():
-        return []  # a parent that is gone
-    content = read_manifest(path)
-    try:
-        recorded = [parent.reference for parent in Manifest.parse(content, path).parents]
-    except OlderLayout:
-        recorded = [parent["reference"] for parent in json.loads(content).get("parents", [])]
-    except UserError as error:
-        raise UserError(
-            f"{error.message}; so nobody can tell what {reference} was made from",
-            f"restore the file, or remove the artifact: nemotron artifacts rm {reference}",
-        ) from error
-    return [parent for parent in map(parse_exact, recorded) if parent]
+def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
+    """Read every manifest once, as far back as the first layout, which recorded parents alike.
 
+    Args:
+        without: a version that does not count, because it is about to go.
 
-def _is_older_layout(store: Store, reference: Reference) -> bool:
-    try:
-        Manifest.read(store.folder(reference) / MANIFEST)
-    except OlderLayout:
-        return True
-    return False
-
-
-def _inputs_of_runs(store: Store) -> Iterator[tuple[Path, Reference]]:
-    """What runs read that have not published: the record goes with that."""
+    Raises:
+        UserError: a manifest is so damaged that nobody can tell what the artifact was made from.
+    """
+    uses = _Uses()
+    for child in (Reference(name, version) for name, versions in store.shelves().items() for version in versions):
+        if child == without:
+            continue
+        path = store.folder(child) / MANIFEST
+        content = read_manifest(path)
+        try:
+            recorded = [parent.reference for parent in Manifest.parse(content, path).parents]
+        except OlderLayout:
+            recorded = [parent["reference"] for parent in json.loads(content).get("parents", [])]
+            uses.older.add(child)
+        except UserError as error:
+            raise UserError(
+                f"{error.message}; so nobody can tell what {child} was made from",
+                f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
+            ) from error
+        uses.parents[child] = [parent for parent in map(parse_exact, recorded) if parent]
+        for parent in uses.parents[child]:
+            uses.users.setdefault(parent, []).append(str(child))
     for file in sorted((store.home / "runs").glob(f"*/{INPUTS}")):
-        folder = file.parent
         with suppress(UserError):  # half a record of a run that was killed as it began
-            for reference in atomic.read_json(file):
-                if parent := parse_exact(reference):
-                    yield folder, parent
-
-
-def _leftovers(store: Store) -> Iterator[Path]:
-    """Temporary files, and copies under way, that nothing has touched for a day."""
-    folders = [store.home, store.home / "cache" / "verified", *(store.home / "runs").glob("*"), *store.root.glob("*")]
-    candidates = [path for folder in folders for path in folder.glob(f"{atomic.TEMPORARY_PREFIX}*")]
-    candidates += (store.root / STAGING).glob("*")
-    for path in candidates:
-        if last_change(path) < time.time() - STALE_SECONDS or path.name.startswith("removed-"):
-            yield path
-
-
-def _children_first(doomed: list[Reference], users: dict[Reference, list[str]]) -> list[Reference]:
-    """So that a cleanup cut short leaves nothing without its parents."""
-    order: dict[Reference, None] = {}
-
-    def add(reference: Reference) -> None:
-        if reference in order:
-            return
-        for user in users.get(reference, []):
-            if child := parse_exact(user):
-                add(child)
-        order[reference] = None
-
-    for reference in doomed:
-        add(reference)
-    chosen = set(doomed)
-    return [reference for reference in order if reference in chosen]
+            for parent in filter(None, map(parse_exact, atomic.read_json(file))):
+                uses.in_use.add(parent)
+                uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
+    return uses

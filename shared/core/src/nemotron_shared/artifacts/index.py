@@ -6,7 +6,7 @@ It only repeats what the manifests say, so it may be deleted, may lack what anot
 time, and is not believed: whoever finds a version by it compares the manifest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,48 +17,32 @@ from nemotron_shared.errors import UserError
 INDEX = "index.json"
 
 
-class FingerprintIndex:
-    """The index of one name; `shelf` is the folder that holds its versions."""
+def read_index(shelf: Path) -> dict[int, str | None]:
+    """Fingerprints by version, as far as they are known; `shelf` is the folder that holds the versions of a name."""
+    try:
+        content = atomic.read_json(shelf / INDEX)
+        return {int(number): known for number, known in content.items()}
+    except (UserError, OSError, AttributeError, ValueError):  # it can be made again
+        return {}
 
-    def __init__(self, shelf: Path) -> None:
-        self.shelf = shelf
-        self.fingerprints = self._read()
 
-    def made_from(self, fingerprint: str) -> list[int]:
-        """Versions with this fingerprint, the newest first."""
-        return sorted((number for number, known in self.fingerprints.items() if known == fingerprint), reverse=True)
+def record(shelf: Path, learned: Mapping[int, str | None]) -> dict[int, str | None]:
+    """Remember the fingerprints of versions, or (None) that a number was used and is gone. Returns all that is known.
 
-    def complete(self, numbers: Sequence[int]) -> None:
-        """Learn the fingerprints of versions that are there and not known yet, from their manifests."""
-        learned = {}
-        for number in numbers:
-            if self.fingerprints.get(number) is not None:
-                continue
+    A store that is only readable, or full, does without: the next search reads the manifests again.
+    """
+    known = read_index(shelf) | dict(learned)
+    with suppress(OSError, UserError):
+        atomic.write_json(shelf / INDEX, {str(number): fingerprint for number, fingerprint in known.items()})
+    return known
+
+
+def complete_index(shelf: Path, numbers: Sequence[int]) -> dict[int, str | None]:
+    """Fingerprints by version, those that were not known yet learned from the manifests."""
+    known, learned = read_index(shelf), {}
+    for number in numbers:
+        if known.get(number) is None:
             # Without a manifest it is no version; one that cannot be read is no result that could be used again.
             with suppress(UserError):
-                learned[number] = Manifest.read(self.shelf / f"v{number}" / MANIFEST).fingerprint
-        if learned:
-            self.fingerprints |= learned
-            self._write()
-
-    def record(self, number: int, fingerprint: str | None) -> None:
-        """Remember a version that was just published, or (None) that its number was used and is gone."""
-        self.fingerprints[number] = fingerprint
-        self._write()
-
-    def _read(self) -> dict[int, str | None]:
-        try:
-            content = atomic.read_json(self.shelf / INDEX)
-        except (UserError, OSError):
-            return {}
-        if not isinstance(content, dict):
-            return {}
-        try:
-            return {int(number): known for number, known in content.items()}
-        except ValueError:
-            return {}
-
-    def _write(self) -> None:
-        # A store that is only readable, or full, does without: the next search reads the manifests again.
-        with suppress(OSError, UserError):
-            atomic.write_json(self.shelf / INDEX, {str(number): known for number, known in self.fingerprints.items()})
+                learned[number] = Manifest.read(shelf / f"v{number}" / MANIFEST).fingerprint
+    return record(shelf, learned) if learned else known

@@ -11,11 +11,9 @@ Parents that are gone, unreadable, or no longer what was read then are shown as 
 must stay legible when the store has moved on.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nemotron_shared.artifacts.artifact import Artifact
-from nemotron_shared.artifacts.manifest import Parent
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
@@ -54,13 +52,35 @@ class Edge:
 
 def inputs(store: Store, artifact: Artifact) -> list[Input]:
     """What the artifact was directly made from, parents first."""
-    parents = [_parent_input(store, parent) for parent in artifact.manifest.parents]
-    return parents + [Input(source.uri, source.digest, "source") for source in artifact.manifest.sources]
+    found = []
+    for parent in artifact.manifest.parents:
+        reference = parse_exact(parent.reference)
+        read, problem = None, "missing from the store"
+        if reference is not None and reference.version in store.versions(reference.name):
+            try:
+                read = store.resolve(reference)
+                changed = read.manifest.digest != parent.digest
+                problem = f"changed: was {parent.digest[:12]}, is {read.manifest.digest[:12]}" if changed else None
+            except UserError as error:
+                problem = f"unreadable: {error.message}"
+        found.append(Input(parent.reference, parent.digest, parent.role, read, problem))
+    return found + [Input(source.uri, source.digest, "source") for source in artifact.manifest.sources]
 
 
 def edges(store: Store, artifact: Artifact) -> list[Edge]:
     """Every step of the history once, the oldest first."""
-    return list(_walk(store, artifact, seen=set()))
+    found: list[Edge] = []
+    seen: set[str] = set()
+
+    def walk(artifact: Artifact) -> None:
+        seen.add(artifact.reference)
+        for read in inputs(store, artifact):
+            if read.artifact and read.label not in seen:
+                walk(read.artifact)
+            found.append(Edge(read, artifact.reference))
+
+    walk(artifact)
+    return found
 
 
 def ancestors(store: Store, artifact: Artifact) -> list[Artifact]:
@@ -73,80 +93,46 @@ def ancestors(store: Store, artifact: Artifact) -> list[Artifact]:
 
 def tree_text(store: Store, artifact: Artifact) -> str:
     """The history as an indented tree; a shared ancestor is spelled out where it appears first."""
-    lines = [_title(artifact), *_branches(store, artifact, "", seen={artifact.reference})]
+    lines = [f"{artifact.reference}  {artifact.manifest.type}"]
+    seen = {artifact.reference}
+
+    def branch(artifact: Artifact, indent: str) -> None:
+        below = inputs(store, artifact)
+        for found in below:
+            last = found is below[-1]
+            repeated = found.artifact is not None and found.label in seen
+            about = found.artifact.manifest.type if found.artifact else found.digest[:12]
+            note = " (as above)" if repeated else ""
+            problem = f"  [{found.problem}]" if found.problem else ""
+            # it goes to a terminal, and is what a file says
+            line = printable(f"{found.role}: {found.label}  {about}{note}{problem}")
+            lines.append(f"{indent}{'└── ' if last else '├── '}{line}")
+            if found.artifact and not repeated:
+                seen.add(found.label)
+                branch(found.artifact, indent + ("    " if last else "│   "))
+
+    branch(artifact, "")
     return "\n".join(lines)
 
 
 def mermaid(store: Store, artifact: Artifact) -> str:
     """The history as a Mermaid flowchart, which Markdown viewers draw, from raw sources to the artifact."""
     steps = edges(store, artifact)
-    nodes = {edge.input.key: _shape(edge.input) for edge in steps}
-    nodes[(artifact.reference, "")] = f'["{_caption(artifact)}"]'
+    nodes: dict[tuple[str, str], str] = {}
+    for found in [*(edge.input for edge in steps), Input(artifact.reference, "", "", artifact)]:
+        below = found.artifact.manifest.type if found.artifact else found.problem
+        caption = _escape(found.label) + (f"<br/>{_escape(below)}" if below else "")
+        nodes[found.key] = f'[("{caption}")]' if found.is_source else f'["{caption}"]'
     ids = {key: f"n{index}" for index, key in enumerate(nodes)}
     lines = ["flowchart LR", *(f"  {ids[key]}{shape}" for key, shape in nodes.items())]
     for edge in steps:
-        lines.append(f'  {ids[edge.input.key]} -->|"{_escape(_role(edge.input))}"| {ids[(edge.made, "")]}')
+        found = edge.input
+        role = f"{found.role}, {found.problem}" if found.problem and found.artifact else found.role
+        lines.append(f'  {ids[found.key]} -->|"{_escape(role)}"| {ids[(edge.made, "")]}')
     doubtful = sorted({ids[edge.input.key] for edge in steps if edge.input.problem})
     if doubtful:
         lines += ["  classDef problem stroke:#c00,stroke-dasharray:4", f"  class {','.join(doubtful)} problem"]
     return "\n".join(lines)
-
-
-def _parent_input(store: Store, parent: Parent) -> Input:
-    reference = parse_exact(parent.reference)
-    lost = Input(parent.reference, parent.digest, parent.role)
-    if reference is None or reference.version not in store.versions(reference.name):
-        return replace(lost, problem="missing from the store")
-    try:
-        found = store.resolve(reference)
-    except UserError as error:
-        return replace(lost, problem=f"unreadable: {error.message}")
-    changed = found.manifest.digest != parent.digest
-    problem = f"changed: was {parent.digest[:12]}, is {found.manifest.digest[:12]}" if changed else None
-    return replace(lost, artifact=found, problem=problem)
-
-
-def _walk(store: Store, artifact: Artifact, seen: set[str]) -> Iterator[Edge]:
-    seen.add(artifact.reference)
-    for found in inputs(store, artifact):
-        if found.artifact and found.label not in seen:
-            yield from _walk(store, found.artifact, seen)
-        yield Edge(found, artifact.reference)
-
-
-def _branches(store: Store, artifact: Artifact, indent: str, seen: set[str]) -> Iterator[str]:
-    below = inputs(store, artifact)
-    for found in below:
-        last = found is below[-1]
-        repeated = found.artifact is not None and found.label in seen
-        note = " (as above)" if repeated else ""
-        problem = f"  [{found.problem}]" if found.problem else ""
-        title = _title(found.artifact) if found.artifact else f"{found.label}  {found.digest[:12]}"
-        line = printable(f"{found.role}: {title}{note}{problem}")  # it goes to a terminal, and is what a file says
-        yield f"{indent}{'└── ' if last else '├── '}{line}"
-        if found.artifact and not repeated:
-            seen.add(found.label)
-            yield from _branches(store, found.artifact, indent + ("    " if last else "│   "), seen)
-
-
-def _title(artifact: Artifact) -> str:
-    return f"{artifact.reference}  {artifact.manifest.type}"
-
-
-def _caption(artifact: Artifact) -> str:
-    return f"{_escape(artifact.reference)}<br/>{_escape(artifact.manifest.type)}"
-
-
-def _shape(found: Input) -> str:
-    if found.artifact:
-        return f'["{_caption(found.artifact)}"]'
-    if found.problem:
-        return f'["{_escape(found.label)}<br/>{_escape(found.problem)}"]'
-    return f'[("{_escape(found.label)}")]'
-
-
-def _role(found: Input) -> str:
-    return f"{found.role}, {found.problem}" if found.problem and found.artifact else found.role
 
 
 def _escape(text: str) -> str:

@@ -20,12 +20,11 @@ one spelling (`Manifest.to_bytes`), so that a single changed byte shows, whereve
 
 import dataclasses
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.digest import json_digest
@@ -34,16 +33,19 @@ from nemotron_shared.stages import ArtifactType
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
-    from pydantic_core import ErrorDetails
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION: Literal[2] = 2
 SELF_DIGEST = "self_digest"
 HEX_DIGEST = re.compile(r"[0-9a-f]{64}")
-# Read by pydantic: no unknown keys, and no conversions such as "1" to 1.
-STRICT = {"strict": True, "extra": "forbid"}
 TYPES: tuple[str, ...] = get_args(ArtifactType)
 DAMAGED = "the file was edited or damaged; restore it, or delete its folder and make the artifact again"
+
+
+class Strict:
+    """Read by pydantic: no unknown keys, and no conversions such as "1" to 1."""
+
+    __pydantic_config__: ClassVar = {"strict": True, "extra": "forbid"}
 
 
 class OlderLayout(UserError):
@@ -51,19 +53,17 @@ class OlderLayout(UserError):
 
 
 @dataclass(frozen=True)
-class FileEntry:
+class FileEntry(Strict):
     """One file's content: SHA-256 in hex, and its size."""
 
-    __pydantic_config__: ClassVar = STRICT
     sha256: str
     bytes: int
 
 
 @dataclass(frozen=True)
-class Producer:
+class Producer(Strict):
     """Which program made the artifact, in which state, on what."""
 
-    __pydantic_config__: ClassVar = STRICT
     stage: str
     verb: str
     stage_version: str
@@ -76,30 +76,27 @@ class Producer:
 
 
 @dataclass(frozen=True)
-class Parent:
+class Parent(Strict):
     """An artifact of the store that was read: `name:vN`, its digest then, and what it was used as."""
 
-    __pydantic_config__: ClassVar = STRICT
     reference: str
     digest: str
     role: str
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Strict):
     """An input from outside the store."""
 
-    __pydantic_config__: ClassVar = STRICT
     uri: str
     digest: str
     detail: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(Strict):
     """The typed form of `manifest.json`; see the module's example."""
 
-    __pydantic_config__: ClassVar = STRICT
     name: str
     version: int
     type: ArtifactType
@@ -113,23 +110,17 @@ class Manifest:
     metadata: dict[str, Any]
     metrics: dict[str, Any]
     segments: list[Any] = field(default_factory=list)
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     self_digest: str = field(default="", compare=False, repr=False)  # as it was read; writing takes it anew
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, with the digest of them all. JSON has no NaN or infinity: they become null."""
-        values = _finite(dataclasses.asdict(self))
-        del values[SELF_DIGEST]
+        values = json.loads(_validator().dump_json(self, exclude={SELF_DIGEST}))
         return values | {SELF_DIGEST: json_digest(values)}
 
     def to_bytes(self) -> bytes:
         """The one way to write this manifest down: what `manifest.json` holds, byte for byte."""
         return (json.dumps(self.to_json(), indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-    @classmethod
-    def from_json(cls, value: Any, path: Path) -> "Manifest":
-        """Check and type a parsed manifest; `path` is where it came from, for messages."""
-        return cls.parse(json.dumps(value).encode(), path)
 
     @classmethod
     def read(cls, path: Path) -> "Manifest":
@@ -138,11 +129,11 @@ class Manifest:
 
     @classmethod
     def parse(cls, content: bytes, path: Path) -> "Manifest":
-        """Check and type the bytes of a `manifest.json`.
+        """Check and type the bytes of a `manifest.json`; `path` is where they came from, for messages.
 
         Whether they are still what was written is another question: see `to_bytes`.
         """
-        from pydantic import ValidationError
+        from pydantic import ValidationError  # here, because it takes 0.1 s to import and many commands do without
 
         try:
             # From JSON text, because only there a strict check takes an object for a dataclass, a list for a tuple.
@@ -150,10 +141,20 @@ class Manifest:
         except ValidationError as error:
             _check_layout(content, path)
             raise _explained(error, path) from error
-        _check_layout_version(manifest.schema_version, path)
         if not manifest.self_digest:
             raise UserError(f"{path}: key '{SELF_DIGEST}' is missing", DAMAGED)
-        _check_values(manifest, path)
+        digests = {"digest": manifest.digest}
+        digests |= {f"files.{name}.sha256": entry.sha256 for name, entry in manifest.files.items()}
+        digests |= {f"parents[{index}].digest": parent.digest for index, parent in enumerate(manifest.parents)}
+        for key, digest in digests.items():
+            if not HEX_DIGEST.fullmatch(digest):
+                raise UserError(f"{path}: key '{key}' is not a SHA-256 digest of 64 hexadecimal digits", DAMAGED)
+        for name in manifest.files:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise UserError(f"{path}: files.{name}: leads out of the artifact", DAMAGED)
+        for parent in manifest.parents:
+            if parse_exact(parent.reference) is None:
+                raise UserError(f"{path}: parents: '{parent.reference}' is not of the form name:v1", DAMAGED)
         return manifest
 
 
@@ -176,26 +177,20 @@ def _check_layout(content: bytes, path: Path) -> None:
     if not isinstance(value, dict):
         raise UserError(f"{path}: the file: not a JSON object", DAMAGED)
     written_as = value.get("schema_version")
-    if isinstance(written_as, int):
-        _check_layout_version(written_as, path)
-
-
-def _check_layout_version(written_as: int, path: Path) -> None:
-    if written_as < SCHEMA_VERSION:
-        raise OlderLayout(
-            f"{path}: an older layout: schema_version is {written_as}, this program reads {SCHEMA_VERSION}",
-            f"make the artifact again, or use its files as they are: cp -r {path.parent} ./kept, then give ./kept",
-        )
+    if not isinstance(written_as, int) or written_as == SCHEMA_VERSION:
+        return
+    both = f"schema_version is {written_as}, this program reads {SCHEMA_VERSION}"
     if written_as > SCHEMA_VERSION:
-        raise UserError(
-            f"{path}: schema_version is {written_as}, this program reads {SCHEMA_VERSION}",
-            "use the nemotron-shared version that wrote it",
-        )
+        raise UserError(f"{path}: {both}", "use the nemotron-shared version that wrote it")
+    raise OlderLayout(
+        f"{path}: an older layout: {both}",
+        f"make the artifact again, or use its files as they are: cp -r {path.parent} ./kept, then give ./kept",
+    )
 
 
 @cache
 def _validator() -> "TypeAdapter[Manifest]":
-    from pydantic import TypeAdapter  # here, because it takes 0.1 s to import and `nemotron --help` needs none of it
+    from pydantic import TypeAdapter
 
     return TypeAdapter(Manifest)
 
@@ -204,7 +199,8 @@ def _explained(error: "ValidationError", path: Path) -> UserError:
     """The first problem in a sentence; unknown keys go first, because a misspelt key is also a missing one."""
     problems = error.errors(include_url=False)
     problem = next((found for found in problems if found["type"] == "unexpected_keyword_argument"), problems[0])
-    key = _key(problem)
+    # ("parents", 0, "role") as `parents[0].role`
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
     match problem["type"]:
         case "unexpected_keyword_argument":
             holders = (Manifest, FileEntry, Producer, Parent, Source)
@@ -213,39 +209,10 @@ def _explained(error: "ValidationError", path: Path) -> UserError:
             return UserError(f"{path}: unknown key '{key}'", near)
         case "missing":
             return UserError(f"{path}: key '{key}' is missing", DAMAGED)
-        case "literal_error":
+        case "literal_error" if key == "type":
             wrong = str(problem["input"])
-            return UserError(
-                f"{path}: unknown {key} '{wrong}'", did_you_mean(wrong, TYPES, otherwise=f"one of {', '.join(TYPES)}")
-            )
+            near = did_you_mean(wrong, TYPES, otherwise=f"one of {', '.join(TYPES)}")
+            return UserError(f"{path}: unknown {key} '{wrong}'", near)
         case "dataclass_type":
             return UserError(f"{path}: {key}: not a JSON object", DAMAGED)
     return UserError(f"{path}: key '{key}' has the wrong type", DAMAGED)
-
-
-def _key(problem: "ErrorDetails") -> str:
-    """("parents", 0, "role") as `parents[0].role`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
-
-
-def _check_values(manifest: Manifest, path: Path) -> None:
-    digests = {"digest": manifest.digest}
-    digests |= {f"files.{name}.sha256": entry.sha256 for name, entry in manifest.files.items()}
-    digests |= {f"parents[{index}].digest": parent.digest for index, parent in enumerate(manifest.parents)}
-    for key, digest in digests.items():
-        if not HEX_DIGEST.fullmatch(digest):
-            raise UserError(f"{path}: key '{key}' is not a SHA-256 digest of 64 hexadecimal digits", DAMAGED)
-    for name in manifest.files:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise UserError(f"{path}: files.{name}: leads out of the artifact", DAMAGED)
-    for parent in manifest.parents:
-        if parse_exact(parent.reference) is None:
-            raise UserError(f"{path}: parents: '{parent.reference}' is not of the form name:v1", DAMAGED)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -45,7 +45,25 @@ class Reference:
 def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
     """Read any of the forms above; whether the artifact exists is not asked here."""
     name, colon, version = text.removeprefix("art://").partition(":")
-    return Reference(_full_name(name, family, text), _version(version, text) if colon else LATEST)
+    if name in CLASS_NAMES:
+        name = CLASS_NAMES[name]
+    elif all(WORD.fullmatch(part) for part in name.split("/")):
+        name = name.replace("/", "-")
+    else:
+        small = name.lower()
+        near = f"did you mean '{small}'?" if small in SHORT_NAMES else did_you_mean(name, CLASS_NAMES, EXAMPLE)
+        raise UserError(f"'{text}' is not an artifact reference", near)
+    name = f"{family}-{SHORT_NAMES[name]}" if name in SHORT_NAMES else name
+    check_name(name)
+    if not colon or version == LATEST:
+        return Reference(name)
+    if number := NUMBER.fullmatch(version):
+        return Reference(name, int(number[1]))
+    if RESERVED_ALIAS.fullmatch(version) or not WORD.fullmatch(version):
+        raise UserError(
+            f"'{text}': '{version}' is not a version", "write latest, v1, v2, ..., or an alias such as best"
+        )
+    return Reference(name, version)
 
 
 def parse_exact(text: str) -> Reference | None:
@@ -75,33 +93,3 @@ def check_alias(alias: str) -> None:
         raise UserError(
             f"'{alias}' is not an alias", "use a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
         )
-
-
-def _full_name(name: str, family: str, text: str) -> str:
-    if name in CLASS_NAMES:
-        name = CLASS_NAMES[name]
-    elif all(WORD.fullmatch(part) for part in name.split("/")):
-        name = name.replace("/", "-")
-    else:
-        raise UserError(f"'{text}' is not an artifact reference", _remedy(name))
-    full = f"{family}-{SHORT_NAMES[name]}" if name in SHORT_NAMES else name
-    check_name(full)
-    return full
-
-
-def _remedy(name: str) -> str | None:
-    if name.lower() in SHORT_NAMES:
-        return f"did you mean '{name.lower()}'?"
-    return did_you_mean(name, CLASS_NAMES, otherwise=EXAMPLE)
-
-
-def _version(version: str, text: str) -> int | str:
-    if version == LATEST:
-        return LATEST
-    if number := NUMBER.fullmatch(version):
-        return int(number[1])
-    if RESERVED_ALIAS.fullmatch(version) or not WORD.fullmatch(version):
-        raise UserError(
-            f"'{text}': '{version}' is not a version", "write latest, v1, v2, ..., or an alias such as best"
-        )
-    return version

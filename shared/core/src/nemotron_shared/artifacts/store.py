@@ -13,6 +13,7 @@ a folder with content fails, so of two writers one takes the number and the othe
 """
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -26,10 +27,10 @@ from typing import Any
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
 from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_digest, utc
-from nemotron_shared.artifacts.index import FingerprintIndex
+from nemotron_shared.artifacts.index import complete_index, read_index, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
-from nemotron_shared.artifacts.verified import KnownDigests
+from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.lock import locked
 
@@ -99,54 +100,55 @@ class Store:
             )
         return Artifact(manifest, folder)
 
-    def all(self) -> list[Artifact]:
-        """Every complete version, by name and then age."""
-        return [self.load(name, version) for name, versions in self.shelves().items() for version in versions]
-
-    def index(self, name: str) -> FingerprintIndex:
-        """What is remembered about the versions of a name, to find one without reading every manifest."""
-        return FingerprintIndex(self.root / name)
-
     def find_by_fingerprint(self, name: str, fingerprint: str) -> Artifact | None:
         """The newest version that was made from the same inputs, config and code.
 
         Raises:
             UserError: the version that was made from them is damaged.
         """
-        index = self.index(name)
-        index.complete(self._numbers(name))
-        for version in index.made_from(fingerprint):
-            if (self.root / name / f"v{version}" / MANIFEST).is_file():
-                found = self.load(name, version)
-                if found.manifest.fingerprint == fingerprint:
-                    return found
-                self._explain_mismatch(found)
+        shelf = self.root / name
+        known = complete_index(shelf, self._numbers(name))
+        for version in sorted((number for number in known if known[number] == fingerprint), reverse=True):
+            if not (shelf / f"v{version}" / MANIFEST).is_file():
+                continue
+            found = self.load(name, version)
+            if found.manifest.fingerprint == fingerprint:
+                return found
+            # The index says one fingerprint and the manifest another: the version was replaced, or it is damaged.
+            damage = [line for line in problems(found, fast=True) if line.startswith(MANIFEST)]
+            if damage:
+                raise UserError(
+                    f"{found.reference} is damaged: {damage[0]} (in {found.path})",
+                    f"remove it: nemotron artifacts rm {found.reference}",
+                )
+            record(shelf, {version: found.manifest.fingerprint})
         return None
-
-    def _explain_mismatch(self, found: Artifact) -> None:
-        """The index says one fingerprint and the manifest another: the version was replaced, or it is damaged."""
-        damage = [line for line in problems(found, fast=True) if line.startswith(MANIFEST)]
-        if damage:
-            reference = found.reference
-            raise UserError(
-                f"{reference} is damaged: {damage[0]} (in {found.path})",
-                f"remove it: nemotron artifacts rm {reference}",
-            )
-        self.index(found.manifest.name).record(found.manifest.version, found.manifest.fingerprint)
 
     def resolve(
         self, reference: Reference | str, *, family: str = DEFAULT_FAMILY, expect: ArtifactType | None = None
     ) -> Artifact:
         """Find what a reference, or the path of a folder, means; `expect` is the type it must have.
 
-        A path into this store gives that version. Any other folder is taken as external and gets the
+        A path into this store means that version. Any other folder is taken as external and gets the
         expected type, `ModelArtifact` where none is given.
         """
-        if isinstance(reference, str):
-            if names.is_path(reference):
-                return self._resolve_path(Path(reference), expect)
-            reference = parse_reference(reference, family)
-        return _expected(self.load(reference.name, self.version_of(reference)), expect)
+        if isinstance(reference, str) and names.is_path(reference):
+            folder = Path(reference).expanduser().resolve()
+            number = VERSION_FOLDER.fullmatch(folder.name)
+            if not number or folder.parent.parent != self.root.resolve() or not (folder / MANIFEST).is_file():
+                digest = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+                with known_digests(self.home, f"external-{digest}", str(folder)) as digest_of:
+                    return Artifact.external(folder, expect or "ModelArtifact", digest_of)
+            artifact = self.load(folder.parent.name, int(number[1]))
+        else:
+            wanted = parse_reference(reference, family) if isinstance(reference, str) else reference
+            artifact = self.load(wanted.name, self.version_of(wanted))
+        if expect is not None and artifact.manifest.type != expect:
+            raise UserError(
+                f"{artifact.reference} is of type {artifact.manifest.type}, and {expect} is needed here",
+                "see `nemotron artifacts list` for the types of all artifacts",
+            )
+        return artifact
 
     def publish(
         self,
@@ -172,9 +174,12 @@ class Store:
         """
         names.check_name(name)
         files = seal(directory, links=links, known=digests)
+        # Above the aliases and the removed versions too: a name must not fall to another artifact.
+        removed = [number for number, made_from in read_index(self.root / name).items() if made_from is None]
+        taken = [*self._numbers(name), *self.aliases(name).values(), *removed]
         manifest = Manifest(
             name=name,
-            version=self._next_version(name),
+            version=max(taken, default=0) + 1,
             type=type,
             created_at=utc(time.time()),
             fingerprint=fingerprint,
@@ -190,7 +195,7 @@ class Store:
         # Read back what will be written: an error now costs nothing, and what JSON changes (tuples) changes here.
         readable = Manifest.parse(manifest.to_bytes(), directory / MANIFEST)
         artifact = self._claim(directory, readable)
-        self.index(name).record(artifact.manifest.version, fingerprint)
+        record(self.root / name, {artifact.manifest.version: fingerprint})
         return artifact
 
     def set_alias(self, name: str, version: int, alias: str) -> None:
@@ -216,12 +221,8 @@ class Store:
         path = self.root / name / REUSED
         atomic.write_json(path, {"version": artifact.manifest.version, "newest": self.versions(name)[-1]})
 
-    def latest(self, name: str) -> int:
-        """The newest version, or the older one that was last used again."""
-        return self.latest_of(name, self.versions(name))
-
     def latest_of(self, name: str, versions: Sequence[int]) -> int:
-        """`latest` for a caller that knows the versions."""
+        """The newest of a name's versions, or the older one that was last used again."""
         path = self.root / name / REUSED
         reused = atomic.read_json(path) if path.is_file() else {}
         if not isinstance(reused, dict):
@@ -240,43 +241,25 @@ class Store:
             return []
         return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, found) if match)
 
-    def _next_version(self, name: str) -> int:
-        # Above the aliases and the removed versions too: a name must not fall to another artifact.
-        removed = (number for number, known in self.index(name).fingerprints.items() if known is None)
-        return max([*self._numbers(name), *self.aliases(name).values(), *removed], default=0) + 1
-
     def version_of(self, reference: Reference) -> int:
         """The number that a reference means, without reading the manifest."""
         versions = self.versions(reference.name)
         if not versions:
-            raise self._unknown_name(reference.name)
+            known = self.names()
+            message = f"there is no artifact '{reference.name}' in {self.root}"
+            if Path(reference.name).is_dir():
+                raise NotFound(message, f"for the folder, write ./{reference.name}")
+            if not known:
+                raise NotFound(f"{message}, which is empty", f"run the stage that makes it, or set {HOME_VARIABLE}")
+            raise NotFound(message, did_you_mean(reference.name, known, otherwise=f"it holds: {', '.join(known)}"))
         aliases = self.aliases(reference.name)
-        wanted = self.latest(reference.name) if reference.version == LATEST else reference.version
+        wanted = self.latest_of(reference.name, versions) if reference.version == LATEST else reference.version
         number = aliases.get(wanted) if isinstance(wanted, str) else wanted
         if number in versions:
             return number
         has = ", ".join([*(f"v{number}" for number in versions), *(f"{a} -> v{v}" for a, v in aliases.items())])
         near = did_you_mean(wanted, aliases) if isinstance(wanted, str) else None
         raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
-
-    def _unknown_name(self, name: str) -> NotFound:
-        known = self.names()
-        message = f"there is no artifact '{name}' in {self.root}"
-        if Path(name).is_dir():
-            return NotFound(message, f"for the folder, write ./{name}")
-        if not known:
-            return NotFound(f"{message}, which is empty", f"run the stage that makes it, or set {HOME_VARIABLE}")
-        return NotFound(message, did_you_mean(name, known, otherwise=f"it holds: {', '.join(known)}"))
-
-    def _resolve_path(self, path: Path, expect: ArtifactType | None) -> Artifact:
-        folder = path.expanduser().resolve()
-        number = VERSION_FOLDER.fullmatch(folder.name)
-        if number and folder.parent.parent == self.root.resolve() and (folder / MANIFEST).is_file():
-            return _expected(self.load(folder.parent.name, int(number[1])), expect)
-        known = KnownDigests.of_folder(folder, self.home)
-        artifact = Artifact.external(folder, expect or "ModelArtifact", known.digest)
-        known.save()
-        return artifact
 
     def _claim(self, directory: Path, manifest: Manifest) -> Artifact:
         """Take the first free version number by renaming, writing the manifest anew for each try."""
@@ -304,7 +287,11 @@ class Store:
         sweep(staging)
         staged = Path(tempfile.mkdtemp(prefix=f"{manifest.name}-", dir=staging))
         try:
-            _copy(directory, staged)
+            try:
+                # Contents only: the copies get new times, by which `sweep` sees that they are in use.
+                shutil.copytree(directory, staged, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True)
+            except OSError as error:
+                raise UserError(f"{directory}: cannot be copied into the store: {error}", "free space there") from error
             if table_digest(seal(staged, links=True)) != manifest.digest:
                 raise UserError(f"{directory}: changed while it was copied", "publish when nothing writes to it")
             artifact = self._claim(staged, manifest)
@@ -314,15 +301,6 @@ class Store:
         return artifact
 
 
-def _expected(artifact: Artifact, expect: ArtifactType | None) -> Artifact:
-    if expect is not None and artifact.manifest.type != expect:
-        raise UserError(
-            f"{artifact.reference} is of type {artifact.manifest.type}, and {expect} is needed here",
-            "see `nemotron artifacts list` for the types of all artifacts",
-        )
-    return artifact
-
-
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -330,14 +308,6 @@ def _make_folder(path: Path) -> None:
         raise UserError(
             f"{path}: cannot be made: {error.strerror}", f"set {HOME_VARIABLE} to a folder you can write to"
         ) from error
-
-
-def _copy(directory: Path, target: Path) -> None:
-    try:
-        # Contents only: the copies get new times, by which `sweep` sees that they are in use.
-        shutil.copytree(directory, target, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{directory}: cannot be copied into the store: {error}", "free space there") from error
 
 
 def sweep(staging: Path) -> None:

@@ -6,25 +6,20 @@ Digests are kept in `cache/verified/` of the store, one small file per version, 
 mtime and ctime. A change that keeps all four is not seen here; `nemotron artifacts verify` hashes everything.
 """
 
-import hashlib
 import shlex
 import sys
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from nemotron_shared import atomic
 from nemotron_shared.artifacts.artifact import Artifact, problems
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.digest import file_digest, json_digest
+from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
 
-# A file written again within one tick of its file system's clock keeps its times. Clocks tick every 10 ms or
-# faster, and those that know whole seconds only are told by their zeros.
-TICK_NS = 100_000_000
-COARSE_TICK_NS = 2_000_000_000
+CACHE = Path("cache", "verified")
 ANNOUNCED_BYTES = 2 * 10**9
 """From here on hashing takes seconds, and is announced."""
 
@@ -42,9 +37,8 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
     """
     if artifact.is_external:
         return  # hashed just now to find out what it is; there is nothing it was promised to be
-    known = KnownDigests.of_version(artifact.manifest.name, artifact.manifest.version, home)
-    damage = problems(artifact, digest=known.digest)
-    known.save()
+    with known_digests(home, artifact.reference.replace(":", "-"), artifact.reference) as digest:
+        damage = problems(artifact, digest=digest)
     if not damage:
         return
     ask_manifest = ask_manifest and not any(line.startswith(f"{MANIFEST}:") for line in damage)
@@ -72,71 +66,27 @@ def forced_command(stage: str, verb: str, arguments: Sequence[str]) -> str:
     return shlex.join(["nemotron", family, *step, *(word for word in arguments if word not in flags), "--force"])
 
 
-class KnownDigests:
-    """Digests of files, each valid as long as nothing has touched its file."""
+@contextmanager
+def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path], str]]:
+    """A function that returns a file's SHA-256: the known one where nothing has touched the file, else taken now.
 
-    def __init__(self, path: Path, label: str) -> None:
-        self.path = path
-        self.label = label
-        self._entries = _read(path)
-        self._changed = False
-        self._announced = False
+    Where the store at `home` cannot be written to, every use hashes again.
 
-    @classmethod
-    def of_version(cls, name: str, version: int, home: Path) -> "KnownDigests":
-        """Those of a version of the store at `home`."""
-        return cls(_folder(home) / f"{name}-v{version}.json", f"{name}:v{version}")
+    Args:
+        name: of the cache file.
+        label: what the files belong to, for the line that announces a long wait.
+    """
+    cache = FileCache(home / CACHE / f"{name}.json")
+    announced = False
 
-    @classmethod
-    def of_folder(cls, folder: Path, home: Path) -> "KnownDigests":
-        """Those of a folder from outside."""
-        name = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        return cls(_folder(home) / f"external-{name}.json", str(folder))
+    def take(path: Path) -> str:
+        nonlocal announced
+        size = path.stat().st_size
+        if size >= ANNOUNCED_BYTES and not announced:
+            announced = True
+            line = f"[{label}] hashing {size / 1e9:.0f} GB and more: once, until something changes"
+            print(line, file=sys.stderr, flush=True)
+        return file_digest(path)
 
-    def digest(self, path: Path) -> str:
-        """SHA-256 of a file: the known one where nothing has touched it since, else taken now."""
-        began, state = time.time_ns(), _state(path)
-        entry = self._entries.get(str(path))
-        if entry and entry[:-1] == state:
-            return entry[-1]
-        if state[1] >= ANNOUNCED_BYTES and not self._announced:
-            self._announced = True
-            size = f"{state[1] / 1e9:.0f} GB and more"
-            print(f"[{self.label}] hashing {size}: once, until something changes", file=sys.stderr, flush=True)
-        digest = file_digest(path)
-        # What was written a moment ago may be written again within the same tick, so it is not known yet.
-        if _state(path) == state and _settled(state, began):
-            self._entries[str(path)] = [*state, digest]
-            self._changed = True
-        return digest
-
-    def save(self) -> None:
-        """Keep what was learned. Where the store cannot be written to, every use hashes again."""
-        if self._changed:
-            with suppress(OSError, UserError):
-                atomic.write_json(self.path, {"files": self._entries, "digest": json_digest(self._entries)})
-
-
-def _folder(home: Path) -> Path:
-    return home / "cache" / "verified"
-
-
-def _read(path: Path) -> dict[str, list]:
-    """The entries of a cache file; none where it is missing or damaged, for its own digest guards it too."""
-    try:
-        content = atomic.read_json(path)
-        if content["digest"] == json_digest(content["files"]):
-            return content["files"]
-    except (UserError, OSError, KeyError, TypeError):
-        pass
-    return {}
-
-
-def _state(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
-
-
-def _settled(state: list[int], now_ns: int) -> bool:
-    coarse = state[2] % 1_000_000_000 == 0 and state[3] % 1_000_000_000 == 0
-    return max(state[2:]) + (COARSE_TICK_NS if coarse else TICK_NS) < now_ns
+    yield lambda path: cache.get(path, take)
+    cache.save()

@@ -58,15 +58,40 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         UserError: no such config, a broken YAML file, a malformed override, or an override of an unknown key.
     """
     path = find_config(config_dir, choice)
-    with _hydra(path.parent), _readable_errors(path, config_dir, overrides):
-        arguments = [*_search_path(path, config_dir), *overrides]
-        tree = hydra_compose(path.stem, overrides=arguments)
-        layers = _layers(path, arguments, [path.parent, config_dir, *shared_groups()])
-    origins: dict[str, str] = {}
-    for file, package in layers:
-        origins |= _lines_by_key(file, package)
+    folders = [path.parent, config_dir.resolve(), *shared_groups()]
+    # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
+    places = ",".join(f"file://{folder}" for folder in dict.fromkeys(folders) if folder != path.parent)
+    arguments = [f"hydra.searchpath=[{places}]", *overrides]
+    try:
+        with _hydra(path.parent):
+            tree = hydra_compose(path.stem, overrides=arguments)
+            loader = GlobalHydra.instance().config_loader()
+            defaults = loader.compute_defaults_list(path.stem, arguments, RunMode.RUN).defaults
+        origins: dict[str, str] = {}
+        files = []
+        for item in defaults:
+            candidates = (folder / f"{item.config_path}.yaml" for folder in folders)
+            file = next((one for one in candidates if one.is_file()), None)
+            if file is None or str(item.config_path).startswith("hydra"):
+                continue
+            files.append(file)
+            prefix = f"{item.package}." if item.package not in {None, "", "_global_"} else ""
+            name = f"{file.parent.name}/{file.name}" if prefix else file.name
+            for key, line in _node_lines(yaml.compose(file.read_text(encoding="utf-8")), prefix):
+                if not key.startswith("defaults"):
+                    origins[key] = f"{name}:{line}"
+    except ConfigCompositionException as error:
+        raise _composition_error(path, folders, arguments, error) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(f"{path.name}: {_first_line(error)}") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path.name}: not valid YAML: {error}") from error
+    except RecursionError as error:
+        circle = " -> ".join(file.name for file in _circle([path]))
+        where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
+        raise UserError(where, "take one of these files out of the other's 'defaults'") from error
     origins |= {key: COMMAND_LINE for key in map(override_key, overrides) if key}
-    return Composed(tree, origins, [file for file, _ in layers])
+    return Composed(tree, origins, files)
 
 
 def find_config(config_dir: Path, choice: str) -> Path:
@@ -77,26 +102,14 @@ def find_config(config_dir: Path, choice: str) -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    known = config_names(config_dir)
+    known = _config_names(config_dir)
     remedy = did_you_mean(choice, known, f"there are: {', '.join(known)}; or give the path of a YAML file")
     raise UserError(f"no config named '{choice}' in {config_dir}", remedy)
-
-
-def config_names(config_dir: Path) -> list[str]:
-    """Names that `-c` accepts for a stage."""
-    return sorted(path.stem for path in config_dir.glob("*.yaml"))
 
 
 def override_key(override: str) -> str:
     """The dotted key that an override touches, without its `+`, `++` or `~`."""
     return override.partition("=")[0].lstrip("+~").strip()
-
-
-def _search_path(path: Path, config_dir: Path) -> list[str]:
-    """Config groups that all stages share; a config outside the stage may also build on the stage's own files."""
-    own = [] if path.parent == config_dir.resolve() else [config_dir.resolve()]
-    places = [*own, *shared_groups()]
-    return [f"hydra.searchpath=[{','.join(f'file://{place}' for place in places)}]"]
 
 
 @cache
@@ -108,67 +121,48 @@ def shared_groups() -> tuple[Path, ...]:
 
 @contextmanager
 def _hydra(directory: Path) -> Generator[None]:
-    GlobalHydra.instance().clear()
-    try:
-        with _quiet_storage_plugin(), initialize_config_dir(str(directory), version_base="1.3"):
-            yield
-    finally:
-        GlobalHydra.instance().clear()
-
-
-@contextmanager
-def _quiet_storage_plugin() -> Generator[None]:
-    """No word of a storage that nobody asked for; whatever else the plugin has to say is heard."""
+    """Hydra over a folder. Its plugin says no word of a storage that nobody asked for; the rest is heard."""
 
     def is_news(record: logging.LogRecord) -> bool:
         return record.getMessage() != STORAGE_RECORD
 
     logger = logging.getLogger(STORAGE_PLUGIN)
     logger.addFilter(is_news)
+    GlobalHydra.instance().clear()
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=STORAGE_WARNING)
-            yield
+            with initialize_config_dir(str(directory), version_base="1.3"):
+                yield
     finally:
+        GlobalHydra.instance().clear()
         logger.removeFilter(is_news)
 
 
-@contextmanager
-def _readable_errors(path: Path, config_dir: Path, overrides: Sequence[str]) -> Generator[None]:
-    try:
-        yield
-    except ConfigCompositionException as error:
-        raise _composition_error(path, config_dir, overrides, error) from error
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(f"{path.name}: {_first_line(error)}") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{path.name}: not valid YAML: {error}") from error
-
-
 def _composition_error(
-    path: Path, config_dir: Path, overrides: Sequence[str], error: ConfigCompositionException
+    path: Path, folders: Sequence[Path], arguments: Sequence[str], error: ConfigCompositionException
 ) -> UserError:
-    group = re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error))
-    places = [path.parent, config_dir, *shared_groups()]
-    if group:
-        return _unknown_choice(places, *group.groups())
+    """What Hydra could not do, in the user's terms; the first of `arguments` is the search path."""
+    if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
+        known = sorted({name for folder in folders for name in _config_names(folder / group[1])})
+        remedy = did_you_mean(group[2], known, f"there are: {', '.join(known)}")
+        return UserError(f"{group[1]}={group[2]}: there is no such {group[1]}", remedy)
     match = re.search(r"Could not (?:override|delete|append to config)[^']*'?([\w.@/-]+)", str(error))
     key = match[1].rstrip(".") if match else None
+    search_path, *overrides = arguments
     if key is None or key not in map(override_key, overrides):
         return UserError(f"{path.name}: {_first_line(error)}")
     with _hydra(path.parent):
         # with the engine that is asked for, whose keys are not those of the default's
-        chosen = [text for text in overrides if any((place / override_key(text)).is_dir() for place in places)]
-        known = list(leaf_keys(hydra_compose(path.stem, overrides=[*_search_path(path, config_dir), *chosen])))
+        chosen = [text for text in overrides if any((folder / override_key(text)).is_dir() for folder in folders)]
+        known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
     return UserError(f"{COMMAND_LINE}: unknown key '{key}'", did_you_mean(key, known, "see --dry-run for all keys"))
 
 
-def _unknown_choice(places: Sequence[Path], group: str, choice: str) -> UserError:
-    known = sorted({name for place in places for name in config_names(place / group)})
-    remedy = did_you_mean(choice, known, f"there are: {', '.join(known)}")
-    return UserError(f"{group}={choice}: there is no such {group}", remedy)
+def _config_names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _first_line(error: Exception) -> str:
@@ -177,47 +171,29 @@ def _first_line(error: Exception) -> str:
 
 
 def leaf_keys(tree: DictConfig) -> Iterator[str]:
-    """Dotted keys of all values, a list or an empty mapping counting as one value."""
-    for key, node in as_mapping(tree).items():
-        yield from _leaves(node, key)
+    """Dotted keys of all values; see `leaves`."""
+    return (key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False)))
 
 
-def as_mapping(tree: DictConfig) -> dict[str, Any]:
-    """The tree as plain values, references not resolved."""
-    content = OmegaConf.to_container(tree, resolve=False)
-    assert isinstance(content, dict)
-    return {str(key): node for key, node in content.items()}
-
-
-def _leaves(node: Any, key: str) -> Iterator[str]:
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree, a list or an empty mapping counting as one value."""
     if isinstance(node, dict) and node:
         for name, child in node.items():
-            yield from _leaves(child, f"{key}.{name}")
+            yield from leaves(child, f"{key}.{name}" if key else str(name))
     else:
-        yield key
+        yield key, node
 
 
-def _layers(path: Path, arguments: Sequence[str], directories: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Files of the defaults list with the package each is merged into, in the order of merging."""
-    loader = GlobalHydra.instance().config_loader()
-    defaults = loader.compute_defaults_list(path.stem, list(arguments), RunMode.RUN).defaults
-    layers = []
-    for item in defaults:
-        for directory in directories:
-            file = directory / f"{item.config_path}.yaml"
-            if not str(item.config_path).startswith("hydra") and file.is_file():
-                layers.append((file, item.package or ""))
-                break
-    return layers
-
-
-def _lines_by_key(file: Path, package: str) -> dict[str, str]:
-    """Each dotted key a YAML file sets, with "name:line"."""
-    root = yaml.compose(file.read_text(encoding="utf-8"))
-    prefix = f"{package}." if package and package != "_global_" else ""
-    name = f"{file.parent.name}/{file.name}" if prefix else file.name
-    found = _node_lines(root, prefix)
-    return {key: f"{name}:{line}" for key, line in found if not key.startswith("defaults")}
+def _circle(chain: list[Path]) -> list[Path]:
+    """The files whose `defaults` lead from one to the next and back, as far as they lie in one folder."""
+    content = yaml.safe_load(chain[-1].read_text(encoding="utf-8"))
+    for entry in content.get("defaults", []) if isinstance(content, dict) else []:
+        file = chain[-1].with_name(f"{str(entry).removesuffix('.yaml')}.yaml")
+        if file in chain:
+            return [*chain[chain.index(file) :], file]
+        if file.is_file() and (found := _circle([*chain, file])):
+            return found
+    return []
 
 
 def _node_lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:

@@ -7,9 +7,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.errors import UserError
 
@@ -20,25 +19,19 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
     """Replace every interpolation of `tree` by its value.
 
     Args:
-        read_field: gives the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
+        read_field: returns the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
     """
     OmegaConf.register_new_resolver("art", read_field, replace=True)
     try:
         resolved = OmegaConf.to_container(tree, resolve=True)
-    except InterpolationResolutionError as error:
-        raise _as_user_error(error) from error
     except OmegaConfBaseException as error:
+        if isinstance(error.__cause__, UserError):  # from `read_field`
+            raise error.__cause__ from error
         raise UserError(f"{error.full_key or 'config'}: {str(error).splitlines()[0]}") from error
     finally:
         OmegaConf.clear_resolver("art")
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
-
-
-def _as_user_error(error: InterpolationResolutionError) -> UserError:
-    if isinstance(error.__cause__, UserError):
-        return error.__cause__
-    return UserError(f"{error.full_key or 'config'}: {str(error).splitlines()[0]}")
 
 
 def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:
@@ -47,10 +40,4 @@ def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:
     def refuse(role: str, field: str) -> Any:
         raise UserError(f"{name}: ${{art:{role},{field}}} cannot be used in the section that names the artifacts")
 
-    alone = resolve(OmegaConf.masked_copy(tree, [name]), refuse)
-    return alone[name]
-
-
-def as_yaml(values: dict[str, Any]) -> str:
-    """Resolved values as YAML, in the order of the files."""
-    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    return resolve(OmegaConf.masked_copy(tree, [name]), refuse)[name]

@@ -78,10 +78,9 @@ class Registry(Generic[Item]):
         return UserError(f"no {self.kind} named '{name}'", did_you_mean(name, known, f"there are: {', '.join(known)}"))
 
     def _place(self, name: str) -> str:
-        places = self.places()
-        if name not in places:
-            raise self.unknown(name)
-        return places[name]
+        if place := self.places().get(name):
+            return place
+        raise self.unknown(name)
 
 
 @cache

@@ -128,7 +128,7 @@ class CheckpointSection(Section):
 
 
 class LoggerSection(Section):
-    """Where figures go besides the console and metrics.jsonl."""
+    """Where metrics go besides the console and metrics.jsonl."""
 
     log_interval: How[int] = Field(ge=1)
     """Steps between console lines. `metrics.jsonl` gets every step."""

@@ -1,4 +1,4 @@
-"""`engine.overrides`: a free tree of values, judged by the types that the engine's own library declares.
+"""`engine.overrides`: a free tree of values, checked against the types that the engine's own library declares.
 
     has_type(int | None, "64")     # False
     refusal("engine.overrides.model.hiden", "no such field", task.origins, "did you mean 'hidden_size'?")
@@ -43,11 +43,7 @@ def has_type(hint: Any, value: Any, *, strict: bool = True) -> bool | None:
 
 def refusal(key: str, message: str, origins: Mapping[str, str], remedy: str | None = None) -> UserError:
     """The error for one key of the tree, beginning with the place that set it where `origins` are known."""
-    origin = f"{_place_of(key, origins)}: " if origins else ""
-    return UserError(f"{origin}{key}: {message}", remedy)
-
-
-def _place_of(key: str, origins: Mapping[str, str]) -> str:
-    """Where a key was set. A section that the command line made has no place; the keys in it have."""
-    inside = (place for name, place in origins.items() if name.startswith(f"{key}."))
-    return origins.get(key) or next(inside, None) or origin_of(key, origins)
+    # A section that the command line made has no origin; the keys in it have.
+    inside = (origin for name, origin in origins.items() if name.startswith(f"{key}."))
+    origin = origins.get(key) or next(inside, None) or origin_of(key, origins)
+    return UserError(f"{origin}: {key}: {message}" if origins else f"{key}: {message}", remedy)

@@ -1,4 +1,4 @@
-"""Judge a resolved configuration by its typed schema, and say what is wrong in the user's own terms.
+"""Check a resolved configuration by its typed schema, and say what is wrong in the user's own terms.
 
 error: tiny.yaml:14: unknown key 'optimizer.learning_rate'
   did you mean 'optimizer.lr'?
@@ -14,6 +14,7 @@ from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.errors import UserError, did_you_mean
 
 Schema = TypeVar("Schema", bound=BaseModel)
+MOST_FAULTS = 8
 
 
 def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str, str]) -> Schema:
@@ -29,9 +30,6 @@ def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str,
     raise UserError("\n".join(faults[:MOST_FAULTS]) + ("\n…" if len(faults) > MOST_FAULTS else ""))
 
 
-MOST_FAULTS = 8
-
-
 def origin_of(key: str, origins: Mapping[str, str]) -> str:
     """Where a key, or the nearest section above it, was set."""
     while key:
@@ -45,12 +43,12 @@ def _fault(
     schema: type[BaseModel], values: Mapping[str, Any], details: ErrorDetails, origins: Mapping[str, str]
 ) -> str:
     names = [str(part) for part in details["loc"]]
-    known = _beside(schema, values, names)
     below = details.get("ctx", {}).get("below")  # a validator of a whole section names the key it means
     key = ".".join([*names, below] if below else names)
     where = origin_of(key, origins)
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
+        known = _beside(schema, values, names)
         remedy = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
@@ -73,12 +71,8 @@ def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[
         known = sorted(fields)
         if name == "engine" and section is not None and issubclass(section, StageConfig):
             section = section.engine_class(values.get(name))
-        else:
-            section = _section_in(fields[name].annotation) if name in fields else None
+            continue
+        annotation = fields[name].annotation if name in fields else None
+        members = (annotation, *get_args(annotation))  # a section, maybe beside null
+        section = next((one for one in members if isinstance(one, type) and issubclass(one, BaseModel)), None)
     return known
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, maybe beside null."""
-    members = (annotation, *get_args(annotation))
-    return next((one for one in members if isinstance(one, type) and issubclass(one, BaseModel)), None)

@@ -5,12 +5,27 @@ torchrun stages/sft/train.py -c tiny
 python stages/sft/data_prep.py -c tiny --sample 100
 """
 
-import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import click
+
 # The seeds write `sample=1000` and `force=true`; in the one config file these have a section.
 SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
+
+OPTIONS = (
+    click.Option(["-c", "--config"], default="default", show_default=True, metavar="NAME|PATH", help="config file"),
+    click.Option(["--sample"], type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)"),
+    click.Option(["--workers"], type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)"),
+    click.Option(
+        ["--executor"], type=click.Choice(["local", "ray"]), help="who prepares data (data_prep.executor=...)"
+    ),
+    click.Option(["--force"], is_flag=True, help="redo the work even where a result exists"),
+    click.Option(["-d", "--dry-run"], is_flag=True, help="show what would run, and whether it could"),
+    click.Option(["--json"], is_flag=True, help="print results as JSON on stdout"),
+)
+"""The options of the scripts and of the `nemotron` command."""
 
 
 @dataclass(frozen=True)
@@ -25,37 +40,27 @@ class Arguments:
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
     """Parse a step's command line; options may stand before or after the overrides."""
-    parser = argparse.ArgumentParser(
-        prog=program, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_options(parser)
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change config values (Hydra grammar)")
-    options = parser.parse_intermixed_args(argv)
-    return Arguments(options.config, flags_as_overrides(options), options.dry_run, options.json)
+    overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
+    unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
+    command = click.Command(program, params=[*OPTIONS, overrides], help=unwrapped)
+    command.context_settings = {"help_option_names": ["-h", "--help"]}
+    try:
+        values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
+    except click.exceptions.Exit as done:  # it asked for help, which is printed
+        sys.exit(done.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    return Arguments(values["config"], overrides_of(values, values["overrides"]), values["dry_run"], values["json"])
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options shared by the scripts and by the `nemotron` command."""
-    parser.add_argument("-c", "--config", default="default", metavar="NAME|PATH", help="config file (default: default)")
-    parser.add_argument("--sample", type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)")
-    parser.add_argument("--executor", choices=("local", "ray"), help="who prepares data (data_prep.executor=...)")
-    parser.add_argument("--force", action="store_true", help="redo the work even where a result exists")
-    parser.add_argument("-d", "--dry-run", action="store_true", help="show what would run, and whether it could")
-    parser.add_argument("--json", action="store_true", help="print results as JSON on stdout")
-
-
-def flags_as_overrides(options: argparse.Namespace) -> tuple[str, ...]:
-    """Overrides as typed, the short keys spelled out, followed by what the flags mean."""
-    overrides = [_spell_out(override) for override in options.overrides]
+def overrides_of(options: dict[str, object], typed: Sequence[str]) -> tuple[str, ...]:
+    """Overrides as typed, the short keys spelled out, followed by what the options mean."""
+    overrides = []
+    for override in typed:
+        key, equals, value = override.partition("=")
+        overrides.append(f"{SHORT_KEYS.get(key, key)}{equals}{value}")
     for name in ("sample", "workers", "executor"):
-        if getattr(options, name) is not None:
-            overrides.append(f"data_prep.{name}={getattr(options, name)}")
-    if options.force:
-        overrides.append("run.force=true")
-    return tuple(overrides)
-
-
-def _spell_out(override: str) -> str:
-    key, equals, value = override.partition("=")
-    return f"{SHORT_KEYS.get(key, key)}{equals}{value}"
+        if options[name] is not None:
+            overrides.append(f"data_prep.{name}={options[name]}")
+    return (*overrides, "run.force=true") if options["force"] else tuple(overrides)

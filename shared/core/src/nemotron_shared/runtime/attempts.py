@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemotron_shared.artifacts import Artifact, Parent, Store
+import yaml
+
+from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
+from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
 from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
-from nemotron_shared.config.references import as_yaml
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints
-from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.identity import LENGTH, Identity, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.run import Run
@@ -25,8 +26,7 @@ from nemotron_shared.runtime.segments import SEGMENTS, changes, new_segment, rea
 if TYPE_CHECKING:
     from nemotron_shared.runtime.plan import Plan
 
-WHAT = "what.json"
-STATES, STATE = "states", "state.json"
+WHAT, STATE = "what.json", "state.json"
 MOST_SHOWN = 8
 
 
@@ -71,24 +71,23 @@ def begin(plan: "Plan", run: Run) -> None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
         before = _take_over(plan.extends, run)
-    elif (other := _unfinished_beside(run.directory, plan.name)) is not None:
-        found = differences(read_json(other / WHAT), plan.identity.what)
-        run.say(f"a new run, not the unfinished {other.name}: {_listed(found)}")
-    write_text(run.directory / "config.yaml", as_yaml(plan.values))
+    else:  # the newest other run for the same artifact name that was cut off and kept something
+        others = [path.parent for path in run.directory.parent.glob(f"{plan.name}-*/{WHAT}")]
+        begun = [other for other in others if other != run.directory and any((other / "checkpoints").glob("*"))]
+        if begun:
+            other = max(begun, key=lambda path: (path / WHAT).stat().st_mtime)
+            found = differences(read_json(other / WHAT), plan.identity.what)
+            run.say(f"a new run, not the unfinished {other.name}: {_listed(found)}")
+    write_text(run.directory / "config.yaml", yaml.safe_dump(plan.values, sort_keys=False, allow_unicode=True))
     write_json(run.directory / WHAT, plan.identity.what)
     write_segments(run.directory, [*before, segment])
+    # What a cleanup must leave alone until this run has published.
+    write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
 
 
 def _listed(found: list[str]) -> str:
     more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
     return "; ".join(found[:MOST_SHOWN]) + more
-
-
-def _unfinished_beside(directory: Path, name: str) -> Path | None:
-    """The newest other run for the same artifact name that was cut off and kept something."""
-    folders = [path for path in directory.parent.glob(f"{name}-*") if path != directory and (path / WHAT).is_file()]
-    begun = [path for path in folders if any((path / "checkpoints").glob("*"))]
-    return max(begun, key=lambda path: (path / WHAT).stat().st_mtime, default=None)
 
 
 def _take_over(extends: Extension, run: Run) -> list[Any]:
@@ -122,26 +121,21 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
 
 
 def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
-    """Leave nothing that a later attempt could go on from by mistake; keep the last state apart where it is wanted."""
+    """Leave nothing that a later attempt could go on from by mistake.
+
+    Args:
+        keep: move the last checkpoint to where a longer training will look for it.
+    """
+    if (count := len(artifact.manifest.segments)) > 1:
+        run.say(f"made in {count} segments: its bytes may differ from those of an uninterrupted run")
     if keep and run.checkpoints.is_dir():
-        keep_state(plan.store, artifact, plan.identity, run)
+        folder = state_folder(plan.store, Reference(artifact.manifest.name, artifact.manifest.version))
+        shutil.rmtree(folder, ignore_errors=True)  # of a version that somebody deleted by hand
+        folder.mkdir(parents=True)
+        checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
+        run.checkpoints.rename(folder / "checkpoints")
+        shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
+        write_json(folder / STATE, {"series": plan.identity.series, "step": plan.identity.what[LENGTH]})
     shutil.rmtree(run.checkpoints, ignore_errors=True)
-    for name in (SEGMENTS, WHAT):
+    for name in (SEGMENTS, WHAT, INPUTS):
         (run.directory / name).unlink(missing_ok=True)
-
-
-def keep_state(store: Store, artifact: Artifact, identity: Identity, run: Run) -> None:
-    """Move the checkpoints of a training that is done to where a longer one will look for them."""
-    folder = store.home / STATES / artifact.manifest.name / f"v{artifact.manifest.version}"
-    shutil.rmtree(folder, ignore_errors=True)  # of a version that was deleted, and whose number is free again
-    folder.mkdir(parents=True)
-    checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
-    run.checkpoints.rename(folder / "checkpoints")
-    shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
-    write_json(folder / STATE, {"series": identity.series, "step": identity.what[LENGTH]})
-
-
-def warn_of_segments(name: str, count: int) -> None:
-    """One line where a result was made in several attempts."""
-    if count > 1:
-        say(f"[{name}] made in {count} segments: its bytes may differ from those of an uninterrupted run")

@@ -1,8 +1,8 @@
 """Let another process work on something while this one goes on: what holds Python's lock cannot be left to a thread.
 
-answer = begin_aside(load_and_count, path)
+answer = call_in_background(load_and_count, path)
 ...
-answer()        # waits, and gives what load_and_count(path) gave, or raises what it raised
+answer()        # waits, and returns what load_and_count(path) returned, or raises what it raised
 """
 
 import multiprocessing
@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from nemotron_shared.runtime.process import end_with_parent
@@ -24,7 +23,7 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
 
 
-def begin_aside(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
+def call_in_background(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
     """Begin `function(*arguments)` in a copy of this process; where none can be made, it is called when asked for.
 
     Returns:
@@ -34,32 +33,33 @@ def begin_aside(function: Callable[..., Result], *arguments: Any) -> Callable[[]
         return lambda: function(*arguments)
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_answer, args=(os.getpid(), theirs, function, arguments), daemon=True)
+    parent = os.getpid()
+
+    def work() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        end_with_parent(parent, signal.SIGKILL)
+        try:
+            theirs.send((True, function(*arguments)))
+        except Exception as error:
+            theirs.send((False, error))
+        theirs.close()
+        os._exit(0)  # nothing that the parent has opened is to be closed or flushed here
+
+    process = context.Process(target=work, daemon=True)
     process.start()
     theirs.close()
-    return lambda: _read(ours, process, function, arguments)
 
+    def answer() -> Result:
+        try:
+            good, result = ours.recv()
+        except EOFError:
+            return function(*arguments)  # the copy was killed; what killed it may not stop this one
+        finally:
+            ours.close()
+            process.join()
+        if not good:
+            raise result
+        return result
 
-def _answer(parent: int, pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent, signal.SIGKILL)
-    try:
-        pipe.send((True, function(*arguments)))
-    except Exception as error:
-        pipe.send((False, error))
-    pipe.close()
-    os._exit(0)  # nothing that the parent has opened is to be closed or flushed here
-
-
-def _read(pipe: Connection, process: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    try:
-        good, result = pipe.recv()
-    except EOFError:
-        return function(*arguments)  # the copy was killed; what killed it may not stop this one
-    finally:
-        pipe.close()
-        process.join()
-    if not good:
-        raise result
-    return result
+    return answer

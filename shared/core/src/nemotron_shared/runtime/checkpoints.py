@@ -14,12 +14,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from nemotron_shared.artifacts import FileEntry
 from nemotron_shared.atomic import sync, write_text
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
@@ -30,9 +31,6 @@ COMPLETE = "COMPLETE"
 NAME = re.compile(r"checkpoint-(\d+)")
 DAMAGED = "damaged-"
 
-Table = Mapping[str, tuple[str, int]]
-"""SHA-256 and size in bytes of each file, by its path inside the checkpoint."""
-
 
 def step_of(path: Path) -> int:
     """The step a checkpoint folder was written after; -1 for any other folder."""
@@ -42,18 +40,19 @@ def step_of(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Mark:
-    """What a whole checkpoint is: its step, the processes that wrote it, its files, and the last validation."""
+    """What a whole checkpoint is: its step, the processes that wrote it, its files, and the last validation.
+
+    `files` are by their path inside the checkpoint.
+    """
 
     step: int
     world_size: int
-    files: Table
+    files: Mapping[str, FileEntry]
     validation: Validation | None = None
 
     def text(self) -> str:
         """The mark as it is written: equal marks give equal bytes, and `digest` covers all the rest."""
-        files = {name: {"sha256": sha256, "bytes": size} for name, (sha256, size) in self.files.items()}
-        validation = asdict(self.validation) if self.validation else None
-        body = {"step": self.step, "world_size": self.world_size, "files": files, "validation": validation}
+        body = asdict(self)
         return json.dumps(body | {"digest": json_digest(body)}, indent=2, sort_keys=True) + "\n"
 
 
@@ -82,7 +81,7 @@ def read_mark(checkpoint: Path) -> Mark:
         raise ValueError(f"{COMPLETE} is empty: an older version wrote it, without digests")
     try:
         body = json.loads(content)
-        files = {name: (entry["sha256"], entry["bytes"]) for name, entry in body["files"].items()}
+        files = {name: FileEntry(**entry) for name, entry in body["files"].items()}
         validation = Validation(**body["validation"]) if body["validation"] else None
         mark = Mark(body["step"], body["world_size"], files, validation)
         # A changed byte leaves JSON that is broken, or a digest that does not fit, or text that we would not write.
@@ -104,15 +103,15 @@ def damage_of(checkpoint: Path, layout: Layout, *, digests: bool = True) -> str 
         mark = read_mark(checkpoint)
         if mark.step != layout.step_of(checkpoint):
             return f"{COMPLETE} is of step {mark.step}"
-        for name, (_, size) in mark.files.items():
+        for name, entry in mark.files.items():
             file = checkpoint / name
             if not file.is_file():
                 return f"{name} is missing"
-            if file.stat().st_size != size:
-                return f"{name} has {file.stat().st_size:,} bytes instead of {size:,}"
+            if file.stat().st_size != entry.bytes:
+                return f"{name} has {file.stat().st_size:,} bytes instead of {entry.bytes:,}"
         if digests:
-            found = _digests(checkpoint, list(mark.files))
-            changed = [name for name, (sha256, _) in mark.files.items() if found[name] != sha256]
+            found = _digests(checkpoint, mark.files)
+            changed = [name for name, entry in mark.files.items() if found[name] != entry.sha256]
             if changed:
                 return f"the bytes of {', '.join(changed)} have changed"
         return layout.missing(checkpoint, mark)
@@ -129,15 +128,12 @@ def mark_complete(checkpoint: Path, layout: Layout, *, world_size: int, validati
         UserError: the disk is full, and the folder is removed; or state is missing, and it is set aside.
     """
     with removed_when_disk_is_full(checkpoint):
-        files = [path for path in tree_files(checkpoint) if path != checkpoint / COMPLETE]
-        for path in files:
+        files = {path.relative_to(checkpoint).as_posix(): path for path in tree_files(checkpoint)}
+        files.pop(COMPLETE, None)
+        for path in [*files.values(), *{path.parent for path in files.values()}]:
             sync(path)
-        for folder in {path.parent for path in files}:
-            sync(folder)
-        names = [path.relative_to(checkpoint).as_posix() for path in files]
-        sizes = [path.stat().st_size for path in files]
-        digests = _digests(checkpoint, names)
-        table = {name: (digests[name], size) for name, size in zip(names, sizes, strict=True)}
+        digests = _digests(checkpoint, files)
+        table = {name: FileEntry(digests[name], path.stat().st_size) for name, path in files.items()}
         mark = Mark(layout.step_of(checkpoint), world_size, table, validation)
         write_text(checkpoint / COMPLETE, mark.text())
     # The digests were taken from what the disk gave back a moment ago; reading it all again would tell nothing new.
@@ -202,12 +198,9 @@ def best(directory: Path, layout: Layout) -> tuple[Path, Validation] | None:
     """
     validated: dict[Validation, Path] = {}
     for path in _marked(directory, layout):
-        try:
-            mark = read_mark(path)
-        except (ValueError, OSError):
-            continue  # it is set aside when a run wants to continue from it
-        if mark.validation:
-            validated.setdefault(mark.validation, path)
+        with suppress(ValueError, OSError):  # it is set aside when a run wants to continue from it
+            if validation := read_mark(path).validation:
+                validated.setdefault(validation, path)
     found = best_of(validated)
     return (validated[found], found) if found else None
 
@@ -234,10 +227,10 @@ def _set_aside(checkpoint: Path) -> Path:
     return aside
 
 
-def _digests(checkpoint: Path, names: list[str]) -> dict[str, str]:
-    """SHA-256 of files; hashing leaves Python's lock, so the shards of a large model take several cores."""
+def _digests(checkpoint: Path, names: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of files by name; hashing leaves Python's lock, so the shards of a large model take several cores."""
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        return dict(zip(names, pool.map(lambda name: file_digest(checkpoint / name), names), strict=True))
+        return dict(pool.map(lambda name: (name, file_digest(checkpoint / name)), names))
 
 
 def _all(directory: Path, layout: Layout) -> list[Path]:

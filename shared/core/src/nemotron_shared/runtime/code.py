@@ -10,12 +10,11 @@ library is used here, so that CI can ask without an environment.
 
 import ast
 import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+
+from nemotron_shared.file_cache import FileCache
 
 # What only shows or explains; a change there must not make finished work stale.
 PRESENTATION = frozenset({
@@ -26,59 +25,10 @@ SETTINGS = "settings"
 """Modules of this name hold an engine's settings. A stage's schema names those of every engine."""
 
 
-@dataclass(frozen=True)
-class Module:
-    """What a source file says: the digest of its syntax tree, and the dotted names it imports."""
-
-    digest: str
-    imports: tuple[str, ...]
-
-
-class ModuleReader:
-    """Parses each file once; what it found is kept in `cache` until size, times or inode of the file change."""
-
-    def __init__(self, cache: Path | None = None) -> None:
-        self._cache = cache
-        self._known: dict[str, list] = {}
-        self._read = 0
-        if cache is not None:
-            try:
-                self._known = json.loads(cache.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                self._known = {}  # a cache: what cannot be read is made again
-
-    def read(self, path: Path, package: str) -> Module:
-        """The module in a file; `package` is what its relative imports start from."""
-        stat = path.stat()
-        stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, package]
-        known = self._known.get(str(path))
-        if known is not None and known[0] == stamp:
-            return Module(known[1], tuple(known[2]))
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        imports = tuple(dict.fromkeys(_imports(tree, package)))
-        digest = hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest()
-        self._known[str(path)] = [stamp, digest, list(imports)]
-        self._read += 1
-        return Module(digest, imports)
-
-    def save(self) -> None:
-        """Keep what was parsed for the next process. Where that cannot be written, the next one parses again."""
-        if self._cache is None or not self._read:
-            return
-        try:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=".tmp-", dir=self._cache.parent)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(self._known, file)
-            Path(name).replace(self._cache)
-        except OSError:
-            return
-
-
 def modules_of(
     entries: Sequence[str],
     roots: Mapping[str, Path],
-    reader: ModuleReader | None = None,
+    cache: FileCache | None = None,
     without: frozenset[str] = frozenset(),
 ) -> dict[str, str]:
     """Digest by name of every module of ours that `entries` load.
@@ -87,7 +37,7 @@ def modules_of(
         roots: the folder of each package that is ours, such as {"nemotron_shared": Path(...)}; others are not followed.
         without: modules that are not followed.
     """
-    reader = reader or ModuleReader()
+    cache = cache or FileCache(None)
     found: dict[str, str] = {}
     waiting = list(entries)
     while waiting:
@@ -97,11 +47,12 @@ def modules_of(
             continue
         name, path = located
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        module = reader.read(path, package)
-        found[name] = module.digest
+        found[name], imports = cache.get(path, partial(_read, package=package), package)
         is_schema = name.rpartition(".")[2] == "schema"
-        waiting += [one for one in module.imports if not (is_schema and SETTINGS in one.split("."))]
-        waiting += _packages_above(name)
+        waiting += [one for one in imports if not (is_schema and SETTINGS in one.split("."))]
+        while "." in name:  # the packages above it
+            name = name.rpartition(".")[0]
+            waiting.append(name)
     return dict(sorted(found.items()))
 
 
@@ -110,26 +61,21 @@ def _locate(name: str, roots: Mapping[str, Path]) -> tuple[str, Path] | None:
     root = max((one for one in roots if name == one or name.startswith(f"{one}.")), key=len, default=None)
     if root is None:
         return None
-    parts = name[len(root) :].strip(".").split(".") if name != root else []
-    for length in (len(parts), len(parts) - 1):
-        if length < 0:
-            break
-        base = roots[root].joinpath(*parts[:length])
-        dotted = ".".join([root, *parts[:length]])
+    for dotted in (name, name.rpartition(".")[0]) if name != root else (name,):
+        base = roots[root].joinpath(*dotted.removeprefix(root).split("."))
         for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):
             if path.is_file():
                 return dotted, path
     return None
 
 
-def _packages_above(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
+def _read(path: Path, package: str) -> tuple[str, list[str]]:
+    """The digest of a module's syntax tree, and every dotted name that it imports, wherever in it.
 
-
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every dotted name that a module imports, wherever in it, but for what only type checkers see."""
+    What only type checkers see does not count. `package` is what relative imports start from.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    imports: dict[str, None] = {}
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -137,21 +83,17 @@ def _imports(tree: ast.Module, package: str) -> Iterator[str]:
             waiting += node.orelse
             continue
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            imports |= {alias.name: None for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+            imports |= {f"{base}.{alias.name}": None for alias in node.names}
         waiting += ast.iter_child_nodes(node)
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    """The tree without strings that stand alone, which are docstrings or comments."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list):
+        if isinstance(body, list):  # strings that stand alone are docstrings or comments
             body[:] = [one for one in body if not _is_text(one)] or [ast.Pass()]
-    return tree
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), list(imports)
 
 
 def _is_text(node: ast.AST) -> bool:

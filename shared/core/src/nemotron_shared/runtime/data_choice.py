@@ -7,7 +7,6 @@ first, or the command that prepares it is named; the newest artifact of some oth
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemotron_shared.artifacts import Artifact, Store
@@ -39,7 +38,14 @@ def data_by_settings(
         UserError: the data cannot be prepared as the settings say (no such file, say), or `run.data` was given too
             and names data that was made otherwise.
     """
-    given = _given_by_hand(step, composed)
+    shipped = [folder.resolve() for folder in (step.directory / "config", *shared_groups())]
+    own = {file.name for file in composed.files if not any(map(file.resolve().is_relative_to, shipped))}
+    origins = composed.origins.items()
+    by_hand = {key for key, origin in origins if origin == COMMAND_LINE or origin.rpartition(":")[0] in own}
+    schema = step.schema.model_fields[SECTION].annotation
+    # settings of what the data is, not of how it is prepared
+    how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
+    given = sorted(key for key in by_hand if key.startswith(f"{SECTION}.") and key.split(".")[1] not in how)
     if step.prepare is None or run.data is None or not given:
         return None
     from nemotron_shared.runtime.plan import make_plan  # which asks this module about the inputs of other steps
@@ -47,7 +53,7 @@ def data_by_settings(
     plan = make_plan(step.prepare, arguments)
     made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))
     found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
-    if "run.data" in _by_hand(step, composed):
+    if "run.data" in by_hand:
         named = store.resolve(run.data, family=run.family)
         if found is None or named.manifest.producer.config_digest != plan.identity.result:
             raise UserError(
@@ -62,23 +68,3 @@ def how_to_prepare(step: "Step", run: RunSection, arguments: "Arguments") -> str
     """The command that makes the data which the settings describe."""
     options = [text for text in arguments.overrides if override_key(text).split(".")[0] == SECTION]
     return " ".join(["make it: nemotron", run.family, "data prep", step.stage, "-c", arguments.config, *options])
-
-
-def _given_by_hand(step: "Step", composed: Composed) -> list[str]:
-    """Settings of data, of what and not of how, from the command line or from a file of the user's."""
-    schema = step.schema.model_fields[SECTION].annotation
-    how = schema.how_keys() if isinstance(schema, type) and issubclass(schema, Section) else frozenset()
-    keys = (key for key in _by_hand(step, composed) if key.startswith(f"{SECTION}."))
-    return sorted(key for key in keys if key.split(".")[1] not in how)
-
-
-def _by_hand(step: "Step", composed: Composed) -> set[str]:
-    shipped = [(step.directory / "config").resolve(), *(folder.resolve() for folder in shared_groups())]
-    own = {file.name for file in composed.files if not _is_below(file.resolve(), shipped)}
-    return {
-        key for key, origin in composed.origins.items() if origin == COMMAND_LINE or origin.rpartition(":")[0] in own
-    }
-
-
-def _is_below(file: Path, folders: list[Path]) -> bool:
-    return any(file.is_relative_to(folder) for folder in folders)

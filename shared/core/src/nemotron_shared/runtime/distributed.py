@@ -34,7 +34,7 @@ class _Alone:
 
 
 def on_rank_zero(work: Callable[[], Result]) -> Result:
-    """Run `work` on rank 0 and give its (picklable) result to every rank.
+    """Run `work` on rank 0 and return its (picklable) result on every rank.
 
     Inside `work`, this function and `barrier` do not wait for the other ranks, which are waiting already.
 
@@ -42,7 +42,11 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
     """
     if world_size() == 1 or _Alone.now:
         return work()
-    _join()
+    import torch
+
+    if not torch.distributed.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        torch.distributed.init_process_group(backend, timeout=PATIENCE)
     message: list[Any] = [None, None]
     if rank() == 0:
         _Alone.now = True
@@ -52,7 +56,7 @@ def on_rank_zero(work: Callable[[], Result]) -> Result:
             message = [None, error]
         finally:
             _Alone.now = False
-    _broadcast(message)
+    torch.distributed.broadcast_object_list(message, src=0, device=torch.device("cpu"))
     result, error = message
     if error is not None:
         raise error if rank() == 0 else SystemExit(getattr(error, "exit_code", 130))
@@ -86,18 +90,3 @@ def leave() -> None:
 
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def _join() -> None:
-    import torch
-
-    if torch.distributed.is_initialized():
-        return
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    torch.distributed.init_process_group(backend, timeout=PATIENCE)
-
-
-def _broadcast(message: list[Any]) -> None:
-    import torch
-
-    torch.distributed.broadcast_object_list(message, src=0, device=torch.device("cpu"))

@@ -10,14 +10,14 @@ result is used again only where `what` and code are the same.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from nemotron_shared.config.schema import Section
 from nemotron_shared.digest import json_digest
-from nemotron_shared.runtime.code import PRESENTATION, ModuleReader, modules_of
+from nemotron_shared.file_cache import FileCache
+from nemotron_shared.runtime.code import PRESENTATION, modules_of
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
 LENGTH = "train.train_iters"
@@ -86,34 +86,23 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
         directory: folder of the stage.
     """
     stage = ".".join(entries[0].split(".")[:2])
-    roots = {stage: directory} | own_packages()
-    for entry in entries[1:]:
-        package = entry.split(".")[0]
-        if package not in roots and not entry.startswith(f"{stage}."):
-            roots |= _folder_of(package)  # an engine from outside this repository
-    reader = ModuleReader(cache_file)
-    found = modules_of(entries, roots, reader, PRESENTATION | ({without} if without else set()))
-    reader.save()
+    roots = {stage: directory}
+    outside = (entry.split(".")[0] for entry in entries[1:] if not entry.startswith(f"{stage}."))
+    for package in {*PACKAGES, *outside}:  # the second: an engine from outside this repository
+        if (spec := find_spec(package)) and spec.origin:
+            roots[package] = Path(spec.origin).parent
+    cache = FileCache(cache_file)
+    found = modules_of(entries, roots, cache, PRESENTATION | ({without} if without else set()))
+    cache.save()
     return found
-
-
-@cache
-def own_packages() -> dict[str, Path]:
-    """The folders of the shared packages that are installed."""
-    return {name: path for package in PACKAGES for name, path in _folder_of(package).items()}
-
-
-def _folder_of(package: str) -> dict[str, Path]:
-    spec = find_spec(package)
-    return {package: Path(spec.origin).parent} if spec and spec.origin else {}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """`train.micro_batch_size 8 -> 4` for each key whose value is another one."""
-    keys = sorted(before.keys() | now.keys())
-    return [f"{key} {_shown(before, key)} -> {_shown(now, key)}" for key in keys if before.get(key) != now.get(key)]
-
-
-def _shown(values: Mapping[str, Any], key: str) -> str:
-    text = str(values.get(key, "(none)"))
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        if before.get(key) != now.get(key):
+            texts = [str(values.get(key, "(none)")) for values in (before, now)]
+            old, new = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
+            found.append(f"{key} {old} -> {new}")
+    return found

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,17 +57,14 @@ class MetricsLog:
 
     def cut_after(self, step: int) -> None:
         """Forget what was logged after `step`."""
-        kept = [entry for entry in self.read() if entry["step"] <= step]
-        write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        self._keep(lambda entry: entry["step"] <= step)
 
     def forget_validation(self, step: int) -> None:
-        """Forget the figures of a validation that will be done again."""
-        kept = [
-            entry
-            for entry in self.read()
-            if entry["step"] != step or not any(name.startswith("valid") for name in entry)
-        ]
-        write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in kept))
+        """Forget the metrics of a validation that will be done again."""
+        self._keep(lambda entry: entry["step"] != step or not any(name.startswith("valid") for name in entry))
+
+    def _keep(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in self.read() if wanted(entry)))
 
     def read(self) -> list[dict[str, Any]]:
         """Everything logged; a last line that a kill cut short is left out."""

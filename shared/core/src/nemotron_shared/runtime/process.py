@@ -42,7 +42,13 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
     else:
-        threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
+
+        def watch() -> None:
+            while os.getppid() == parent:
+                time.sleep(LOOK_AGAIN_SECONDS)
+            os.kill(os.getpid(), number)
+
+        threading.Thread(target=watch, daemon=True).start()
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
 
@@ -59,12 +65,6 @@ def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) 
     process.wait()
 
 
-def _watch(parent: int, number: signal.Signals) -> None:
-    while os.getppid() == parent:
-        time.sleep(LOOK_AGAIN_SECONDS)
-    os.kill(os.getpid(), number)
-
-
 def _start(parent: int, group: bool, command: list[str]) -> None:
     """Become the command, or stay and watch over it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of this file when Ctrl-C comes now
@@ -78,25 +78,20 @@ def _start(parent: int, group: bool, command: list[str]) -> None:
     while child.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             child.wait(LOOK_AGAIN_SECONDS)
-        if os.getppid() != parent:
-            _end_child(child, group)
+        if os.getppid() != parent and not group:
+            child.terminate()
+            child.wait()
+        elif os.getppid() != parent:
+            os.killpg(0, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(GRACE_SECONDS)
+            os.killpg(0, signal.SIGKILL)  # this process too
     code = child.wait()
     if code < 0:  # whoever waits for us sees how the child ended
         with suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
-
-
-def _end_child(child: "subprocess.Popen[bytes]", group: bool) -> None:
-    if not group:
-        child.terminate()
-        child.wait()
-        return
-    os.killpg(0, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(GRACE_SECONDS)
-    os.killpg(0, signal.SIGKILL)  # this process too
 
 
 if __name__ == "__main__":

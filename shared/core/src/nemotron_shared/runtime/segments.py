@@ -32,10 +32,6 @@ class Segment:
     modules: dict[str, str]
     machine: dict[str, Any]
 
-    def as_manifest(self) -> dict[str, Any]:
-        """The form in a manifest: modules as one digest."""
-        return asdict(self) | {"modules": json_digest(self.modules)}
-
 
 def new_segment(identity: Identity) -> Segment:
     """An attempt that begins now, here."""
@@ -62,8 +58,7 @@ def continued(segments: list[Segment], step: int) -> list[Segment]:
 
 def changes(before: Segment, now: Segment) -> list[str]:
     """What differs between two attempts, one phrase each: settings of how, modules, libraries, machine."""
-    modules = [name for name in sorted(before.modules.keys() | now.modules.keys())
-               if before.modules.get(name) != now.modules.get(name)]  # fmt: skip
+    modules = sorted({name for name, _ in before.modules.items() ^ now.modules.items()})
     found = differences(before.how, now.how)
     if modules:
         more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
@@ -71,8 +66,12 @@ def changes(before: Segment, now: Segment) -> list[str]:
     return found + differences(before.machine, now.machine)
 
 
-def segments_of_result(directory: Path) -> list[Segment]:
-    """The attempts that a result was made in: the last that began at its start, and those that went on from there."""
+def segments_of_result(directory: Path) -> list[dict[str, Any]]:
+    """The attempts that a result was made in: the last that began at its start, and those that went on from there.
+
+    In the form that a manifest has, where the modules are one digest.
+    """
     found = read_segments(directory)
     starts = [index for index, segment in enumerate(found) if not segment.from_step]
-    return found[starts[-1] :] if starts else found
+    made_in = found[starts[-1] :] if starts else found
+    return [asdict(segment) | {"modules": json_digest(segment.modules)} for segment in made_in]

@@ -20,16 +20,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source
-from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.artifacts.verified import forced_command, require_intact
-from nemotron_shared.atomic import write_json
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import HasSettings, StageConfig
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.attempts import begin, finish, warn_of_segments
+from nemotron_shared.runtime.attempts import begin, finish
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.process import end_with_parent
@@ -89,12 +87,6 @@ class Step(Generic[ConfigT]):
         """The module of the engine that the config chooses; None for a step without engines."""
         return self.engines.module_of(config.engine.name) if self.engines else None
 
-    def keeps_state(self, config: ConfigT) -> bool:
-        """Whether the last state of a finished training is kept, so that a longer one can go on from it."""
-        if self.engines is None or not isinstance(config, TrainingConfig):
-            return False
-        return config.engine.extendable and config.checkpoint.keep_last_state
-
     def can_extend(self, config: ConfigT) -> bool:
         """Whether a longer training may go on from the state of a shorter one."""
         return self.engines is not None and config.engine.extendable and config.run.on_change != "restart"
@@ -105,7 +97,8 @@ class Step(Generic[ConfigT]):
             end_on_sigterm()
             if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank, which torchrun leaves behind when it is killed
                 end_with_parent(os.getppid(), signal.SIGTERM)
-        _forget_script_directory(self.directory)
+        # A script's own folder heads sys.path, where `evaluate.py` would hide the library of that name.
+        sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != self.directory]
         os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars would write over our own progress line
         arguments = parse_arguments(f"{self.stage}/{self.verb}.py", self.description, argv)
         code = exit_code_of(lambda: self._main(arguments))
@@ -141,22 +134,17 @@ class Step(Generic[ConfigT]):
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True
         with open_run(plan.run_directory, plan.name, plan.identity.fingerprint) as run:
-            distributed.on_rank_zero(lambda: self._begin(plan, run))
+            distributed.on_rank_zero(lambda: begin(plan, run))
+            if distributed.rank() == 0:
+                ask_git(self.directory)
             outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
             distributed.barrier()
             return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
 
-    def _begin(self, plan: Plan[ConfigT], run: Run) -> None:
-        ask_git(self.directory)
-        begin(plan, run)
-        # What `nemotron artifacts gc` must leave alone until this run has published.
-        write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
-
     def _publish(self, plan: Plan[ConfigT], run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
             shutil.copyfile(run.metrics.path, outcome.directory / "metrics.jsonl")
-        segments = segments_of_result(run.directory)
-        identity = plan.identity
+        config, identity = plan.config, plan.identity
         artifact = plan.store.publish(
             outcome.directory,
             name=plan.name,
@@ -168,15 +156,9 @@ class Step(Generic[ConfigT]):
             metadata=dict(outcome.metadata),
             metrics=dict(outcome.metrics),
             digests=outcome.digests,
-            segments=[segment.as_manifest() for segment in segments],
+            segments=segments_of_result(run.directory),
         )
-        warn_of_segments(plan.name, len(segments))
-        finish(plan, artifact, run, keep=self.keeps_state(plan.config))
-        (run.directory / INPUTS).unlink(missing_ok=True)
+        keep = isinstance(config, TrainingConfig) and config.engine.extendable and config.checkpoint.keep_last_state
+        finish(plan, artifact, run, keep=self.engines is not None and keep)
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact
-
-
-def _forget_script_directory(directory: Path) -> None:
-    """A script's own folder heads sys.path, where `evaluate.py` would hide the library of that name."""
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != directory]

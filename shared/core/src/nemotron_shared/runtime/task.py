@@ -1,4 +1,4 @@
-"""What a step's work is given, and what it gives back."""
+"""What a step's work is given, and what it returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

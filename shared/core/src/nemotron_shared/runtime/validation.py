@@ -13,7 +13,7 @@ HIGHER_IS_BETTER = {"valid_reward": True, "valid_loss": False}
 
 @dataclass(frozen=True)
 class Validation:
-    """One figure of one validation: `valid_loss` or `valid_reward` after a step."""
+    """One metric of one validation: `valid_loss` or `valid_reward` after a step."""
 
     step: int
     name: str
@@ -25,7 +25,7 @@ class Validation:
 
 
 def validation_of(step: int, figures: Figures) -> Validation | None:
-    """The validation among a step's figures; None where there is none, or it is not finite."""
+    """The validation among the metrics of a step; None where there is none, or it is not finite."""
     known: dict[str, float] = dict(figures.items())
     for name in HIGHER_IS_BETTER:
         if (value := known.get(name)) is not None and math.isfinite(value):
@@ -45,11 +45,11 @@ def best_of(found: Iterable[Validation]) -> Validation | None:
 
 
 def report_best(run: Run, keep: Callable[[Validation], str]) -> dict[str, float]:
-    """`best_step` and its figure for a manifest, and a word where that is not the step that is published.
+    """`best_step` and its metric for a manifest, and a word where that is not the step that is published.
 
     Args:
         keep: called with the best validation where the last one was worse; saves what is left of that step, because
-            the checkpoints go when the result is published, and gives what to add to the line about it.
+            the checkpoints go when the result is published, and returns what to add to the line about it.
     """
     found = validations(run.metrics)
     best = best_of(found)

@@ -14,7 +14,7 @@ from nemotron_data.encoders.hard_cases import hard_cases
 from nemotron_data.encoders.joining import Joiner, find_joiner
 from nemotron_data.encoders.loss_masks import token_bytes
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.runtime.background import begin_aside
+from nemotron_shared.runtime.background import call_in_background
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ def ask(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Ref
 
 def ask_in_background(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Callable[[], Reference]:
     """Begin to `ask`; the result waits for the answer."""
-    return begin_aside(ask, folder, sample, with_bytes)
+    return call_in_background(ask, folder, sample, with_bytes)

@@ -7,11 +7,16 @@ import numpy as np
 import pytest
 from packed_support import write_packed
 
-from nemotron_app.inspect.command import main
+from nemotron_app.main import dispatch
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Artifact, Producer, Store
 from nemotron_shared.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    return dispatch(["data", "inspect", *argv])
+
 
 SEQUENCE = ([5, 6, 7, 8], [0, 0, 1, 1])
 

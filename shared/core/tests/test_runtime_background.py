@@ -1,4 +1,4 @@
-"""A function that runs in a copy of this process gives what it would give here."""
+"""A function that runs in a copy of this process returns what it would return here."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.background import begin_aside, can_fork
+from nemotron_shared.runtime.background import call_in_background, can_fork
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def _forking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_result_comes_from_another_process() -> None:
-    answer = begin_aside(lambda number: (os.getpid(), number + 1), 4)
+    answer = call_in_background(lambda number: (os.getpid(), number + 1), 4)
     process, number = answer()
     assert process != os.getpid()
     assert number == 5
@@ -27,7 +27,7 @@ def test_what_it_raises_is_raised_here() -> None:
     def refuse() -> None:
         raise UserError("no tokenizer", "give one")
 
-    answer = begin_aside(refuse)
+    answer = call_in_background(refuse)
     with pytest.raises(UserError, match="no tokenizer"):
         answer()
 
@@ -40,7 +40,7 @@ def test_where_the_copy_is_killed_the_work_is_done_here() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return os.getpid()
 
-    assert begin_aside(fragile)() == here
+    assert call_in_background(fragile)() == here
 
 
 def test_beside_a_thread_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_beside_a_thread_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> N
     thread.start()
     try:
         assert not can_fork()
-        assert begin_aside(os.getpid)() == os.getpid()
+        assert call_in_background(os.getpid)() == os.getpid()
     finally:
         done.set()
         thread.join()

@@ -1,0 +1,47 @@
+"""The options of every command that looks at a store: --home, --family and --json."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from nemotron_app.plain import print_json
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY
+from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+
+
+@dataclass(frozen=True)
+class Look:
+    """The store to look at, the family whose names may be short, and whether a program reads the answer."""
+
+    store: Store
+    family: str
+    json: bool
+
+    def tell(self, value: Any, *lines: str) -> None:
+        """Print what came out: `value` for a program, the lines for people."""
+        if self.json:
+            print_json(value)
+        else:
+            print("\n".join(lines))
+
+
+def store_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Add the options; what they mean becomes the first argument. They may stand before a subcommand's name too."""
+
+    @click.option("--home", metavar="DIR", help=f"the store (default: ${HOME_VARIABLE}, else ./.nemotron)")
+    @click.option("--family", metavar="NAME", help=f"what 'sft' is short for (default: {DEFAULT_FAMILY})")
+    @click.option("--json", "as_json", is_flag=True, help="print JSON")
+    @click.pass_context
+    @functools.wraps(command)
+    def with_look(
+        ctx: click.Context, home: str | None, family: str | None, as_json: bool, **rest: object
+    ) -> int | None:
+        above = ctx.parent.params if ctx.parent else {}
+        family = family or above.get("family") or DEFAULT_FAMILY
+        look = Look(Store.open(home or above.get("home")), family, as_json or above.get("as_json", False))
+        return command(look, **rest)
+
+    return with_look
