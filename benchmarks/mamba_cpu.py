@@ -1,4 +1,4 @@
-"""How much faster the Mamba twins are on one CPU thread than the fallback inside transformers.
+"""How much faster the Mamba reference kernels are on one CPU thread than the fallback inside transformers.
 
     python benchmarks/mamba_cpu.py [--rounds 15] [--json]
 
@@ -27,20 +27,20 @@ from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h as modeling
 
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
-from nemotron_engines.kernels.mamba_install import TWINS, install_cpu_ops
+from nemotron_engines.kernels.mamba_install import REFERENCE_KERNELS, install_cpu_ops
 from nemotron_engines.modeling.packed import packed_inputs
 
 # batch, length, heads, channels of a head, groups, state size
 SCANS = [(16, 128, 8, 16, 2, 16), (8, 256, 8, 32, 2, 16), (8, 256, 8, 32, 2, 64), (8, 512, 16, 32, 8, 64)]
 CHUNK = 32
-STOCK = {name: getattr(modeling, name) for name in TWINS}
+STOCK = {name: getattr(modeling, name) for name in REFERENCE_KERNELS}
 TOLERANCE = 2e-5
 
 
 class Case(NamedTuple):
     name: str
     stock: Callable[[], list[Tensor]]
-    twin: Callable[[], list[Tensor]]
+    reference: Callable[[], list[Tensor]]
     comparable: bool = True
 
 
@@ -66,20 +66,20 @@ def measure(case: Case, rounds: int) -> dict[str, Any]:
     difference = largest_difference(case) if case.comparable else None
     if difference is not None and difference > TOLERANCE:
         sys.exit(f"{case.name}: the results differ by {difference:.1e}, which is more than {TOLERANCE:.0e}")
-    case.stock(), case.twin()
-    pairs = [(cpu_seconds(case.stock), cpu_seconds(case.twin)) for _ in range(rounds)]
+    case.stock(), case.reference()
+    pairs = [(cpu_seconds(case.stock), cpu_seconds(case.reference)) for _ in range(rounds)]
     return {
         "case": case.name,
         "stock_ms": 1e3 * statistics.median(stock for stock, _ in pairs),
-        "twin_ms": 1e3 * statistics.median(twin for _, twin in pairs),
-        "ratio": statistics.median(stock / twin for stock, twin in pairs),
+        "reference_ms": 1e3 * statistics.median(reference for _, reference in pairs),
+        "ratio": statistics.median(stock / reference for stock, reference in pairs),
         "difference": difference,
     }
 
 
 def largest_difference(case: Case) -> float:
     """The largest relative difference (of norms) between what the two give."""
-    pairs = zip(case.stock(), case.twin(), strict=True)
+    pairs = zip(case.stock(), case.reference(), strict=True)
     return max(((one - other).norm() / one.norm()).item() for one, other in pairs)
 
 
@@ -168,7 +168,7 @@ def model_cases() -> list[Case]:
 
         return wrapped
 
-    def twin(run: Callable[..., list[Tensor]], experts: str, **inputs: Tensor) -> Callable[[], list[Tensor]]:
+    def reference(run: Callable[..., list[Tensor]], experts: str, **inputs: Tensor) -> Callable[[], list[Tensor]]:
         def wrapped() -> list[Tensor]:
             model.set_experts_implementation(experts)
             return run(**inputs)
@@ -176,11 +176,11 @@ def model_cases() -> list[Case]:
         return wrapped
 
     return [
-        Case("model step, twins", stock(step), twin(step, "grouped_mm")),
-        Case("model step, twins and experts", stock(step), twin(step, fast_experts)),
-        Case("model step, packed rows", stock(step), twin(step, fast_experts, **packed), comparable=False),
-        Case("generation, twins", stock(generate), twin(generate, "grouped_mm")),
-        Case("generation, twins and experts", stock(generate), twin(generate, fast_experts)),
+        Case("model step, reference", stock(step), reference(step, "grouped_mm")),
+        Case("model step, reference and experts", stock(step), reference(step, fast_experts)),
+        Case("model step, packed rows", stock(step), reference(step, fast_experts, **packed), comparable=False),
+        Case("generation, reference", stock(generate), reference(generate, "grouped_mm")),
+        Case("generation, reference and experts", stock(generate), reference(generate, fast_experts)),
     ]
 
 
@@ -207,10 +207,12 @@ def report(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = [f"{'case':34} {'stock ms':>9} {'twin ms':>9} {'ratio':>6}  difference"]
+    lines = [f"{'case':34} {'stock ms':>9} {'ref. ms':>9} {'ratio':>6}  difference"]
     for row in rows:
         difference = "not comparable" if row["difference"] is None else f"{row['difference']:.1e}"
-        lines.append(f"{row['case']:34} {row['stock_ms']:9.1f} {row['twin_ms']:9.1f} {row['ratio']:6.2f}  {difference}")
+        lines.append(
+            f"{row['case']:34} {row['stock_ms']:9.1f} {row['reference_ms']:9.1f} {row['ratio']:6.2f}  {difference}"
+        )
     return "\n".join(lines)
 
 

@@ -1,10 +1,10 @@
 """Two implementations of the same Mamba function on the same inputs: how far apart are they, and how fast?
 
     inputs = scan_inputs(SHAPES["tiny"], torch.bfloat16, "cuda", packed=True)
-    differences(results(kernel, inputs), results(twin, inputs))     {"output": 0.002, "x": 0.003, "A": ...}
+    differences(results(kernel, inputs), results(reference, inputs))     {"output": 0.002, "x": 0.003, "A": ...}
 
-A difference is the norm of the difference over the norm of the twin's result, for the output and for the gradient of
-every input. Types are those of a model in mixed precision: activations in `dtype`, A, D and dt_bias in float32.
+A difference is the norm of the difference over the norm of the reference's result, for the output and for the gradient
+of every input. Types are those of a model in mixed precision: activations in `dtype`, A, D and dt_bias in float32.
 """
 
 import math

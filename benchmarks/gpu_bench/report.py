@@ -39,7 +39,7 @@ def tests_table(tests: Sequence[dict[str, Any]]) -> list[str]:
     if not tests:
         return ["not run: pytest -m gpu (ci/gpu.sh runs it and hands its results on)"]
     width = max(len(test["test"]) for test in tests)
-    lines = [f"{'':{width}}  {'outcome':8} {'largest difference':24} {'limit':>7} {'kernel ms':>10} {'twin ms':>9}"]
+    lines = [f"{'':{width}}  {'outcome':8} {'largest difference':24} {'limit':>7} {'kernel ms':>10} {'ref. ms':>9}"]
     for test in tests:
         if test["outcome"] == "skipped":
             lines.append(f"{test['test']:{width}}  {test['reason']}")
@@ -47,7 +47,7 @@ def tests_table(tests: Sequence[dict[str, Any]]) -> list[str]:
         seen = test["seen"]
         difference = f"{seen['difference']:.1e} ({seen['of']})" if "difference" in seen else "-"
         cells = [f"{seen[key]:{form}}" if key in seen else "-" for key, form in
-                 (("limit", ".0e"), ("kernel_ms", ".3f"), ("twin_ms", ".3f"))]  # fmt: skip
+                 (("limit", ".0e"), ("kernel_ms", ".3f"), ("reference_ms", ".3f"))]  # fmt: skip
         lines.append(f"{test['test']:{width}}  {test['outcome']:8} {difference:24} {cells[0]:>7} {cells[1]:>10} "
                      f"{cells[2]:>9}")  # fmt: skip
         if test["outcome"] == "failed":

@@ -78,7 +78,10 @@ class ModelQueue:
     def _work(self) -> None:
         while batch := self._next_batch():
             try:
-                for request, answer in zip(batch, self._answers(batch), strict=True):
+                kind, *options = batch[0].manner
+                rows = [request.ids for request in batch]
+                answers = self._generated(rows, *options) if kind == "generate" else self._scored(rows)
+                for request, answer in zip(batch, answers, strict=True):
                     request.answer.set_result(answer)
             except Exception as error:  # of whatever kind: it belongs to those who asked
                 for request in batch:
@@ -98,11 +101,6 @@ class ModelQueue:
             return batch
 
     @torch.inference_mode()
-    def _answers(self, batch: list[_Request]) -> list[Any]:
-        kind, *options = batch[0].manner
-        rows = [request.ids for request in batch]
-        return self._generated(rows, *options) if kind == "generate" else self._scored(rows)
-
     def _scored(self, rows: list[list[int]]) -> list[list[TokenScore]]:
         """Rows are filled up on the right, where a causal model does not see it."""
         width = max(map(len, rows))
@@ -110,6 +108,7 @@ class ModelQueue:
         logits = self._model(input_ids=filled, use_cache=False).logits
         return [_token_scores(logits[number, : len(row)], row) for number, row in enumerate(rows)]
 
+    @torch.inference_mode()
     def _generated(self, rows: list[list[int]], max_tokens: int, stop: tuple[str, ...]) -> list[str]:
         """Rows are filled up on the left, behind an attention mask."""
         width = max(map(len, rows))

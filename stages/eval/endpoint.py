@@ -14,9 +14,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
 from typing import Any
 
-from stages.eval.batching import ModelQueue, TokenScore
+from stages.eval.batching import ModelQueue
 
 # Below this lm-eval's own `temperature` is greedy in all but name.
 GREEDY_TEMPERATURE = 1e-6
@@ -52,31 +53,22 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-
-    @property
-    def answers(self) -> "Answers":
-        """Of the server that this connection came to."""
-        assert isinstance(self.server, _Server)
-        return self.server.answers
+    server: "_Server"  # ty: ignore[incompatible-mutable-override]
 
     def do_GET(self) -> None:
-        self._answer({"/health": self.answers.health, "/v1/models": self.answers.models})
+        self._answer(self.server.answers.gets, lambda make: make())
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        posts = {
-            "/v1/completions": self.answers.completions,
-            "/v1/chat/completions": self.answers.chat_completions,
-        }
-        self._answer({path: lambda make=make: make(_json_object(body)) for path, make in posts.items()})
+        self._answer(self.server.answers.posts, lambda make: make(_json_object(body)))
 
-    def _answer(self, routes: Mapping[str, Callable[[], dict[str, Any]]]) -> None:
+    def _answer(self, routes: Mapping[str, Callable[..., dict[str, Any]]], call: Callable[..., dict[str, Any]]) -> None:
         make = routes.get(self.path.partition("?")[0].rstrip("/"))
         if make is None:
             self._send(HTTPStatus.NOT_FOUND, _error(f"no {self.command} {self.path}; there are: {', '.join(routes)}"))
             return
         try:
-            self._send(HTTPStatus.OK, make())
+            self._send(HTTPStatus.OK, call(make))
         except BadRequestError as error:
             self._send(HTTPStatus.BAD_REQUEST, _error(str(error)))
         except Exception as error:  # of whatever kind: the asker must hear of it, or waits for its time to run out
@@ -113,20 +105,25 @@ class Answers:
 
     def __init__(self, queue: ModelQueue, name: str) -> None:
         self._queue, self._name, self._tokenizer = queue, name, queue.tokenizer
-
-    def health(self) -> dict[str, Any]:
-        """Ready as soon as it can be asked."""
-        return {"status": "ok"}
-
-    def models(self) -> dict[str, Any]:
-        """The one model."""
-        return {"object": "list", "data": [{"id": self._name, "object": "model", "owned_by": "local"}]}
+        model = {"id": name, "object": "model", "owned_by": "local"}
+        self.gets = {
+            "/health": lambda: {"status": "ok"},  # ready as soon as it can be asked
+            "/v1/models": lambda: {"object": "list", "data": [model]},
+        }
+        self.posts = {"/v1/completions": self.completions, "/v1/chat/completions": self.chat_completions}
 
     def completions(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Continue each prompt (text, ids, or a list of either), or score it with `echo` and `logprobs`."""
         require_greedy(request)
-        make = self._echoed if request.get("echo") else self._continued
-        choices = [{"index": index, **make(ids, request)} for index, ids in enumerate(self._prompts(request))]
+        choices = []
+        for ids in self._prompts(request):
+            if request.get("echo"):
+                choice = self._echoed(ids, request.get("max_tokens", 16))
+            elif request.get("logprobs"):
+                raise BadRequestError("'logprobs' are given together with 'echo' only")
+            else:
+                choice = {"text": self._generate(ids, request), "logprobs": None, "finish_reason": "stop"}
+            choices.append({"index": len(choices), **choice})
         return {"object": "text_completion", **self._about(), "choices": choices}
 
     def chat_completions(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,19 +143,17 @@ class Answers:
     def _prompts(self, request: Mapping[str, Any]) -> list[list[int]]:
         prompt = request.get("prompt")
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-        found = [self._ids(one) for one in (prompt if several else [prompt])]  # type: ignore[union-attr]
-        if not all(found):
-            raise BadRequestError("'prompt' is empty")
-        return found
-
-    def _ids(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            return self._encode(prompt)
-        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
-            if not all(0 <= token < len(self._tokenizer) for token in prompt):
+        found = []
+        for one in prompt if several else [prompt]:  # type: ignore[union-attr]
+            ids = self._encode(one) if isinstance(one, str) else one
+            if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+                raise BadRequestError("'prompt' must be a text, a list of ids, or a list of either")
+            if not ids:
+                raise BadRequestError("'prompt' is empty")
+            if not all(0 <= token < len(self._tokenizer) for token in ids):
                 raise BadRequestError(f"'prompt' has an id outside the vocabulary of {len(self._tokenizer)}")
-            return prompt
-        raise BadRequestError("'prompt' must be a text, a list of ids, or a list of either")
+            found.append(ids)
+        return found
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False).input_ids
@@ -168,35 +163,22 @@ class Answers:
         most = request.get("max_tokens") or request.get("max_completion_tokens") or 16
         return self._queue.generate(ids, int(most), [stop] if isinstance(stop, str) else list(stop))
 
-    def _continued(self, ids: list[int], request: Mapping[str, Any]) -> dict[str, Any]:
-        if request.get("logprobs"):
-            raise BadRequestError("'logprobs' are given together with 'echo' only")
-        return {"text": self._generate(ids, request), "logprobs": None, "finish_reason": "stop"}
-
-    def _echoed(self, ids: list[int], request: Mapping[str, Any]) -> dict[str, Any]:
+    def _echoed(self, ids: list[int], most: Any) -> dict[str, Any]:
         """The prompt and at most one token more, each with its log-probability; the first has none."""
-        most = request.get("max_tokens", 16)
         if most not in (0, 1):
             raise BadRequestError(f"with 'echo' max_tokens must be 0 or 1, not {most}")
         scores = self._queue.score(ids)
         shown = ids + [scores[-1].best_id] * most
+        texts, known = [self._tokenizer.decode([token]) for token in shown], scores[: len(shown) - 1]
         return {
             "text": self._tokenizer.decode(shown),
             "finish_reason": "length",
-            "logprobs": self._logprobs(shown, scores),
-        }
-
-    def _logprobs(self, ids: list[int], scores: list[TokenScore]) -> dict[str, Any]:
-        texts = [self._tokenizer.decode([token]) for token in ids]
-        known = scores[: len(ids) - 1]
-        offsets = [0]
-        for text in texts[:-1]:
-            offsets.append(offsets[-1] + len(text))
-        return {
-            "tokens": texts,
-            "token_logprobs": [None, *(score.logprob for score in known)],
-            "top_logprobs": [None, *({self._tokenizer.decode([s.best_id]): s.best_logprob} for s in known)],
-            "text_offset": offsets,
+            "logprobs": {
+                "tokens": texts,
+                "token_logprobs": [None, *(score.logprob for score in known)],
+                "top_logprobs": [None, *({self._tokenizer.decode([s.best_id]): s.best_logprob} for s in known)],
+                "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
+            },
         }
 
 

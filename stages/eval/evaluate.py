@@ -18,6 +18,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
 from stages.eval.overlap import check_overlap
@@ -37,16 +38,24 @@ EvaluateModel = Callable[[Artifact | None, Tasks], Samples]
 def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
     """Run the tasks over the models and write the results."""
     tasks = chosen_tasks(task)
-    models = models_to_score(task)
+    models, scored = models_to_score(task), task.run.checkpoints / "scored"
     for index, (name, model) in enumerate(models.items()):
         task.run.stop_if_requested()
         if index % distributed.world_size() == distributed.rank():
-            _score_model(task, name, model, tasks, evaluate_model)
+            file = scored / f"{name}.json"
+            if not file.is_file():
+                task.run.say(f"asking {LABELS.get(name, name)}" + (f" ({model.reference})" if model else ""))
+                write_json(file, evaluate_model(model, tasks))
     distributed.barrier()
-    samples = {name: read_json(_samples_file(task, name)) for name in models}
+    samples = {name: read_json(scored / f"{name}.json") for name in models}
     results = distributed.on_rank_zero(lambda: summarise(task, tasks, models, samples))
-    output = distributed.on_rank_zero(lambda: write_results(task, results, samples))
-    return Outcome(output, {"tasks": sorted(tasks), "models": results["models"]}, flat_scores(results))
+    files = {
+        f"samples/{model}/{name}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        for model, by_task in samples.items()
+        for name, rows in by_task.items()
+    }
+    output = distributed.on_rank_zero(lambda: write_results(task.run, results, files))
+    return outcome(output, results)
 
 
 def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
@@ -81,20 +90,6 @@ def result_name(artifact: Artifact, usual: str) -> str:
     """`base`, `sft` or `rl` by the stage that made a model; its own name otherwise."""
     made_by = STAGES.get(artifact.manifest.producer.stage)
     return made_by.model if made_by and made_by.model else artifact.manifest.name
-
-
-def _score_model(
-    task: Task[EvalConfig], name: str, model: Artifact | None, tasks: Tasks, evaluate_model: EvaluateModel
-) -> None:
-    file = _samples_file(task, name)
-    if file.is_file():
-        return
-    task.run.say(f"asking {LABELS.get(name, name)}" + (f" ({model.reference})" if model else ""))
-    write_json(file, evaluate_model(model, tasks))
-
-
-def _samples_file(task: Task[EvalConfig], name: str) -> Path:
-    return task.run.checkpoints / "scored" / f"{name}.json"
 
 
 def summarise(
@@ -145,23 +140,22 @@ def _describe(about: EvalTask, samples: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def write_results(task: Task[EvalConfig], results: dict[str, Any], samples: Mapping[str, Samples]) -> Path:
-    """The artifact's folder; also prints the table."""
-    output = task.run.fresh_output()
-    for model, by_task in samples.items():
-        for name, rows in by_task.items():
-            lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            write_text(output / "samples" / model / f"{name}.jsonl", lines)
+def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -> Path:
+    """The artifact's folder, with the text of `files` by their path in it; also prints the table."""
+    output = run.fresh_output()
+    for name, text in files.items():
+        write_text(output / name, text)
     write_json(output / "results.json", results)
     table = as_table(results)
     write_text(output / "results.md", table)
-    task.run.say("\n" + table)
+    run.say("\n" + table)
     return output
 
 
-def flat_scores(results: dict[str, Any]) -> dict[str, float]:
-    """`sums/rl: 0.93`, for the manifest."""
-    return {f"{entry['task']}/{entry['model']}": entry["value"] for entry in results["scores"]}
+def outcome(output: Path, results: dict[str, Any]) -> Outcome:
+    """What the manifest says of the results; scores like `sums/rl: 0.93`."""
+    scores = {f"{entry['task']}/{entry['model']}": entry["value"] for entry in results["scores"]}
+    return Outcome(output, {"tasks": sorted(results["tasks"]), "models": results["models"]}, scores)
 
 
 def as_table(results: dict[str, Any]) -> str:

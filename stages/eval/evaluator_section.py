@@ -6,13 +6,24 @@ a typo stops before anything is submitted. Defaults are in `config/engine/*.yaml
 
 import re
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nemotron_shared.config.schema import EngineSection, How, ModelLoadingEngine, Section
 
 ENV_PREFIXES = ("host:", "lit:", "runtime:")
+
+
+def _require_prefixes(variables: dict[str, str]) -> dict[str, str]:
+    """The launcher's values say where they come from."""
+    for name, value in variables.items():
+        if not value.startswith(ENV_PREFIXES):
+            raise ValueError(f"{name}: begin the value with {', '.join(ENV_PREFIXES)}: lit:{value}, or host:{name}")
+    return variables
+
+
+EnvVars = Annotated[dict[str, str], AfterValidator(_require_prefixes)]
 
 
 class NemoEvaluatorEngine(ModelLoadingEngine):
@@ -95,15 +106,10 @@ class Execution(Section):
     """Its port."""
 
     @model_validator(mode="after")
-    def whole_instances(self) -> "Execution":
-        """Every instance has the same number of nodes."""
+    def possible(self) -> "Execution":
+        """Every instance has the same number of nodes; a relative path would be looked for on the login node."""
         if self.num_nodes % self.num_instances:
             raise ValueError(f"num_nodes {self.num_nodes} is not a multiple of num_instances {self.num_instances}")
-        return self
-
-    @model_validator(mode="after")
-    def absolute_output(self) -> "Execution":
-        """A relative path would be looked for on the login node."""
         if self.type == "slurm" and not PurePosixPath(self.output_dir).is_absolute():
             raise ValueError(f"engine.execution.output_dir must be absolute on a cluster, not {self.output_dir}")
         return self
@@ -144,18 +150,12 @@ class Deployment(Section):
     """Of vLLM."""
     extra_args: str
     """More arguments of the server."""
-    env_vars: dict[str, str]
+    env_vars: EnvVars
     """Environment of the server's container."""
     url: str | None
     """Full URL that `none` asks, with its path."""
     api_key_name: str | None
     """Environment variable that holds its key."""
-
-    @field_validator("env_vars")
-    @classmethod
-    def sourced(cls, value: dict[str, str]) -> dict[str, str]:
-        """Where each value comes from."""
-        return require_prefixes(value)
 
 
 class Params(Section):
@@ -245,19 +245,13 @@ class NemoEvaluatorLauncherEngine(EngineSection):
     tasks: list[LauncherTask] = Field(min_length=1)
     """Tasks, each with `name` and `params`: `{max_new_tokens, temperature, top_p, parallelism, request_timeout,
     extra}`, and `container` for another harness's image."""
-    env_vars: dict[str, str]
+    env_vars: EnvVars
     """Environment of all containers. A value says where it comes from: `host:NAME`, `lit:value` or `runtime:NAME`."""
     wandb: How[WandbExport]
     poll_interval: How[int] = Field(ge=1)
     """Seconds between two looks at the jobs."""
     telemetry: How[bool]
     """Let the launcher report its use to NVIDIA."""
-
-    @field_validator("env_vars")
-    @classmethod
-    def sourced(cls, value: dict[str, str]) -> dict[str, str]:
-        """Where each value comes from."""
-        return require_prefixes(value)
 
     @field_validator("container")
     @classmethod
@@ -284,11 +278,3 @@ class NemoEvaluatorLauncherEngine(EngineSection):
         if len(set(names)) < len(names):
             raise ValueError(f"engine.tasks: a task stands there twice: {', '.join(names)}")
         return self
-
-
-def require_prefixes(variables: dict[str, str]) -> dict[str, str]:
-    """The launcher's values say where they come from."""
-    for name, value in variables.items():
-        if not value.startswith(ENV_PREFIXES):
-            raise ValueError(f"{name}: begin the value with {', '.join(ENV_PREFIXES)}: lit:{value}, or host:{name}")
-    return variables

@@ -1,8 +1,8 @@
 """Run `nemo-evaluator run_eval` in its own environment, and read what it leaves.
 
-    evaluator = find_evaluator("/opt/evaluator/bin/nemo-evaluator")
-    folder = evaluator.ask(config, run, environment)      # <folder>/results.yml, samples_<task>_<time>.jsonl
-    read_samples(folder, "sums", "generate", rows=200)
+    program = find_program("nemo-evaluator", "/opt/evaluator/bin/nemo-evaluator", "engine.evaluator")
+    run_eval(program, config, folder, run, environment)   # .../results.yml, samples_<task>_<time>.jsonl
+    read_samples(folder / "output", "sums", "generate", rows=200)
 
 Its exit code is not believed: it ended well when the results are there, complete and of one piece.
 """
@@ -29,8 +29,6 @@ from stages.eval.scoring import METRICS, score
 
 TESTED_VERSIONS = {"nemo-evaluator": "0.2.8", "nvidia-lm-eval": "26.3"}
 HOW_TO_INSTALL = "make an environment of its own for it: see docs/engines/nemo_evaluator.md"
-TELEMETRY = "NEMO_EVALUATOR_TELEMETRY_LEVEL"
-LOOK_AGAIN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,11 +39,10 @@ class Program:
 
     def environment(self, telemetry: bool) -> dict[str, str]:
         """This process's environment without what would lead Python back into ours."""
-        kept = {
-            key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
-        }
+        ours = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        kept = {key: value for key, value in os.environ.items() if key not in ours}
         kept["PATH"] = f"{self.path.parent}{os.pathsep}{kept.get('PATH', '')}"
-        return kept | ({} if telemetry else {TELEMETRY: "0"})
+        return kept | ({} if telemetry else {"NEMO_EVALUATOR_TELEMETRY_LEVEL": "0"})
 
 
 def find_program(name: str, configured: str | None, key: str) -> Program:
@@ -105,18 +102,12 @@ def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, e
             while process.poll() is None:
                 run.stop_if_requested()
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(LOOK_AGAIN_SECONDS)
+                    process.wait(0.5)
         finally:
             end_group(process)
     if not (Path(config["config"]["output_dir"]) / "results.yml").is_file():
-        raise UserError(
-            f"nemo-evaluator left no results (exit code {process.returncode})\n{last_lines(log)}", f"see {log}"
-        )
-
-
-def last_lines(log: Path, most: int = 15) -> str:
-    """The end of a log, where the reason mostly stands."""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-most:])
+        end = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        raise UserError(f"nemo-evaluator left no results (exit code {process.returncode})\n{end}", f"see {log}")
 
 
 def read_samples(folder: Path, name: str, kind: Kind, rows: int) -> list[dict[str, Any]]:
@@ -134,18 +125,13 @@ def read_samples(folder: Path, name: str, kind: Kind, rows: int) -> list[dict[st
     samples = sorted((read_sample(kind, json.loads(line)) for line in lines), key=lambda sample: sample["id"])
     if [sample["id"] for sample in samples] != list(range(rows)):
         raise UserError(f"{files[0]}: {len(samples)} samples of {rows} rows", f"see {folder.parent / 'log.txt'}")
-    _require_same_score(folder / "results.yml", name, kind, samples)
-    return samples
-
-
-def _require_same_score(results: Path, name: str, kind: Kind, samples: list[dict[str, Any]]) -> None:
-    reported = reported_results(results).get(name, {})
-    ours = score(kind, samples)["value"]
+    results = folder / "results.yml"
+    reported, ours = reported_results(results).get(name, {}), score(kind, samples)["value"]
     theirs = next((entry["value"] for metric, entry in reported.items() if metric.startswith(METRICS[kind])), None)
     if theirs is None or abs(theirs - ours) > 1e-6:
-        raise UserError(
-            f"{results}: '{name}' scored {theirs}, but its samples say {ours}", "the results are not of one piece"
-        )
+        what = f"{results}: '{name}' scored {theirs}, but its samples say {ours}"
+        raise UserError(what, "the results are not of one piece")
+    return samples
 
 
 def reported_results(results: Path, level: str = "tasks") -> dict[str, dict[str, dict[str, Any]]]:

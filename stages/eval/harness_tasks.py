@@ -7,7 +7,7 @@ No library is imported: an engine whose harness lives in another environment nee
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask, Kind
@@ -25,7 +25,7 @@ def task_definition(about: EvalTask, settings: EvaluationSection, eos_token: str
     Args:
         settings: the config's evaluation section.
     """
-    common = {
+    common: dict[str, Any] = {
         "task": about.name,
         "dataset_path": "json",
         "dataset_kwargs": {"data_files": {"test": str(about.file.resolve())}},
@@ -34,80 +34,42 @@ def task_definition(about: EvalTask, settings: EvaluationSection, eos_token: str
         "metadata": {"version": 1.0},
     }
     if about.kind == "choice":
-        return common | _CHOICE
+        return common | {
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{stem if stem else question}}",
+            "doc_to_choice": "{{choices}}",
+            "doc_to_target": "{{answer}}",
+            "metric_list": [{"metric": "acc"}],
+        }
     if about.kind == "text":
-        return common | _TEXT
-    return common | _generation(settings, eos_token)
-
-
-_CHOICE = {
-    "output_type": "multiple_choice",
-    "doc_to_text": "{{stem if stem else question}}",
-    "doc_to_choice": "{{choices}}",
-    "doc_to_target": "{{answer}}",
-    "metric_list": [{"metric": "acc"}],
-}
-
-_TEXT = {
-    "output_type": "loglikelihood_rolling",
-    "doc_to_text": "",
-    "doc_to_target": "{{text}}",
-    "metric_list": [{"metric": "bits_per_byte"}],
-}
-
-
-def _generation(settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
-    pattern = settings.answer_pattern or FINAL_ANSWER
-    return {
+        return common | {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
+            "metric_list": [{"metric": "bits_per_byte"}],
+        }
+    regex = {"function": "regex", "regex_pattern": settings.answer_pattern or FINAL_ANSWER}
+    return common | {
         "output_type": "generate_until",
         "doc_to_text": "{{question}}",
         "doc_to_target": "{{expected}}",
         "generation_kwargs": {"until": [eos_token], "do_sample": False, "max_gen_toks": settings.max_new_tokens},
-        "filter_list": [
-            {
-                "name": "final",
-                "filter": [{"function": "regex", "regex_pattern": pattern}, {"function": "take_first"}],
-            }
-        ],
+        "filter_list": [{"name": "final", "filter": [regex, {"function": "take_first"}]}],
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }
 
 
 def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
     """One of lm-eval's samples, from memory or from its file, in which numbers of responses are text."""
-    return _READERS[kind](sample)
-
-
-def _generated(sample: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": sample["doc_id"],
-        "question": sample["doc"]["question"],
-        "expected": sample["doc"]["expected"],
-        "output": sample["resps"][0][0],
-        "score": float(sample["exact_match"]),
-    }
-
-
-def _chosen(sample: Mapping[str, Any]) -> dict[str, Any]:
+    if kind == "text":
+        nats, num_bytes = sample["bits_per_byte"]
+        return {"id": sample["doc_id"], "bits": -nats / math.log(2), "bytes": num_bytes}
     doc = sample["doc"]
+    asked = {"id": sample["doc_id"], "question": doc["question"]}
+    if kind == "generate":
+        answer = {"expected": doc["expected"], "output": sample["resps"][0][0]}
+        return asked | answer | {"score": float(sample["exact_match"])}
     likelihoods = [float(response[0]) for response in sample["filtered_resps"]]
-    return {
-        "id": sample["doc_id"],
-        "question": doc["question"],
-        "expected": doc["choices"][doc["answer"]],
-        "output": doc["choices"][max(range(len(likelihoods)), key=likelihoods.__getitem__)],
-        "score": float(sample["acc"]),
-        "log_likelihoods": likelihoods,
-    }
-
-
-def _read(sample: Mapping[str, Any]) -> dict[str, Any]:
-    nats, num_bytes = sample["bits_per_byte"]
-    return {"id": sample["doc_id"], "bits": -nats / math.log(2), "bytes": num_bytes}
-
-
-_READERS: dict[Kind, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "generate": _generated,
-    "choice": _chosen,
-    "text": _read,
-}
+    likeliest = max(range(len(likelihoods)), key=likelihoods.__getitem__)
+    answer = {"expected": doc["choices"][doc["answer"]], "output": doc["choices"][likeliest]}
+    return asked | answer | {"score": float(sample["acc"]), "log_likelihoods": likelihoods}

@@ -1,30 +1,20 @@
 """Our `engine` section as the config file of nemo-evaluator-launcher 0.2.6, in the form that version takes.
 
-    render(config.engine, "/models/rl", names=["adlr_mmlu"], limit=10)
+    rendered_config(config, "/models/rl")
 
 Older configs of NVIDIA's have two keys that this version refuses, `execution.env_vars` (now `env_vars`,
 `deployment.env_vars` and `export.env_vars`) and `deployment.multiple_instances` (now `execution.num_instances`).
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nemotron_shared.errors import UserError, did_you_mean
 from stages.eval.evaluator_section import Deployment, Execution, LauncherTask, NemoEvaluatorLauncherEngine
 from stages.eval.schema import EvalConfig
 
-# The job that exports the scores needs the key of whoever submits.
-WANDB_KEY = {"WANDB_API_KEY": "host:WANDB_API_KEY"}
-
-
-def rendered_config(config: EvalConfig[NemoEvaluatorLauncherEngine], model: str | None) -> dict[str, Any]:
-    """The launcher's whole config, of the stage's config.
-
-    Args:
-        model: folder of run.model.
-    """
-    return render(config.engine, model, config.evaluation.tasks, config.evaluation.limit)
+VLLM = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "gpu_memory_utilization"}
 
 
 def chosen(engine: NemoEvaluatorLauncherEngine, names: Sequence[str] | None) -> list[LauncherTask]:
@@ -40,128 +30,90 @@ def chosen(engine: NemoEvaluatorLauncherEngine, names: Sequence[str] | None) -> 
     return [task for task in engine.tasks if names is None or task.name in names]
 
 
-def render(
-    engine: NemoEvaluatorLauncherEngine, model: str | None, names: Sequence[str] | None, limit: int | None
-) -> dict[str, Any]:
+def rendered_config(config: EvalConfig[NemoEvaluatorLauncherEngine], model: str | None) -> dict[str, Any]:
     """The launcher's whole config.
 
     Args:
         model: folder of run.model; None where nothing of it is needed.
-        names: the tasks to run; None: all.
-        limit: samples per task; None: all.
+
+    Raises:
+        UserError: there is no model to serve, or no such task.
     """
-    where = "slurm/default" if engine.execution.type == "slurm" else "local"
-    exports = bool(engine.wandb.project)
-    return {
-        "defaults": [{"execution": where}, {"deployment": engine.deployment.type}, "_self_"],
+    engine, deployment = config.engine, config.engine.deployment
+    params = engine.params.model_dump(exclude={"tokenizer", "tokenizer_backend"}, exclude_none=True)
+    if config.evaluation.limit is not None:
+        params["limit_samples"] = config.evaluation.limit
+    tokenizer = engine.params.tokenizer or model
+    backend = {"tokenizer_backend": engine.params.tokenizer_backend}
+    params["extra"] = backend | ({"tokenizer": tokenizer} if tokenizer else {})
+    tasks: list[dict[str, Any]] = []
+    for task in chosen(engine, config.evaluation.tasks):
+        tasks.append({"name": task.name})
+        if own := task.params.model_dump(exclude_none=True):
+            tasks[-1]["nemo_evaluator_config"] = {"config": {"params": own}}
+        if task.container:
+            tasks[-1]["container"] = task.container
+    rendered: dict[str, Any] = {
+        "defaults": [
+            {"execution": "slurm/default" if engine.execution.type == "slurm" else "local"},
+            {"deployment": deployment.type},
+            "_self_",
+        ],
         "env_vars": engine.env_vars,
-        "execution": _execution(engine.execution, engine.deployment, exports),
-        "deployment": _deployment(engine, model),
-        **({"target": _target(engine.deployment)} if engine.deployment.type == "none" else {}),
+        "execution": _execution(engine.execution, deployment.endpoints.health),
+        "deployment": {} if deployment.type == "none" else _deployment(deployment, engine.container, model),
         "evaluation": {
-            "nemo_evaluator_config": _all_tasks(engine, model, limit),
-            "tasks": [_task(task) for task in chosen(engine, names)],
+            "nemo_evaluator_config": {
+                "config": {"params": params},
+                "target": {"api_endpoint": {"adapter_config": engine.adapter.model_dump()}},
+            },
+            "tasks": tasks,
         },
-        **({"export": {"wandb": engine.wandb.model_dump(), "env_vars": WANDB_KEY}} if exports else {}),
     }
+    if deployment.type == "none":
+        asked = {"url": deployment.url, "model_id": deployment.served_model_name}
+        rendered["target"] = {"api_endpoint": asked | {"api_key_name": deployment.api_key_name}}
+    if engine.wandb.project:
+        rendered["execution"]["auto_export"] = {"destinations": ["wandb"]}
+        # the job that exports the scores needs the key of whoever submits
+        rendered["export"] = {
+            "wandb": engine.wandb.model_dump(),
+            "env_vars": {"WANDB_API_KEY": "host:WANDB_API_KEY"},
+        }
+    return rendered
 
 
-def _execution(section: Execution, deployment: Deployment, exports: bool) -> dict[str, Any]:
-    automatic = {"auto_export": {"destinations": ["wandb"]}} if exports else {}
+def _execution(section: Execution, health_path: str) -> dict[str, Any]:
     if section.type == "local":
-        return {"output_dir": section.output_dir, **_docker_mounts(section), **automatic}
+        # The local executor knows no mounts of the evaluation, only arguments that both containers get.
+        both, more = section.mounts.evaluation, section.mounts.deployment
+        return {
+            "output_dir": section.output_dir,
+            "extra_docker_args": " ".join(
+                f"--volume {shlex.quote(f'{host}:{inside}')}" for host, inside in both.items()
+            ),
+            "mounts": {"deployment": {host: inside for host, inside in more.items() if both.get(host) != inside}},
+        }
+    health = {"health_check_path": health_path, "health_check_status": 200}
     return {
-        **section.model_dump(exclude={"type", "mounts", "proxy_image", "proxy_port"}),
+        **section.model_dump(exclude={"type", "proxy_image", "proxy_port"}),
         "deployment": {"n_tasks": section.num_nodes},
-        "mounts": section.mounts.model_dump(),
         "proxy": {
             "type": "haproxy",
             "image": section.proxy_image,
-            "config": {
-                "haproxy_port": section.proxy_port,
-                "health_check_path": deployment.endpoints.health,
-                "health_check_status": 200,
-            },
+            "config": {"haproxy_port": section.proxy_port, **health},
         },
-        **automatic,
     }
 
 
-def _docker_mounts(section: Execution) -> dict[str, Any]:
-    """The local executor knows no mounts of the evaluation, only arguments that both containers get."""
-    both, more = section.mounts.evaluation, section.mounts.deployment
-    arguments = " ".join(f"--volume {shlex.quote(f'{host}:{inside}')}" for host, inside in both.items())
-    rest = {host: inside for host, inside in more.items() if both.get(host) != inside}
-    return {"extra_docker_args": arguments, "mounts": {"deployment": rest}}
-
-
-def _deployment(engine: NemoEvaluatorLauncherEngine, model: str | None) -> dict[str, Any]:
-    section = engine.deployment
-    if section.type == "none":
-        return {}
-    common = {
-        "image": engine.container,
-        "checkpoint_path": section.checkpoint_path or served_folder(section, model),
-        "served_model_name": section.served_model_name,
-        "port": section.port,
-        "endpoints": section.endpoints.model_dump(),
-        "extra_args": section.extra_args,
-        "env_vars": section.env_vars,
-    }
-    if section.type == "generic":
-        return common | {"command": section.command}
-    return common | {
-        "tensor_parallel_size": section.tensor_parallel_size,
-        "pipeline_parallel_size": section.pipeline_parallel_size,
-        "data_parallel_size": section.data_parallel_size,
-        "gpu_memory_utilization": section.gpu_memory_utilization,
-    }
-
-
-def served_folder(section: Deployment, model: str | None) -> str:
-    """What is served of run.model: the Hugging Face folder by vllm, the Megatron checkpoint in it by generic.
-
-    Raises:
-        UserError: there is no run.model.
-    """
-    if model is None:
+def _deployment(section: Deployment, image: str | None, model: str | None) -> dict[str, Any]:
+    """The server. Of run.model vllm serves the Hugging Face folder, generic the Megatron checkpoint in it."""
+    if section.checkpoint_path is None and model is None:
         raise UserError("there is no model to serve", "give run.model, or engine.deployment.checkpoint_path")
-    return f"{model}/megatron" if section.type == "generic" else model
-
-
-def _target(section: Deployment) -> dict[str, Any]:
-    key = {"api_key_name": section.api_key_name}
-    return {"api_endpoint": {"url": section.url, "model_id": section.served_model_name, **key}}
-
-
-def _all_tasks(engine: NemoEvaluatorLauncherEngine, model: str | None, limit: int | None) -> dict[str, Any]:
-    section = engine.params
-    params: dict[str, Any] = {
-        "max_retries": section.max_retries,
-        "parallelism": section.parallelism,
-        "request_timeout": section.request_timeout,
-        "extra": {"tokenizer_backend": section.tokenizer_backend},
-    }
-    optional = {
-        "max_new_tokens": section.max_new_tokens,
-        "temperature": section.temperature,
-        "top_p": section.top_p,
-    }
-    params |= _without_none(optional | {"limit_samples": limit})
-    tokenizer = section.tokenizer or model
-    if tokenizer:
-        params["extra"]["tokenizer"] = tokenizer
+    own = {"command"} if section.type == "generic" else VLLM
+    common = {"served_model_name", "port", "endpoints", "extra_args", "env_vars"}
     return {
-        "config": {"params": params},
-        "target": {"api_endpoint": {"adapter_config": engine.adapter.model_dump()}},
+        "image": image,
+        "checkpoint_path": section.checkpoint_path or (f"{model}/megatron" if section.type == "generic" else model),
+        **section.model_dump(include=common | own),
     }
-
-
-def _task(task: LauncherTask) -> dict[str, Any]:
-    params = _without_none(task.params.model_dump())
-    config = {"nemo_evaluator_config": {"config": {"params": params}}} if params else {}
-    return {"name": task.name, **config, **({"container": task.container} if task.container else {})}
-
-
-def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

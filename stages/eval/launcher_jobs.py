@@ -24,7 +24,7 @@ from nemotron_shared.runtime.stop import Stopped
 from stages.eval.harness import Program
 
 TESTED_VERSIONS = {"nemo-evaluator-launcher": "0.2.6"}
-FINISHED, UNDER_WAY = "success", {"pending", "running"}
+UNDER_WAY = {"pending", "running"}
 # A login node that cannot be reached is reported as a failed job, so one look is not enough.
 LOOKS_AT_A_FAILURE = 3
 CONFIG_SUFFIX = "_config.yml"
@@ -67,8 +67,7 @@ class Launcher:
         Raises:
             UserError: the launcher refuses the config, or did not submit it.
         """
-        before = self._known_invocation()
-        if before is not None:
+        if (before := self._known_invocation()) is not None:
             self._run.say(f"jobs of {before} were submitted before: looking at those")
             return before
         file = self._run.directory / "launcher.yaml"
@@ -98,31 +97,26 @@ class Launcher:
             Stopped: a signal came; the jobs go on.
             UserError: a job ended without success. The next attempt of this run submits anew.
         """
-        looks, before = 0, None
+        looks, before = 0, ""
         while True:
-            states = self.status(invocation)
-            if states != before:
-                self._run.say(", ".join(f"{job}: {state}" for job, state in states.items()))
-            before = states
-            if all(state == FINISHED for state in states.values()):
+            jobs = self.status(invocation)
+            if (now := ", ".join(f"{job}: {state}" for job, state in jobs.items())) != before:
+                self._run.say(now)
+            before, states = now, set(jobs.values())
+            if states <= {"success"}:
                 return
-            over = not any(state in UNDER_WAY for state in states.values())
-            looks = looks + 1 if over else 0
+            looks = 0 if states & UNDER_WAY else looks + 1
             if looks == LOOKS_AT_A_FAILURE:
                 shutil.rmtree(self._submitted)
-                text = ", ".join(f"{job}: {state}" for job, state in states.items())
-                raise UserError(f"not every job succeeded: {text}", f"see: nemo-evaluator-launcher logs {invocation}")
-            self._sleep(seconds, invocation)
-
-    def _sleep(self, seconds: int, invocation: str) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if self._run.stop_requested:
-                raise Stopped(
-                    f"[{self._run.name}] stopped looking; the jobs go on",
-                    f"run the same command again to look on, or: nemo-evaluator-launcher kill {invocation}",
-                )
-            time.sleep(min(1.0, seconds))
+                raise UserError(f"not every job succeeded: {now}", f"see: nemo-evaluator-launcher logs {invocation}")
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if self._run.stop_requested:
+                    raise Stopped(
+                        f"[{self._run.name}] stopped looking; the jobs go on",
+                        f"run the same command again to look on, or: nemo-evaluator-launcher kill {invocation}",
+                    )
+                time.sleep(min(1.0, seconds))
 
     def fetch(self, invocation: str, folder: Path, names: list[str]) -> dict[str, Path]:
         """Copy what the jobs left here; the folder of each task's results.yml.

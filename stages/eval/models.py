@@ -22,8 +22,14 @@ def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact 
     """
     folder = tokenizer_folder(task, artifact)
     tokenizer = load_tokenizer(folder)
-    model = _random_weights(task, tokenizer) if artifact is None else load_model(artifact.path, task.config.engine)
-    on_gpu = task.config.engine.device == "auto" and torch.cuda.is_available()
+    config, like = task.config, task.inputs["model"]
+    if artifact is not None:
+        model = load_model(artifact.path, config.engine)
+    elif like is not None:  # the architecture of the model in question, with weights that learned nothing
+        model = random_like(like.path, config.run.seed, config.engine)
+    else:
+        model = random_model(config.model, tokenizer, config.run.seed, config.engine)
+    on_gpu = config.engine.device == "auto" and torch.cuda.is_available()
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu"
     return model.to(device).eval(), tokenizer, device
 
@@ -36,11 +42,3 @@ def tokenizer_folder(task: Task[EvalConfig], artifact: Artifact | None) -> Path:
     folder = task.run.directory / "tokenizer"
     provide_tokenizer(task.config.model.tokenizer, folder)
     return folder
-
-
-def _random_weights(task: Task[EvalConfig[ModelLoadingEngine]], tokenizer: Any) -> Any:
-    """The architecture of the model in question, or of the config, with weights that learned nothing."""
-    like, config = task.inputs["model"], task.config
-    if like is not None:
-        return random_like(like.path, config.run.seed, config.engine)
-    return random_model(config.model, tokenizer, config.run.seed, config.engine)

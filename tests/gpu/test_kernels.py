@@ -1,4 +1,4 @@
-"""The kernels of mamba-ssm and causal-conv1d against our pure-torch twins: outputs and gradients on a GPU."""
+"""The kernels of mamba-ssm and causal-conv1d against our reference kernels: outputs and gradients on a GPU."""
 
 from collections.abc import Callable
 
@@ -36,21 +36,21 @@ def compare(
 
 @pytest.mark.parametrize(("shape", "dtype", "packed"), ROWS, ids=NAMES)
 def test_scan(package, record_property, shape: str, dtype: str, packed: bool) -> None:
-    kernel, twin = package(SCAN).mamba_chunk_scan_combined, mamba_ops.mamba_chunk_scan_combined
+    kernel, reference = package(SCAN).mamba_chunk_scan_combined, mamba_ops.mamba_chunk_scan_combined
     inputs = kernels.scan_inputs(SHAPES[shape], DTYPES[dtype], "cuda", packed=packed)
-    found, expected = kernels.results(kernel, inputs), kernels.results(twin, inputs)
+    found, expected = kernels.results(kernel, inputs), kernels.results(reference, inputs)
     record_property("kernel_ms", kernels.milliseconds(lambda: kernels.results(kernel, inputs)))
-    record_property("twin_ms", kernels.milliseconds(lambda: kernels.results(twin, inputs)))
+    record_property("reference_ms", kernels.milliseconds(lambda: kernels.results(reference, inputs)))
     compare(record_property, found, expected, TOLERANCES[DTYPES[dtype]])
 
 
 @pytest.mark.parametrize(("shape", "dtype", "packed"), ROWS, ids=NAMES)
 def test_convolution(package, record_property, shape: str, dtype: str, packed: bool) -> None:
-    kernel, twin = package(CONVOLUTION).causal_conv1d_fn, mamba_ops.causal_conv1d_fn
+    kernel, reference = package(CONVOLUTION).causal_conv1d_fn, mamba_ops.causal_conv1d_fn
     inputs = kernels.convolution_inputs(SHAPES[shape], DTYPES[dtype], "cuda", packed=packed)
-    found, expected = kernels.results(kernel, inputs), kernels.results(twin, inputs)
+    found, expected = kernels.results(kernel, inputs), kernels.results(reference, inputs)
     record_property("kernel_ms", kernels.milliseconds(lambda: kernels.results(kernel, inputs)))
-    record_property("twin_ms", kernels.milliseconds(lambda: kernels.results(twin, inputs)))
+    record_property("reference_ms", kernels.milliseconds(lambda: kernels.results(reference, inputs)))
     compare(record_property, found, expected, TOLERANCES[DTYPES[dtype]])
 
 
@@ -74,7 +74,7 @@ def test_convolution_update(package, record_property, shape: str, dtype: str) ->
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_twins_give_on_a_gpu_what_they_give_on_a_cpu(record_property, shape: str, dtype: str) -> None:
+def test_reference_kernels_give_on_a_gpu_what_they_give_on_a_cpu(record_property, shape: str, dtype: str) -> None:
     small = SHAPES[shape]._replace(batch=1, length=256)
     results = {}
     for device in ("cuda", "cpu"):

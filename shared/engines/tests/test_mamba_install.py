@@ -1,4 +1,4 @@
-"""The twins inside transformers' NemotronH: same model, packed rows apart, caches and padding right."""
+"""The reference kernels inside transformers' NemotronH: same model, packed rows apart, caches and padding right."""
 
 import logging
 
@@ -11,9 +11,9 @@ from transformers.models.nemotron_h import modeling_nemotron_h
 from nemotron_engines.kernels import mamba_install
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import (
+    REFERENCE_KERNELS,
     REFERENCE_LINE,
     STOCK,
-    TWINS,
     announce,
     dispatcher,
     install_cpu_ops,
@@ -73,7 +73,7 @@ def stock(monkeypatch):
     """A call that puts transformers' own functions back for the rest of the test."""
 
     def restore() -> None:
-        for name in TWINS:
+        for name in REFERENCE_KERNELS:
             monkeypatch.setattr(modeling_nemotron_h, name, STOCK[name])
 
     install_cpu_ops()
@@ -190,9 +190,9 @@ def test_installing_twice_changes_nothing_more(caplog, capsys):
     with caplog.at_level(logging.INFO, logger="nemotron"):
         assert install_cpu_ops() == install_cpu_ops() == REFERENCE_LINE
     assert caplog.messages == [REFERENCE_LINE]
-    functions = [getattr(modeling_nemotron_h, name) for name in TWINS]
+    functions = [getattr(modeling_nemotron_h, name) for name in REFERENCE_KERNELS]
     install_cpu_ops()
-    assert functions == [getattr(modeling_nemotron_h, name) for name in TWINS]
+    assert functions == [getattr(modeling_nemotron_h, name) for name in REFERENCE_KERNELS]
     assert not set(functions) & set(STOCK.values())
     assert capsys.readouterr() == ("", "")
 
@@ -220,12 +220,12 @@ class OnGPU:
     is_cuda = True
 
 
-@pytest.mark.parametrize(("importable", "expected"), [(True, "stock"), (False, "twin")])
+@pytest.mark.parametrize(("importable", "expected"), [(True, "stock"), (False, "reference")])
 def test_cuda_tensors_go_to_the_packages_where_there_are_any(importable, expected, monkeypatch):
     monkeypatch.setattr(mamba_install, "kernels_importable", lambda: importable)
-    call = dispatcher(lambda x, **_: "stock", lambda x, seq_idx=None: "twin")
+    call = dispatcher(lambda x, **_: "stock", lambda x, seq_idx=None: "reference")
     assert call(OnGPU(), seq_idx=None, unknown=1) == expected
-    assert call(torch.zeros(1), unknown=1) == "twin"
+    assert call(torch.zeros(1), unknown=1) == "reference"
 
 
 def test_a_large_model_needs_a_word_before_it_runs_on_reference_code():

@@ -262,7 +262,7 @@ def test_the_whole_mixer_is_its_parts(norm):
     torch.testing.assert_close(state, want_state)
 
 
-def test_what_has_no_twin_is_refused():
+def test_what_has_no_reference_is_refused():
     inputs = scan_inputs(1, 4, 2, 2, 1, 2)
     state, seq_idx, x, weight = numbers(1, 2, 2, 2), documents([[2, 2]]), numbers(1, 3, 4), numbers(3, 4)
     scan = {**inputs, "chunk_size": 4}

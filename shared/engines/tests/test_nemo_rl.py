@@ -151,7 +151,7 @@ TYPES: list[tuple[list[str], Any, bool]] = [
 
 
 @pytest.mark.parametrize(("accepted", "value", "fits"), TYPES)
-def test_a_type_is_judged_strictly(accepted: list[str], value: Any, fits: bool) -> None:
+def test_a_type_is_checked_strictly(accepted: list[str], value: Any, fits: bool) -> None:
     assert (type_fault({"types": accepted}, value) is None) == fits
 
 

@@ -131,14 +131,14 @@ def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pyte
     from transformers import TrainerControl, TrainerState, TrainingArguments
     from transformers.utils import logging
 
-    from nemotron_engines.transformers.callback import TensorBoardFigures
+    from nemotron_engines.transformers.callback import TensorBoardMetrics
 
     written = []
     writer = SummaryWriter(str(tmp_path))
     writer.add_scalar = lambda name, value, step: written.append((name, value))
     logging.enable_propagation()
     try:
-        TensorBoardFigures(writer).on_log(
+        TensorBoardMetrics(writer).on_log(
             TrainingArguments(str(tmp_path)), TrainerState(is_world_process_zero=True), TrainerControl(),
             logs={"reward": 0.5, "reward_std": None},
         )  # fmt: skip

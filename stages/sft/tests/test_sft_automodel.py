@@ -22,7 +22,6 @@ from nemotron_engines.automodel.guards import (
     refuse_passed_by_adapters,
     refuse_unmergeable,
     require_sane_weights,
-    trainable_line,
 )
 from nemotron_engines.automodel.translate import Places, translate
 from nemotron_engines.transformers.schedule import learning_rate_factor
@@ -30,6 +29,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.checkpoints import best as best_checkpoint
 from nemotron_shared.runtime.checkpoints import mark_complete
 from nemotron_shared.runtime.validation import Validation
 from stages.sft.schema import SFTConfig
@@ -192,7 +192,7 @@ def test_older_checkpoints_go_but_the_best_one_stays(tmp_path: Path) -> None:
     (tmp_path / "LOWEST_VAL").symlink_to("epoch_0_step_9")
     checkpoints.prune(tmp_path, keep=1, keep_best=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch_0_step_19", "epoch_0_step_39"]
-    best = checkpoints.best(tmp_path)
+    best = best_checkpoint(tmp_path, checkpoints.LAYOUT)
     assert best is not None
     assert best[1].value == 1.0
 
@@ -270,7 +270,6 @@ class Adapted(torch.nn.Module):
 def test_idle_adapters_and_trainable_parameters_are_counted() -> None:
     model = Adapted()
     assert count_parameters(model) == (16, 32)
-    assert trainable_line(model) == "trained: 16 of 32 parameters (50.00%)"
     assert idle_adapters(model) == ["layer"]
     model.layer.lora_B.weight.data[1, 1] = 1e-9
     assert idle_adapters(model) == []

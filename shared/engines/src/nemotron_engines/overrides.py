@@ -1,4 +1,4 @@
-"""Strict overrides: `engine.overrides` is a tree in the words of an engine's library, and every key of it is judged.
+"""Strict overrides: `engine.overrides` is a tree in the words of an engine's library, and every key of it is checked.
 
     strict = Strict({"train.train_iters": "train.train_iters"}, task.origins)
     strict.require_known("train", "train_iter", ["train_iters", "seed"], "TrainingConfig")
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemotron_shared.config.typed_values import has_type, refusal
+from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError, did_you_mean
 
 ROOT = "engine.overrides"
@@ -58,16 +58,6 @@ class Strict:
             names = ", ".join(sorted(known)) if len(known) <= MOST_NAMES else f"{len(known)} others"
             remedy = did_you_mean(name, known, f"it has: {names}")
             raise self.refusal(f"{section}.{name}".lstrip("."), f"{owner} has no field '{name}'", remedy)
-
-    def require_type(self, key: str, hint: object, value: object, *, strict: bool = True) -> None:
-        """Refuse a value of another type than the library declares; what cannot be judged passes.
-
-        Raises:
-            UserError: naming the type.
-        """
-        if has_type(hint, value, strict=strict) is False:
-            wanted = hint.__name__ if isinstance(hint, type) else str(hint)
-            raise self.refusal(key, f"{value!r} is not of type {wanted}")
 
     def require_mapping(self, key: str, value: object, what: str = "this is a mapping") -> Mapping[str, Any]:
         """The keys of a section.

@@ -59,11 +59,13 @@ def evaluate_model(
 ) -> Samples:
     """Samples of each task, in the order of the task's file."""
     set_threads(task.config.run.threads)
-    lm, eos_token = _language_model(task, model)
+    loaded, tokenizer, device = model_to_ask(task, model)
+    lm = QuietLM(pretrained=loaded, tokenizer=tokenizer, batch_size=task.config.evaluation.batch_size, device=device)
+    lm.run = task.run
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
-        definition = task_definition(about, task.config.evaluation, eos_token)
+        definition = task_definition(about, task.config.evaluation, tokenizer.eos_token)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
             lm=lm,
@@ -77,12 +79,3 @@ def evaluate_model(
         found = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
         samples[name] = [read_sample(about.kind, sample) for sample in found]
     return samples
-
-
-def _language_model(task: Task[EvalConfig[LMEvalEngine]], artifact: Artifact | None) -> tuple[QuietLM, str]:
-    """lm-eval's wrapper around the model, and the token that ends an answer."""
-    model, tokenizer, device = model_to_ask(task, artifact)
-    batch_size = task.config.evaluation.batch_size
-    lm = QuietLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=device)
-    lm.run = task.run
-    return lm, tokenizer.eos_token

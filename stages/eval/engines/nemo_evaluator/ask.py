@@ -24,7 +24,6 @@ from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
 from stages.eval.endpoint import serve
 from stages.eval.evaluator_section import NemoEvaluatorEngine
@@ -56,11 +55,18 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
     program = find_program("nemo-evaluator", task.config.engine.evaluator, "engine.evaluator")
     require_versions(program, TESTED_VERSIONS)
     _require_one_model(task)
-    environment = program.environment(task.config.engine.telemetry) | _offline(task.run)
+    # tasks and tokenizer are local files; what the libraries keep of them stays with the run
+    environment = program.environment(task.config.engine.telemetry)
+    environment |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+    environment["HF_DATASETS_CACHE"] = str(task.run.directory / "evaluator" / "cache")
     folder = _plain(task.run.directory / "evaluator" / (model.manifest.name if model else "random"))
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = _plain(tokenizer_folder(task, model))
-    _write_tasks(folder / "tasks", tasks, task, tokenizer)
+    eos = load_tokenizer(tokenizer).eos_token
+    for name, about in tasks.items():
+        definition = task_definition(about, task.config.evaluation, eos)
+        text = yaml.safe_dump(definition, sort_keys=False, allow_unicode=True)
+        write_text(folder / "tasks" / f"{name}.yaml", text)
     samples: Samples = {}
     with _endpoint(task, model) as served:
         for host in (CHAT, COMPLETIONS):
@@ -134,19 +140,6 @@ def run_config(
         "config": {"type": host_task, "output_dir": str(output), "params": params},
         "target": {"api_endpoint": endpoint},
     }
-
-
-def _write_tasks(folder: Path, tasks: Tasks, task: Task[Config], tokenizer: Path) -> None:
-    eos = load_tokenizer(tokenizer).eos_token
-    for name, about in tasks.items():
-        definition = task_definition(about, task.config.evaluation, eos)
-        write_text(folder / f"{name}.yaml", yaml.safe_dump(definition, sort_keys=False, allow_unicode=True))
-
-
-def _offline(run: Run) -> dict[str, str]:
-    """Tasks and tokenizer are local files; what the libraries keep of them stays with the run."""
-    offline = dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
-    return offline | {"HF_DATASETS_CACHE": str(run.directory / "evaluator" / "cache")}
 
 
 def _require_one_model(task: Task[Config]) -> None:

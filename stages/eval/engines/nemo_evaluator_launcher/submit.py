@@ -4,15 +4,14 @@ nemo-evaluator-launcher serves the model and runs the tasks; this process submit
 There are scores and no samples, so models are not compared in pairs.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import write_json, write_text
+from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
-from stages.eval.evaluate import LABELS, as_table, flat_scores, result_name
+from stages.eval.evaluate import LABELS, outcome, result_name, write_results
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
 from stages.eval.harness import find_program, reported_results, require_versions
 from stages.eval.intervals import Z95, wilson
@@ -28,8 +27,7 @@ PREFERRED = ("acc_norm", "acc", "exact_match")
 def evaluate(task: LauncherTask) -> Outcome:
     """Submit, wait, and write the results."""
     results = distributed.on_rank_zero(lambda: _evaluate(task))
-    names = [entry["task"] for entry in results["scores"]]
-    return Outcome(task.run.output, {"tasks": sorted(names), "models": results["models"]}, flat_scores(results))
+    return outcome(task.run.output, results)
 
 
 def _evaluate(task: LauncherTask) -> dict[str, Any]:
@@ -38,7 +36,14 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
     program = find_program("nemo-evaluator-launcher", engine.launcher, "engine.launcher")
     require_versions(program, TESTED_VERSIONS)
     rendered = rendered_config(config, str(model.path) if model else None)
-    _require_checkpoint(rendered, model is not None and engine.deployment.checkpoint_path is None)
+    served = rendered["deployment"].get("checkpoint_path")
+    # a folder of our own store can be looked at before hours of queueing
+    if model is not None and engine.deployment.checkpoint_path is None and served and not Path(served).is_dir():
+        raise UserError(
+            f"{served}: there is no Megatron checkpoint in this model",
+            "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
+            "with engine.container of vllm, or give engine.deployment.checkpoint_path",
+        )
     launcher = Launcher(program, task.run, telemetry=engine.telemetry)
     names = [one.name for one in chosen(engine, config.evaluation.tasks)]
     launcher.require_tasks(names)
@@ -47,19 +52,9 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
         launcher.wait(invocation, engine.poll_interval)
     folders = launcher.fetch(invocation, task.run.directory / "fetched", names)
     results = summarise(task, folders, invocation)
-    _write(task, results, folders)
+    files = {f"benchmarks/{name}.yml": (folder / "results.yml").read_text("utf-8") for name, folder in folders.items()}
+    write_results(task.run, results, files)
     return results
-
-
-def _require_checkpoint(rendered: dict[str, Any], ours: bool) -> None:
-    """A folder of our own store can be looked at before hours of queueing."""
-    path = rendered["deployment"].get("checkpoint_path")
-    if ours and path and not Path(path).is_dir():
-        raise UserError(
-            f"{path}: there is no Megatron checkpoint in this model",
-            "train with engine=megatron_bridge, or serve the Hugging Face folder: engine.deployment.type=vllm "
-            "with engine.container of vllm, or give engine.deployment.checkpoint_path",
-        )
 
 
 def summarise(task: LauncherTask, folders: dict[str, Path], invocation: str) -> dict[str, Any]:
@@ -104,7 +99,10 @@ def benchmark_score(name: str, folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder / 'results.yml'}: no score of '{name}'")
     label = next((one for metric in PREFERRED for one in metrics if one.split("__")[0] == metric), next(iter(metrics)))
     value, error = metrics[label]["value"], metrics[label].get("stats", {}).get("stderr")
-    n = _rows(folder)
+    # rows asked, over all parts of a benchmark; 0 where the harness does not say
+    own = sorted(folder.rglob("results_*.json"))
+    counts = read_json(own[-1]).get("n-samples", {}) if own else {}
+    n = sum(int(count["effective"]) for count in counts.values())
     if error is None and not (n and 0 <= value <= 1):
         raise UserError(f"{folder / 'results.yml'}: '{name}' has neither a standard error nor a number of rows")
     low, high = (value - Z95 * error, value + Z95 * error) if error is not None else wilson(value * n, n)
@@ -116,20 +114,3 @@ def benchmark_score(name: str, folder: Path) -> dict[str, Any]:
         "n": n,
         "all_metrics": {one: about["value"] for one, about in metrics.items()},
     }
-
-
-def _rows(folder: Path) -> int:
-    """Rows asked, over all parts of a benchmark; 0 where the harness does not say."""
-    files = sorted(folder.rglob("results_*.json"))
-    counts = json.loads(files[-1].read_text(encoding="utf-8")).get("n-samples", {}) if files else {}
-    return sum(int(count["effective"]) for count in counts.values())
-
-
-def _write(task: LauncherTask, results: dict[str, Any], folders: dict[str, Path]) -> None:
-    output = task.run.fresh_output()
-    write_json(output / "results.json", results)
-    for name, folder in folders.items():
-        write_text(output / "benchmarks" / f"{name}.yml", (folder / "results.yml").read_text(encoding="utf-8"))
-    table = as_table(results)
-    write_text(output / "results.md", table)
-    task.run.say("\n" + table)

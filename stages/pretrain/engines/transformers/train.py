@@ -7,16 +7,9 @@ from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.blended import BlendedRows
 from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.transformers.trainer import (
-    ScheduledTrainer,
-    best_validation,
-    callbacks,
-    save_result,
-    train_to_end,
-    trainer_settings,
-)
+from nemotron_engines.transformers.trainer import ScheduledTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine
-from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
+from nemotron_shared.runtime.metrics import RESULT_METRICS
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.pretrain.schema import PretrainConfig
 
@@ -39,12 +32,7 @@ def train(task: StageTask) -> Outcome:
         data_collator=default_data_collator,
         callbacks=callbacks(config, run, lambda step: step * config.train.global_batch_size * config.train.seq_length),
     )
-    trainer.stage_config = config
-    train_to_end(trainer, run)
-    output = save_result(model, data.path / "tokenizer", run)
-    figures = last_values(run.metrics, RESULT_METRICS)
-    metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
-    return Outcome(output, metadata | best_validation(config, data.path / "tokenizer", run), figures)
+    return train_to_end(trainer, config, run, data.path / "tokenizer", RESULT_METRICS)
 
 
 def _rows(task: StageTask, split: str, num_rows: int, vocab_size: int) -> BlendedRows | None:

@@ -10,17 +10,9 @@ from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
 from nemotron_engines.modeling.threads import set_threads
-from nemotron_engines.transformers.trainer import (
-    StageTrainer,
-    best_validation,
-    callbacks,
-    save_result,
-    train_to_end,
-    trainer_settings,
-)
+from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.metrics import last_values
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
@@ -39,8 +31,13 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     """Sample groups of completions, reward them, and follow what did better than its group."""
     config, run = task.config, task.run
     set_threads(config.run.threads)
-    model, tokenizer_folder = starting_point(task)
-    tokenizer = load_tokenizer(tokenizer_folder)
+    base = task.inputs["model"]
+    if base is not None:
+        folder, model = base.path, load_model(base.path, config.engine)
+    else:  # random weights, where the config allows it
+        folder = run.directory / "tokenizer"
+        distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
+        model = random_model(config.model, load_tokenizer(folder), config.run.seed, config.engine)
     data = task.input("data").path
     valid = read_prompts(data / "val.jsonl") if (data / "val.jsonl").is_file() else None
     trainer = ScheduledGRPOTrainer(
@@ -49,25 +46,10 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
         reward_funcs=[reward_function(reward.name) for reward in config.rewards],
         train_dataset=read_prompts(data / "train.jsonl"),
         eval_dataset=valid.select(range(min(len(valid), config.train.eval_rows))) if valid else None,
-        processing_class=tokenizer,
+        processing_class=load_tokenizer(folder),
         callbacks=callbacks(config, run, None),
     )
-    trainer.stage_config = config
-    train_to_end(trainer, run)
-    output = save_result(model, tokenizer_folder, run)
-    figures = last_values(run.metrics, {"reward": "final_reward", "valid_reward": "valid_reward"})
-    metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
-    return Outcome(output, metadata | best_validation(config, tokenizer_folder, run), figures)
-
-
-def starting_point(task: Task[RLConfig[TRLEngine]]) -> tuple[Any, Path]:
-    """The instruct model and the folder of its tokenizer, or random weights where the config allows it."""
-    config, base = task.config, task.inputs["model"]
-    if base is not None:
-        return load_model(base.path, config.engine), base.path
-    folder = task.run.directory / "tokenizer"
-    distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
-    return random_model(config.model, load_tokenizer(folder), config.run.seed, config.engine), folder
+    return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 
 def grpo_settings(config: RLConfig) -> dict[str, Any]:
@@ -96,13 +78,14 @@ def read_prompts(file: Path) -> Dataset:
     """
     rows = []
     for row in read_rl_rows(file, check=validate_prompt):
-        other = next((turn for turn in row.prompt if not turn.is_message), None)
+        other, wrong = next((turn for turn in row.prompt if not turn.is_message), None), None
         if other is not None:
-            what = f"{row.place}: the prompt holds a '{other.role}', which a chat template cannot show"
-            raise UserError(what, "train on such rows with engine=nemo_rl engine.environment=nemo_gym")
-        if row.expected_answer is None:
-            what = f"{row.place}: no expected_answer, which the rewards of engine trl compare with"
-            raise UserError(what, "train on such rows with engine=nemo_rl engine.environment=nemo_gym")
+            wrong = f"the prompt holds a '{other.role}', which a chat template cannot show"
+        elif row.expected_answer is None:
+            wrong = "no expected_answer, which the rewards of engine trl compare with"
+        if wrong:
+            remedy = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
+            raise UserError(f"{row.place}: {wrong}", remedy)
         prompt = [{"role": turn.role, "content": turn.text} for turn in row.prompt]
         rows.append({"prompt": prompt, "expected": row.expected_answer})
     return Dataset.from_list(rows)

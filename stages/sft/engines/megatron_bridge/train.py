@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node=8 stages/sft/train.py -c nano3 run.model=/models/nemotron-nano
 
-On a CPU the configuration is built and judged by Bridge, and then the run is refused: what keeps the conversations of
+On a CPU the configuration is built and checked by Bridge, and then the run is refused: what keeps the conversations of
 a packed row apart is an attention kernel of Transformer Engine, for which there is no other.
 """
 

@@ -6,7 +6,6 @@ W' = W + alpha / rank * B @ A            for base_model.model.<module>.lora_A.we
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -32,11 +31,16 @@ def merge_adapter(base: Path, adapter: Path, output: Path) -> list[str]:
         merged = load_file(file)
         with safe_open(file, "pt") as header:
             metadata = header.metadata()
-        for name in merged:
+        for name, weight in merged.items():
             delta = deltas.get(in_memory(name))
-            if delta is not None:
-                merged[name] = added(name, merged[name], delta)
-                changed.append(name)
+            if delta is None:
+                continue
+            if weight.shape != delta.shape:
+                what = f"adapter for {name}: {tuple(delta.shape)} does not fit a weight of {tuple(weight.shape)}"
+                raise UserError(what)
+            # computed in float32 and kept in the weight's own type
+            merged[name] = (weight.float() + delta).to(weight.dtype)
+            changed.append(name)
         save_file(merged, output / file.name, metadata=metadata or {"format": "pt"})
     missing = sorted(deltas.keys() - set(map(in_memory, changed)))
     if missing:
@@ -54,7 +58,9 @@ def in_memory(name: str) -> str:
 def adapter_deltas(adapter: Path) -> dict[str, torch.Tensor]:
     """What to add to each weight, float32, by the weight's name."""
     settings = read_json(adapter / FILES[1])
-    _require_plain(adapter, settings)
+    for key in ("use_dora", "use_rslora"):
+        if settings.get(key):
+            raise UserError(f"{adapter}: an adapter with {key} cannot be merged", "train one without it")
     values = {name.removeprefix(PREFIX): value for name, value in load_file(adapter / FILES[0]).items()}
     unknown = [name for name in values if not name.endswith((FIRST, SECOND))]
     if unknown:
@@ -65,16 +71,3 @@ def adapter_deltas(adapter: Path) -> dict[str, torch.Tensor]:
         f"{module}.weight": scale * values[module + SECOND].float() @ values[module + FIRST].float()
         for module in modules
     }
-
-
-def added(name: str, weight: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-    """The sum, computed in float32 and kept in the weight's own type."""
-    if weight.shape != delta.shape:
-        raise UserError(f"adapter for {name}: {tuple(delta.shape)} does not fit a weight of {tuple(weight.shape)}")
-    return (weight.float() + delta).to(weight.dtype)
-
-
-def _require_plain(adapter: Path, settings: dict[str, Any]) -> None:
-    for key in ("use_dora", "use_rslora"):
-        if settings.get(key):
-            raise UserError(f"{adapter}: an adapter with {key} cannot be merged", "train one without it")

@@ -30,33 +30,24 @@ def stage_base_model(
     """
     into.mkdir(parents=True, exist_ok=True)
     if source is None:
+        from nemotron_engines.modeling.build import save_random_model
+
         source = into.with_name("random")
-        _make_random(config, tokenizer, source)
-    _require_usable(source)
+        if not (source / "config.json").exists():  # else a run that goes on: its checkpoint was made over these weights
+            save_random_model(config.model, tokenizer, config.run.seed, source)
+    fields = read_json(source / "config.json")
+    if (kind := fields.get("model_type")) != "nemotron_h":
+        raise UserError(f"{source}: engine 'automodel' trains NemotronH models, not '{kind}'", "use another engine")
+    if not list(source.glob("*.safetensors")):
+        raise UserError(f"{source}: holds no safetensors", "save the model in that format")
     for file in source.iterdir():
         link = into / file.name
         if file.is_file() and file.name != "config.json" and not link.exists():
             link.symlink_to(file.resolve())
-    write_text(into / "config.json", json.dumps(readable_config(read_json(source / "config.json")), indent=2))
+    write_text(into / "config.json", json.dumps(readable_config(fields), indent=2))
     return into
 
 
 def readable_config(fields: dict[str, Any]) -> dict[str, Any]:
     """config.json with a `time_step_min` that has a logarithm."""
     return fields | {"time_step_min": fields.get("time_step_min") or PLACEHOLDER_TIME_STEP}
-
-
-def _make_random(config: SupervisedConfig[AutomodelEngine], tokenizer: Path, into: Path) -> None:
-    from nemotron_engines.modeling.build import save_random_model
-
-    if (into / "config.json").exists():
-        return  # a run that goes on: its checkpoint was made over these weights
-    save_random_model(config.model, tokenizer, config.run.seed, into)
-
-
-def _require_usable(folder: Path) -> None:
-    kind = read_json(folder / "config.json").get("model_type")
-    if kind != "nemotron_h":
-        raise UserError(f"{folder}: engine 'automodel' trains NemotronH models, not '{kind}'", "use another engine")
-    if not list(folder.glob("*.safetensors")):
-        raise UserError(f"{folder}: holds no safetensors", "save the model in that format")

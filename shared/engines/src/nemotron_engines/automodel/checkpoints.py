@@ -10,7 +10,6 @@ from pathlib import Path
 
 from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.checkpoints import Layout, Mark
-from nemotron_shared.runtime.validation import Validation
 
 NAME = re.compile(r"epoch_(\d+)_step_(\d+)")
 
@@ -30,30 +29,20 @@ def missing_state(checkpoint: Path, mark: Mark) -> str | None:
 LAYOUT = Layout(steps_done, missing_state)
 
 
-def latest(directory: Path) -> Path | None:
-    """The newest checkpoint that has a mark."""
-    return checkpoints.latest(directory, LAYOUT)
-
-
 def resume_point(directory: Path, say: Callable[[str], None]) -> Path | None:
     """The newest whole checkpoint; damaged ones are set aside, unfinished ones deleted, and links to either."""
     point = checkpoints.resume_point(directory, LAYOUT, say)
-    forget_dangling_links(directory)
+    _forget_dangling_links(directory)
     return point
-
-
-def best(directory: Path) -> tuple[Path, Validation] | None:
-    """The checkpoint with the lowest validation loss, and that validation."""
-    return checkpoints.best(directory, LAYOUT)
 
 
 def prune(directory: Path, *, keep: int, keep_best: bool) -> None:
     """Delete all but the newest checkpoints and the best one, and Automodel's links to what is gone."""
     checkpoints.prune(directory, LAYOUT, keep=keep, keep_best=keep_best)
-    forget_dangling_links(directory)
+    _forget_dangling_links(directory)
 
 
-def forget_dangling_links(directory: Path) -> None:
+def _forget_dangling_links(directory: Path) -> None:
     """`LATEST` and `LOWEST_VAL` may point at what is gone."""
     for path in directory.glob("*"):
         if path.is_symlink() and not path.exists():

@@ -100,11 +100,6 @@ def document_rows(blend: str, part: str, seq_length: int, num_rows: int, seed: i
     return ShiftedRows(BlendedRows(parts, [weight for weight, _ in entries], num_rows))
 
 
-def stack(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """A batch of rows of one length: input_ids and labels, (rows, length) int64."""
-    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
-
-
 def collate(rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, Any]:
     """A batch, cut to its longest row, through Automodel's own collator."""
     from nemo_automodel.components.datasets.utils import neat_packed_collater  # ty: ignore[import-not-found]

@@ -16,7 +16,6 @@ from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
 
 ADAPTER = "adapter"
-KEPT = ("config.json", "generation_config.json")
 
 
 def export(checkpoint: Path, base: Path, base_name: str | None, tokenizer: Path, output: Path) -> None:
@@ -38,24 +37,20 @@ def export(checkpoint: Path, base: Path, base_name: str | None, tokenizer: Path,
         write_text(adapter / ADAPTER_FILES[1], json.dumps(settings, indent=2) + "\n")
         merge_adapter(base, adapter, output)
     else:
-        copy_weights(trained / "consolidated", base, output)
-    for name in KEPT:
+        consolidated = trained / "consolidated"
+        before, after = shapes(base), shapes(consolidated)
+        if before != after:
+            differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+            raise UserError(
+                f"{consolidated}: {len(differing)} tensors differ in name or shape from the base model's, "
+                f"first {differing[0]}"
+            )
+        for file in (*consolidated.glob("*.safetensors"), *consolidated.glob("*.safetensors.index.json")):
+            shutil.copyfile(file, output / file.name)
+    for name in ("config.json", "generation_config.json"):
         if (base / name).is_file():
             shutil.copyfile(base / name, output / name)
     copy_tokenizer(tokenizer, output)
-
-
-def copy_weights(consolidated: Path, base: Path, output: Path) -> None:
-    """Copy the consolidated safetensors after comparing their names and shapes with the base model's."""
-    before, after = shapes(base), shapes(consolidated)
-    if before != after:
-        differing = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-        raise UserError(
-            f"{consolidated}: {len(differing)} tensors differ in name or shape from the base model's, "
-            f"first {differing[0]}"
-        )
-    for file in (*consolidated.glob("*.safetensors"), *consolidated.glob("*.safetensors.index.json")):
-        shutil.copyfile(file, output / file.name)
 
 
 def shapes(folder: Path) -> dict[str, list[int]]:

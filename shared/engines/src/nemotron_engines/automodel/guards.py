@@ -1,7 +1,6 @@
 """What is looked at before the first step and after the last, because Automodel itself goes on in silence."""
 
 import math
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -61,12 +60,6 @@ def refuse_unmergeable(model: nn.Module) -> None:
         )
 
 
-def trainable_line(model: nn.Module) -> str:
-    """`trained: 9,760 of 225,216 parameters (4.33%)`."""
-    trained, total = count_parameters(model)
-    return f"trained: {trained:,} of {total:,} parameters ({trained / max(1, total):.2%})"
-
-
 def count_parameters(model: nn.Module) -> tuple[int, int]:
     """Trained and all parameters, over all shards."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
@@ -77,19 +70,13 @@ def idle_adapters(model: nn.Module) -> list[str]:
     """Adapters that no gradient has reached on this process: lora_B starts at zero and is still zero."""
     return [
         name.removesuffix(".lora_B.weight").removeprefix("module.")
-        for name, parameter in outputs_of_adapters(model)
-        if not bool(local(parameter.detach()).any())
+        for name, parameter in model.named_parameters()
+        if name.endswith(".lora_B.weight") and not bool(local(parameter.detach()).any())
     ]
 
 
-def outputs_of_adapters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The `lora_B` weights with their names."""
-    return ((name, value) for name, value in model.named_parameters() if name.endswith(".lora_B.weight"))
-
-
-def idle_on_all(names: Iterable[str], processes: int) -> list[str]:
+def idle_on_all(mine: list[str], processes: int) -> list[str]:
     """Of the adapters idle here, those idle on every process."""
-    mine = list(names)
     if processes == 1:
         return mine
     found: list[Any] = [None] * processes

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from nemotron_engines.automodel import checkpoints, guards
+from nemotron_engines.automodel import guards
 from nemotron_engines.automodel.base_model import stage_base_model
+from nemotron_engines.automodel.checkpoints import LAYOUT, resume_point, steps_done
 from nemotron_engines.automodel.environment import require_environment, require_kernels
 from nemotron_engines.automodel.export import export
 from nemotron_engines.automodel.overrides import apply_overrides
@@ -17,10 +18,9 @@ from nemotron_engines.automodel.translate import Kind, Places, translate
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.stand_ins import automodel as cpu_shim
 from nemotron_shared.config.training import SupervisedConfig
-from nemotron_shared.runtime import disk, distributed
+from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.library_output import library_output
 from nemotron_shared.runtime.metrics import RESULT_METRICS, last_values
-from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.runtime.validation import Validation, report_best
@@ -59,77 +59,62 @@ def train_with_automodel(
     set_threads(config.run.threads)
     places = distributed.on_rank_zero(lambda: _places(task, kind, train, valid))
     if places.restore_from:
-        run.goes_on_from(checkpoints.steps_done(Path(places.restore_from)))
+        run.goes_on_from(steps_done(Path(places.restore_from)))
     recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
     recipe_config = apply_overrides(recipe_config, config.engine, task.origins)
     # Automodel prints its whole config and logs each step
     log = run.directory / f"automodel-{distributed.rank()}.log"
     with library_output(log), disk.full_disk_explained(run.directory):
-        recipe = _trained(recipe_config, config, run, tokens_at)
-    trained, total = guards.count_parameters(recipe.net)
+        from nemotron_engines.automodel.recipe import StageRecipe
+
+        recipe = StageRecipe(recipe_config, config, run, tokens_at)
+        recipe.setup()
+        trained, total = guards.count_parameters(recipe.net)
+        run.say(f"trained: {trained:,} of {total:,} parameters ({trained / max(1, total):.2%})")
+        with run.watched():
+            recipe.run_train_validation_loop()
+        if recipe.step_scheduler.step < config.train.train_iters:
+            raise Stopped(
+                f"[{run.name}] stopped after step {recipe.step_scheduler.step} of {config.train.train_iters}",
+                "run the same command again to continue",
+            )
     idle = guards.idle_on_all(guards.idle_adapters(recipe.net), distributed.world_size())
     if idle:
         run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
-    output = distributed.on_rank_zero(lambda: _export(task, places))
+
+    def publish() -> Path:
+        last, base = checkpoints.latest(places.checkpoints, LAYOUT), task.inputs["model"]
+        assert last is not None, "the last step always writes a checkpoint"
+        start, name = (base.path, str(base.path)) if base else (places.model.with_name("random"), None)
+        output = run.fresh_output()
+        export(last, start, name, places.tokenizer, output)
+        return output
+
+    output = distributed.on_rank_zero(publish)
     metadata: dict[str, Any] = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
     metadata |= distributed.on_rank_zero(lambda: report_best(run, lambda best: _keep_best(task, places, best)))
     return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run.metrics, RESULT_METRICS))
-
-
-def _trained(
-    recipe_config: dict[str, Any],
-    config: SupervisedConfig[AutomodelEngine],
-    run: Run,
-    tokens_at: Callable[[int], int] | None,
-) -> Any:
-    from nemotron_engines.automodel.recipe import StageRecipe
-
-    recipe = StageRecipe(recipe_config, config, run, tokens_at)
-    recipe.setup()
-    run.say(guards.trainable_line(recipe.net))
-    with run.watched():
-        recipe.run_train_validation_loop()
-    if recipe.step_scheduler.step < config.train.train_iters:
-        raise Stopped(
-            f"[{run.name}] stopped after step {recipe.step_scheduler.step} of {config.train.train_iters}",
-            "run the same command again to continue",
-        )
-    return recipe
 
 
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
     from nemotron_engines.modeling.build import load_tokenizer
 
     run, tokenizer = task.run, task.input("data").path / "tokenizer"
-    model = stage_base_model(task.config, base_of(task), tokenizer, run.checkpoints / "base")
+    base = task.inputs["model"]
+    model = stage_base_model(task.config, base.path if base else None, tokenizer, run.checkpoints / "base")
     kept = run.checkpoints / "automodel"
-    latest = checkpoints.resume_point(kept, run.say)
+    latest = resume_point(kept, run.say)
     pad = load_tokenizer(tokenizer).pad_token_id or 0
     return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None)
 
 
-def base_of(task: Task[SupervisedConfig[AutomodelEngine]]) -> Path | None:
-    """Folder of the model to start from, None for random weights."""
-    artifact = task.inputs["model"]
-    return artifact.path if artifact else None
-
-
 def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, best: Validation) -> str:
     """The checkpoint as Automodel wrote it: before the last step, it writes no model that others could read."""
-    held = checkpoints.best(places.checkpoints) if task.config.checkpoint.keep_best else None
+    held = checkpoints.best(places.checkpoints, LAYOUT) if task.config.checkpoint.keep_best else None
     if held is None or held[1] != best:
         return ""
     folder = task.run.directory / "best"
     shutil.rmtree(folder, ignore_errors=True)
-    steps = checkpoints.steps_done(held[0])
+    steps = steps_done(held[0])
     held[0].rename(folder)
     return f"; Automodel's checkpoint of step {steps} stays in {folder}"
-
-
-def _export(task: Task[SupervisedConfig[AutomodelEngine]], places: Places) -> Path:
-    last = checkpoints.latest(places.checkpoints)
-    assert last is not None, "the last step always writes a checkpoint"
-    output = task.run.fresh_output()
-    base = base_of(task)
-    export(last, base or places.model.with_name("random"), str(base) if base else None, places.tokenizer, output)
-    return output

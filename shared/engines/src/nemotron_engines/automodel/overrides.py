@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import Strict, leaves, merge
+from nemotron_shared.config.typed_values import has_type
 
 COMPONENTS = "nemo_automodel.components"
 # Section of the recipe -> what takes its values: a dataclass or a function of Automodel or torch.
@@ -103,7 +104,12 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
-    _refuse_leaking_packing(merged, strict)
+    # THD packing keeps documents apart in Transformer Engine's attention only; with sdpa they see each other.
+    packing, attention = merged.get("packed_sequence", {}), merged["model"]["backend"]["attn"]
+    if packing.get("packing_strategy") == "thd" and attention != "te":
+        what = f"thd with attn={attention} lets the documents of a row see each other"
+        remedy = "use packing_strategy=neat, or engine.backend.attn=te on a GPU"
+        raise strict.refusal("packed_sequence.packing_strategy", what, remedy)
     return merged
 
 
@@ -112,14 +118,18 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
     strict.require_free(key)
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
         raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
-    if name == "_target_":
-        _check_target(key, value, engine, strict)
+    if name == "_target_" and not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
+        what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
+        raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
     known = READ.get(section, {}) | taken(section, engine)
     if not section:
         known |= dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
     strict.require_known(section, name, known, f"Automodel's {taker}")
-    strict.require_type(key, known[name], value, strict=not isinstance(value, (list, dict)))
+    hint = known[name]
+    if has_type(hint, value, strict=not isinstance(value, (list, dict))) is False:
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint)
+        raise strict.refusal(key, f"{value!r} is not of type {wanted}")
 
 
 def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
@@ -137,18 +147,3 @@ def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
     except NameError:  # a type that only type checkers import
         hints = {}
     return {name: hints.get(name) for name in names}
-
-
-def _check_target(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> None:
-    if not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
-        what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
-        raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
-
-
-def _refuse_leaking_packing(recipe: dict[str, Any], strict: Strict) -> None:
-    """THD packing keeps documents apart in Transformer Engine's attention only; with sdpa they see each other."""
-    packing, attention = recipe.get("packed_sequence", {}), recipe["model"]["backend"]["attn"]
-    if packing.get("packing_strategy") == "thd" and attention != "te":
-        what = f"thd with attn={attention} lets the documents of a row see each other"
-        remedy = "use packing_strategy=neat, or engine.backend.attn=te on a GPU"
-        raise strict.refusal("packed_sequence.packing_strategy", what, remedy)

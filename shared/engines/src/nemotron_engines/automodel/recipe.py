@@ -14,12 +14,13 @@ from nemo_automodel.recipes.llm.train_ft import (  # ty: ignore[import-not-found
     TrainFinetuneRecipeForNextTokenPrediction,
 )
 
-from nemotron_engines.automodel import checkpoints, guards
+from nemotron_engines.automodel import guards
+from nemotron_engines.automodel.checkpoints import LAYOUT, prune
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import disk, distributed
-from nemotron_shared.runtime.checkpoints import mark_complete, removed_when_disk_is_full
+from nemotron_shared.runtime.checkpoints import latest, mark_complete, removed_when_disk_is_full
 from nemotron_shared.runtime.metrics import Metric
 from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
@@ -88,38 +89,35 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         return getattr(self.model_parts[0], "module", self.model_parts[0])
 
     def log_train_metrics(self, log_data: Any) -> None:
-        """Keep a step's figures.
+        """Keep a step's metrics.
 
         Raises:
             UserError: the loss is not a number any more; Automodel would go on to the last step.
         """
         super().log_train_metrics(log_data)
-        step, figures = log_data.step + 1, log_data.metrics
-        self.tokens = self.tokens_at(step) if self.tokens_at else self.tokens + figures["num_tokens_per_step"]
-        kept: dict[Metric, float] = {
-            "loss": float(figures["loss"]),
-            "grad_norm": float(figures["grad_norm"]),
-            "lr": self.rate,
-        }
-        self._stop_unless_finite(step, kept)
-        self.progress.log(step, kept, self.tokens)
-        self.rate = figures["lr"]  # Automodel tells the rate of the next step
+        step, theirs = log_data.step + 1, log_data.metrics
+        self.tokens = self.tokens_at(step) if self.tokens_at else self.tokens + theirs["num_tokens_per_step"]
+        metrics: dict[Metric, float] = {name: float(theirs[name]) for name in ("loss", "grad_norm")}
+        metrics["lr"] = self.rate
+        self._stop_unless_finite(step, metrics)
+        self.progress.log(step, metrics, self.tokens)
+        self.rate = theirs["lr"]  # Automodel tells the rate of the next step
 
     def log_val_metrics(self, val_name: str, log_data: Any, metric_logger: Any = None) -> None:
         """Keep the validation loss."""
         super().log_val_metrics(val_name, log_data, metric_logger)
         if log_data is not None:
             step = log_data.step + 1
-            figures: dict[Metric, float] = {"valid_loss": float(log_data.metrics["val_loss"])}
-            self._stop_unless_finite(step, figures)
-            self.validation = validation_of(step, figures)
-            self.progress.log(step, figures, self.tokens)
+            metrics: dict[Metric, float] = {"valid_loss": float(log_data.metrics["val_loss"])}
+            self._stop_unless_finite(step, metrics)
+            self.validation = validation_of(step, metrics)
+            self.progress.log(step, metrics, self.tokens)
 
-    def _stop_unless_finite(self, step: int, figures: Mapping[Metric, float]) -> None:
+    def _stop_unless_finite(self, step: int, metrics: Mapping[Metric, float]) -> None:
         """Both logs of a step come before its checkpoint, so none is written of weights that are lost."""
-        wrong = [f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value)]
+        wrong = [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]
         if wrong:
-            last = checkpoints.latest(self.kept)
+            last = latest(self.kept, LAYOUT)
             kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before it"
             raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or look at the data")
 
@@ -139,7 +137,7 @@ class StageRecipe(TrainFinetuneRecipeForNextTokenPrediction):
         keep, processes = self.stage_config.checkpoint, distributed.world_size()
 
         def mark_and_prune() -> None:
-            mark_complete(checkpoint, checkpoints.LAYOUT, world_size=processes, validation=self.validation)
-            checkpoints.prune(self.kept, keep=keep.most_recent_k, keep_best=keep.keep_best)
+            mark_complete(checkpoint, LAYOUT, world_size=processes, validation=self.validation)
+            prune(self.kept, keep=keep.most_recent_k, keep_best=keep.keep_best)
 
         distributed.on_rank_zero(mark_and_prune)

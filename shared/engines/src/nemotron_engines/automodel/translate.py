@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nemotron_engines.automodel.settings import AutomodelEngine, AutomodelPeft
+from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
 
@@ -48,16 +48,32 @@ def translate(
         UserError: the batch cannot be divided among the processes.
     """
     engine = config.engine
+    ours = config.optimizer
     recipe: dict[str, Any] = {
         "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
         "seed": config.run.seed,
         "dist_env": {"backend": "nccl" if on_gpu else "gloo", "timeout_minutes": 10},
         "step_scheduler": step_scheduler(config, processes),
-        "model": model(engine, places),
+        "model": {  # Automodel's own NemotronH class with the weights of the folder, in float32
+            "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+            "pretrained_model_name_or_path": str(places.model),
+            "torch_dtype": "float32",
+            "force_hf": False,
+            "backend": {
+                "_target_": f"{AUTOMODEL}.models.common.utils.BackendConfig",
+                **engine.backend.model_dump(),
+            },
+        },
         "distributed": distributed(engine),
-        "optimizer": optimizer(config),
+        "optimizer": {
+            "_target_": "torch.optim.AdamW",
+            "lr": ours.lr,
+            "betas": [ours.adam_beta1, ours.adam_beta2],
+            "eps": ours.adam_eps,
+            "weight_decay": ours.weight_decay,
+        },
         "lr_scheduler": lr_scheduler(config),
-        "clip_grad_norm": {"max_norm": config.optimizer.clip_grad},
+        "clip_grad_norm": {"max_norm": ours.clip_grad},
         "loss_fn": {"_target_": f"{AUTOMODEL}.loss.masked_ce.MaskedCrossEntropy"},
         "checkpoint": {
             "enabled": True,
@@ -70,7 +86,13 @@ def translate(
         **data(config, places),
     }
     if engine.peft is not None:
-        recipe["peft"] = peft(engine.peft)
+        # `match_all_linear` becomes a list of exclusions, because Automodel takes no exclusions beside the former
+        everywhere = engine.peft.match_all_linear
+        recipe["peft"] = engine.peft.model_dump() | {
+            "_target_": f"{AUTOMODEL}._peft.lora.PeftConfig",
+            "match_all_linear": False,
+            "exclude_modules": [PASSED_BY, *engine.peft.exclude_modules] if everywhere else [],
+        }
     return recipe
 
 
@@ -97,18 +119,6 @@ def step_scheduler(config: SupervisedConfig[AutomodelEngine], processes: int) ->
     }
 
 
-def model(engine: AutomodelEngine, places: Places) -> dict[str, Any]:
-    """Automodel's own NemotronH class with the weights of the folder, in float32."""
-    backend = {"_target_": f"{AUTOMODEL}.models.common.utils.BackendConfig", **engine.backend.model_dump()}
-    return {
-        "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
-        "pretrained_model_name_or_path": str(places.model),
-        "torch_dtype": "float32",
-        "force_hf": False,
-        "backend": backend,
-    }
-
-
 def distributed(engine: AutomodelEngine) -> dict[str, Any]:
     """How the work is spread. Left to itself fsdp2 computes in bfloat16, so the types are always spelled out."""
     spread: dict[str, Any] = {"strategy": engine.strategy, "dp_size": None, "tp_size": engine.tp_size}
@@ -129,18 +139,6 @@ def distributed(engine: AutomodelEngine) -> dict[str, Any]:
     }
 
 
-def optimizer(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
-    """AdamW."""
-    ours = config.optimizer
-    return {
-        "_target_": "torch.optim.AdamW",
-        "lr": ours.lr,
-        "betas": [ours.adam_beta1, ours.adam_beta2],
-        "eps": ours.adam_eps,
-        "weight_decay": ours.weight_decay,
-    }
-
-
 def lr_scheduler(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
     """The curve of training/schedule.py: step s of w warmup steps has (s + 1) / (w + 1) of the peak."""
     ours, scheduler, steps = config.optimizer, config.scheduler, config.train.train_iters
@@ -156,99 +154,44 @@ def lr_scheduler(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
     }
 
 
-def peft(section: AutomodelPeft) -> dict[str, Any]:
-    """`match_all_linear` becomes a list of exclusions, because Automodel takes no exclusions beside the former."""
-    excluded = [PASSED_BY, *section.exclude_modules] if section.match_all_linear else []
-    return {
-        "_target_": f"{AUTOMODEL}._peft.lora.PeftConfig",
-        "match_all_linear": False,
-        "target_modules": section.target_modules,
-        "exclude_modules": excluded,
-        "dim": section.dim,
-        "alpha": section.alpha,
-        "dropout": section.dropout,
-        "use_triton": section.use_triton,
-    }
-
-
 def data(config: SupervisedConfig[AutomodelEngine], places: Places) -> dict[str, Any]:
-    """Data sets and loaders, for training and, where there is a file, for validation."""
-    make = MAKERS[places.kind]
-    rows = config.train.train_iters * config.train.global_batch_size
-    sections = make(config, places, places.train, rows, "")
-    if places.valid is not None:
-        sections |= make(config, places, places.valid, config.train.eval_rows, "validation_")
-    if places.kind == "chat" and config.engine.chats.pack:
-        sections["packed_sequence"] = {
-            "packed_sequence_size": config.engine.chats.seq_length,
-            "packing_strategy": "neat",
-        }
-    return sections
+    """Data sets and loaders, for training and, where there is a file, for validation.
 
-
-def tokenizer(places: Places) -> dict[str, Any]:
-    """The tokenizer that lies beside the data."""
-    return {
+    Packed rows and documents come in our own order, so that Automodel's loader must not shuffle them; its ChatDataset
+    is shuffled by its own loader. The position of a loader is kept in checkpoints.
+    """
+    train, seed, chats = config.train, config.run.seed, config.engine.chats
+    tokenizer = {
         "_target_": "nemo_automodel._transformers.auto_tokenizer.NeMoAutoTokenizer.from_pretrained",
         "pretrained_model_name_or_path": str(places.tokenizer),
     }
-
-
-def packed_data(
-    config: SupervisedConfig[AutomodelEngine], places: Places, file: Path, rows: int, prefix: str
-) -> dict[str, Any]:
-    """Our packed rows in our own order, so that Automodel's loader must not shuffle them."""
-    dataset = {
-        "_target_": f"{OURS}.packed_rows",
-        "path": str(file),
-        "num_rows": rows,
-        "seed": config.run.seed,
-        "pad_token_id": places.pad_token_id,
-        "tokenizer": tokenizer(places),
-    }
-    return {f"{prefix}dataset": dataset, f"{prefix}dataloader": loader(f"{OURS}.collate", shuffle=False)}
-
-
-def chat_data(
-    config: SupervisedConfig[AutomodelEngine], places: Places, file: Path, rows: int, prefix: str
-) -> dict[str, Any]:
-    """Automodel's ChatDataset, shuffled by its own loader."""
-    dataset = {
-        "_target_": f"{AUTOMODEL}.datasets.llm.chat_dataset.ChatDataset",
-        "path_or_dataset_id": str(file),
-        "split": f"train[:{rows}]" if prefix else "train",
-        "seq_length": config.engine.chats.seq_length,
-        "truncation": True,
-        "tokenizer": tokenizer(places),
-    }
-    collate = f"{AUTOMODEL}.datasets.utils.default_collater"
-    return {f"{prefix}dataset": dataset, f"{prefix}dataloader": loader(collate, shuffle=not prefix)}
-
-
-def document_data(
-    config: SupervisedConfig[AutomodelEngine], places: Places, file: Path, rows: int, prefix: str
-) -> dict[str, Any]:
-    """Rows cut from the shuffled documents of a blend, in our own order."""
-    assert isinstance(config.train, PretrainTrain), "only pretraining reads documents"
-    dataset = {
-        "_target_": f"{OURS}.document_rows",
-        "blend": str(file),
-        "part": "valid" if prefix else "train",
-        "seq_length": config.train.seq_length,
-        "num_rows": rows,
-        "seed": config.run.seed,
-        "tokenizer": tokenizer(places),
-    }
-    return {f"{prefix}dataset": dataset, f"{prefix}dataloader": loader(f"{OURS}.stack", shuffle=False)}
-
-
-MAKERS = {"packed": packed_data, "chat": chat_data, "documents": document_data}
-
-
-def loader(collate: str, *, shuffle: bool) -> dict[str, Any]:
-    """A loader whose position is kept in checkpoints."""
-    return {
-        "_target_": "torchdata.stateful_dataloader.StatefulDataLoader",
-        "collate_fn": collate,
-        "shuffle": shuffle,
-    }
+    sections: dict[str, Any] = {}
+    for split, file in (("train", places.train), ("valid", places.valid)):
+        if file is None:
+            continue
+        rows = train.train_iters * train.global_batch_size if split == "train" else train.eval_rows
+        dataset: dict[str, Any] = {"tokenizer": tokenizer}
+        if places.kind == "packed":
+            dataset |= {"_target_": f"{OURS}.packed_rows", "path": str(file), "num_rows": rows}
+            dataset |= {"seed": seed, "pad_token_id": places.pad_token_id}
+            collate = f"{OURS}.collate"
+        elif places.kind == "documents":
+            assert isinstance(train, PretrainTrain), "only pretraining reads documents"
+            dataset |= {"_target_": f"{OURS}.document_rows", "blend": str(file), "part": split, "num_rows": rows}
+            dataset |= {"seed": seed, "seq_length": train.seq_length}
+            collate = "torch.utils.data.default_collate"
+        else:
+            wanted = "train" if split == "train" else f"train[:{rows}]"
+            dataset |= {"_target_": f"{AUTOMODEL}.datasets.llm.chat_dataset.ChatDataset", "split": wanted}
+            dataset |= {"path_or_dataset_id": str(file), "seq_length": chats.seq_length, "truncation": True}
+            collate = f"{AUTOMODEL}.datasets.utils.default_collater"
+        prefix = "" if split == "train" else "validation_"
+        sections[f"{prefix}dataset"] = dataset
+        sections[f"{prefix}dataloader"] = {
+            "_target_": "torchdata.stateful_dataloader.StatefulDataLoader",
+            "collate_fn": collate,
+            "shuffle": places.kind == "chat" and split == "train",
+        }
+    if places.kind == "chat" and chats.pack:
+        sections["packed_sequence"] = {"packed_sequence_size": chats.seq_length, "packing_strategy": "neat"}
+    return sections

@@ -1,8 +1,8 @@
-"""Put the twins of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
+"""Put the reference kernels of mamba_ops.py where transformers' NemotronH looks for its Mamba functions.
 
 transformers 5.23 falls back to slow code where `mamba_ssm` and `causal_conv1d` are missing, and that code refuses
 packed rows (5.12 differs: see mamba_older.py). After `install_cpu_ops()` a CUDA tensor still goes to the packages
-where both can be imported; everything else goes to the twins:
+where both can be imported; everything else goes to the reference kernels:
 
     mamba: pure-torch reference kernels (correct; slower than mamba-ssm on a GPU)
 """
@@ -39,7 +39,7 @@ def decline_fused(first: Tensor, *args: Any) -> None:
 
 
 # Global of transformers' module -> what it is replaced by where the packages are not used.
-TWINS: dict[str, Callable[..., Any]] = {
+REFERENCE_KERNELS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": mamba_ops.causal_conv1d_fn,
     "causal_conv1d_update": mamba_ops.causal_conv1d_update,
     "mamba2_chunk_scan": mamba_ops.mamba_chunk_scan_combined,
@@ -58,36 +58,30 @@ def install_cpu_ops() -> str:
     if mamba_older.is_older():
         mamba_older.install_into_older()
         return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
-    require_expected_names()
-    for name, twin in TWINS.items():
-        current = getattr(modeling_nemotron_h, name)
+    for name, reference in REFERENCE_KERNELS.items():
+        current = getattr(modeling_nemotron_h, name, None)
+        if current is None:
+            raise UserError(
+                f"transformers {transformers.__version__}: modeling_nemotron_h has no '{name}'",
+                "install the version that uv.lock names (uv sync), or adapt kernels/mamba_install.py",
+            )
         if STOCK.setdefault(name, current) is current:
-            setattr(modeling_nemotron_h, name, dispatcher(current, twin))
+            setattr(modeling_nemotron_h, name, dispatcher(current, reference))
     return say_once(KERNEL_LINE if kernels_importable() else REFERENCE_LINE)
 
 
-def require_expected_names() -> None:
-    """Fail loudly where transformers has renamed what is to be replaced."""
-    for name in TWINS:
-        if not hasattr(modeling_nemotron_h, name):
-            raise UserError(
-                f"transformers {transformers.__version__}: modeling_nemotron_h has no '{name}'",
-                "install the version that uv.lock names (uv sync), or adapt modeling/mamba_install.py",
-            )
-
-
-def dispatcher(stock: Callable[..., Any], twin: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls `stock` for CUDA tensors where the packages are there, else `twin`.
+def dispatcher(stock: Callable[..., Any], reference: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls `stock` for CUDA tensors where the packages are there, else `reference`.
 
     The model passes on whatever keywords it was called with; like stock, we keep those that the function knows.
     """
-    known = frozenset(inspect.signature(twin).parameters)
+    known = frozenset(inspect.signature(reference).parameters)
 
     @wraps(stock)
     def dispatch(first: Tensor, *args: Any, **kwargs: Any) -> Any:
         if first.is_cuda and kernels_importable():
             return stock(first, *args, **kwargs)
-        return twin(first, *args, **{name: value for name, value in kwargs.items() if name in known})
+        return reference(first, *args, **{name: value for name, value in kwargs.items() if name in known})
 
     return dispatch
 

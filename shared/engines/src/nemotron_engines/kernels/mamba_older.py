@@ -1,8 +1,8 @@
-"""The twins of mamba_ops.py for transformers 5.12 to 5.22, whose NemotronH keeps its Mamba functions elsewhere.
+"""The reference kernels for transformers 5.12 to 5.22, whose NemotronH keeps its Mamba functions elsewhere.
 
 There each mixer looks the kernels up when it is made, uses them for weights on a GPU only, and is never told about
-packed rows. After `install_into_older()` weights on a CPU go through the twins, and `seq_idx` reaches the mixer.
-It also writes the embedding of a checkpoint under a name that nobody else reads; that is put right too.
+packed rows. After `install_into_older()` weights on a CPU go through the reference kernels, and `seq_idx` reaches the
+mixer. It also writes the embedding of a checkpoint under a name that nobody else reads; that is put right too.
 """
 
 import logging
@@ -19,13 +19,13 @@ MIXER = modeling_nemotron_h.NemotronHMamba2Mixer
 BLOCK = modeling_nemotron_h.NemotronHBlock
 
 
-def _is_true_with_twins(record: logging.LogRecord) -> bool:
+def _is_true_here(record: logging.LogRecord) -> bool:
     """Each mixer says that it falls back to slow code; it does not."""
     return "fast path is not available" not in record.getMessage()
 
 
 # From the import on: counting a model's parameters makes mixers before anything is installed.
-logging.getLogger(modeling_nemotron_h.__name__).addFilter(_is_true_with_twins)
+logging.getLogger(modeling_nemotron_h.__name__).addFilter(_is_true_here)
 
 
 def is_older() -> bool:
@@ -36,19 +36,15 @@ def is_older() -> bool:
 def install_into_older() -> None:
     """Replace the two forward functions and the embedding's name, once."""
     if not hasattr(MIXER.forward, "__wrapped__"):
-        MIXER.forward = _mixer_with_twins(MIXER.forward)
+        MIXER.forward = _mixer_on_reference_kernels(MIXER.forward)
         BLOCK.forward = _block_with_seq_idx(BLOCK.forward)
-        _name_the_embedding_as_published()
+        # Published checkpoints say `backbone.embeddings.weight`; a rule of 5.12 would save `backbone.embedding.weight`.
+        rules = conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
+        kept = [rule for rule in rules if "embedding.weight" not in rule.source_patterns]
+        conversion_mapping.register_checkpoint_conversion_mapping("nemotron_h", kept, overwrite=True)
 
 
-def _name_the_embedding_as_published() -> None:
-    """Published checkpoints say `backbone.embeddings.weight`; a rule of 5.12 would save `backbone.embedding.weight`."""
-    rules = conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
-    kept = [rule for rule in rules if "embedding.weight" not in rule.source_patterns]
-    conversion_mapping.register_checkpoint_conversion_mapping("nemotron_h", kept, overwrite=True)
-
-
-def _mixer_with_twins(stock: Any) -> Any:
+def _mixer_on_reference_kernels(stock: Any) -> Any:
     @wraps(stock)
     def forward(self: Any, hidden_states: Tensor, cache_params: Any = None, attention_mask: Any = None) -> Tensor:
         seq_idx = self.__dict__.pop("packed_seq_idx", None)
@@ -58,13 +54,13 @@ def _mixer_with_twins(stock: Any) -> Any:
             return stock(self, hidden_states, cache_params, attention_mask)
         # The fused function is never told the attention mask; see mamba_install.decline_fused.
         self.use_mem_eff_path = False
-        modeling_nemotron_h.__dict__.update(_twins(seq_idx))
+        modeling_nemotron_h.__dict__.update(_reference_kernels(seq_idx))
         return self.cuda_kernels_forward(hidden_states, cache_params, attention_mask)
 
     return forward
 
 
-def _twins(seq_idx: Tensor | None) -> dict[str, Any]:
+def _reference_kernels(seq_idx: Tensor | None) -> dict[str, Any]:
     """Names in transformers' module; its calls say nothing, or None, about `seq_idx`."""
 
     def scan(*args: Any, **kwargs: Any) -> Any:

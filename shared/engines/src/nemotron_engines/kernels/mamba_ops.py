@@ -1,4 +1,4 @@
-"""Twins in plain torch of the functions that the `mamba_ssm` and `causal_conv1d` packages offer for a GPU.
+"""Reference kernels: the functions that `mamba_ssm` and `causal_conv1d` offer for a GPU, in plain torch.
 
 Names, arguments and results are those of the packages, so that a model can call either. They run on any
 device, in any floating type (computed in float32, or float64 if x is), and keep the documents of a packed row
@@ -7,7 +7,7 @@ apart exactly: where `seq_idx` (batch, length) changes, the state, the decay and
     y = mamba_chunk_scan_combined(x, dt, A, B, C, chunk_size=128, D=D, dt_bias=bias, dt_softplus=True)
 
 Shapes: batch b, length l, heads h of p channels, groups g of h / g heads, state size n. An argument that has
-no twin here raises `ValueError`; none is ignored.
+no place here raises `ValueError`; none is ignored.
 """
 
 import math
@@ -28,7 +28,7 @@ def compute_type(tensor: Tensor) -> torch.dtype:
 
 
 def refuse(**arguments: Any) -> None:
-    """Raise for the first argument that was given though it has no twin here."""
+    """Raise for the first argument that was given though it has no place here."""
     for name, value in arguments.items():
         if value is not None and value is not False:
             raise ValueError(f"{name}={type(value).__name__} is not supported without the mamba_ssm kernels")

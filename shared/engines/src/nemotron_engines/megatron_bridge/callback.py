@@ -1,4 +1,4 @@
-"""What Bridge's training loop tells a run: figures to metrics.jsonl and the console, a stop obeyed, the end noticed.
+"""What Bridge's training loop tells a run: metrics to metrics.jsonl and the console, a stop obeyed, the end noticed.
 
     callback = RunCallback(task, at_end=lambda model: export_model(model, ...))
     pretrain(container, forward_step, callbacks=[callback])
@@ -63,12 +63,12 @@ class RunCallback(Callback):
             self.stopped = True
             state.cfg.train.train_iters = step  # the loop ends here and saves; our own config keeps the real end
             state.train_state.do_valid = state.train_state.do_test = False
-        figures: dict[Metric, float] = {"lr": self._lr}
+        metrics: dict[Metric, float] = {"lr": self._lr}
         if LOSS in (context.loss_dict or {}):
-            figures["loss"] = float(context.loss_dict[LOSS])
+            metrics["loss"] = float(context.loss_dict[LOSS])
         if context.grad_norm is not None:
-            figures["grad_norm"] = float(context.grad_norm)
-        self._progress.log(step, figures, step * self.tokens_per_step)
+            metrics["grad_norm"] = float(context.grad_norm)
+        self._progress.log(step, metrics, step * self.tokens_per_step)
 
     def on_eval_end(self, context: CallbackContext) -> None:
         """Log the validation loss, once per step though Bridge validates the last step twice."""
@@ -76,8 +76,8 @@ class RunCallback(Callback):
         if step == self._validated or LOSS not in (context.total_loss_dict or {}):
             return
         self._validated = step
-        figures: dict[Metric, float] = {"valid_loss": float(context.total_loss_dict[LOSS])}
-        self._progress.log(step, figures, step * self.tokens_per_step)
+        metrics: dict[Metric, float] = {"valid_loss": float(context.total_loss_dict[LOSS])}
+        self._progress.log(step, metrics, step * self.tokens_per_step)
 
     def on_train_end(self, context: CallbackContext) -> None:
         """Hand over the trained model."""

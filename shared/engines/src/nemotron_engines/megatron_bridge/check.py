@@ -2,18 +2,14 @@
 
 import copy
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 from nemotron_shared.errors import UserError
 
-BY_HAND = "change the engine section, or engine.overrides"
-
 
 def check(container: Any, world_size: int) -> Any:
-    """Let Bridge resolve and judge a copy of the configuration for `world_size` processes; gives that copy.
+    """Let Bridge resolve and check a copy of the configuration for `world_size` processes; returns that copy.
 
     Raises:
         UserError: what Bridge refuses, in its words.
@@ -22,16 +18,11 @@ def check(container: Any, world_size: int) -> Any:
 
     resolved = copy.deepcopy(container)
     resolved.env_vars = {}  # they would be set in this process
-    with _processes(world_size):
-        try:
+    try:
+        with patch.dict(os.environ, {"WORLD_SIZE": str(world_size), "RANK": os.environ.get("RANK", "0")}):
             runtime_config_update(resolved)
-        except (AssertionError, ValueError) as error:
-            message = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"Megatron-Bridge refuses the configuration: {message}", BY_HAND) from error
+    except (AssertionError, ValueError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        remedy = "change the engine section, or engine.overrides"
+        raise UserError(f"Megatron-Bridge refuses the configuration: {message}", remedy) from error
     return resolved
-
-
-@contextmanager
-def _processes(world_size: int) -> Generator[None]:
-    with patch.dict(os.environ, {"WORLD_SIZE": str(world_size), "RANK": os.environ.get("RANK", "0")}):
-        yield

@@ -11,19 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoConfig
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_engines.megatron_bridge.recipe import write_model_config
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.build import (
-    count_parameters,
-    load_tokenizer,
-    nemotron_config,
-    save_random_model,
-)
-from nemotron_shared.atomic import link_or_copy, write_text
+from nemotron_engines.modeling.build import count_parameters, save_random_model
+from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
@@ -47,26 +41,23 @@ def starting_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
     base = task.inputs.get("model")
     if base is not None:
         return base.path
-    return distributed.on_rank_zero(lambda: _random_folder(task))
-
-
-def _random_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
-    folder = task.run.checkpoints / "start"
-    if folder.is_dir():
-        return folder
     section, tokenizer = task.config.model, task.input("data").path / "tokenizer"
-    config = nemotron_config(load_architecture(section.architecture, section.overrides), load_tokenizer(tokenizer))
-    config.architectures = ["NemotronHForCausalLM"]
-    partial = folder.with_name("start.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    if count_parameters(config) > LARGEST_DRAWN_HERE or config.num_nextn_predict_layers:
-        config.save_pretrained(partial)
-        copy_tokenizer(tokenizer, partial)
-    else:
-        save_random_model(section, tokenizer, task.config.run.seed, partial)
-    partial.replace(folder)
-    return folder
+    folder = task.run.checkpoints / "start"
+
+    def make() -> Path:
+        if folder.is_dir():
+            return folder
+        partial = folder.with_name("start.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        config = AutoConfig.from_pretrained(write_model_config(section, tokenizer, partial), local_files_only=True)
+        if count_parameters(config) > LARGEST_DRAWN_HERE or config.num_nextn_predict_layers:
+            copy_tokenizer(tokenizer, partial)
+        else:
+            save_random_model(section, tokenizer, task.config.run.seed, partial)
+        partial.replace(folder)
+        return folder
+
+    return distributed.on_rank_zero(make)
 
 
 def export_model(model: list[Any], source: Path, tokenizer: Path, run: Run) -> None:
@@ -80,10 +71,36 @@ def export_model(model: list[Any], source: Path, tokenizer: Path, run: Run) -> N
         UserError: the export lacks a weight that `source` has, or has one more.
     """
     partial = run.directory / "output.partial"
-    distributed.on_rank_zero(lambda: _begin(partial, source, model))
-    bridge = bridge_of(source)
-    bridge.save_hf_weights(model, partial, show_progress=False, strict=True)
-    distributed.on_rank_zero(lambda: _finish(partial, source, tokenizer, run))
+
+    def begin() -> None:
+        shutil.rmtree(partial, ignore_errors=True)
+        fields = read_json(source / "config.json")
+        trained = model[0]
+        while hasattr(trained, "module"):
+            trained = trained.module
+        if not getattr(trained.config, "mtp_num_layers", None):
+            fields["num_nextn_predict_layers"] = 0  # nothing beyond the next token was trained
+        fields["dtype"] = str(next(trained.parameters()).dtype).removeprefix("torch.")
+        write_text(partial / "config.json", json.dumps(fields, indent=2) + "\n")
+        if (source / "generation_config.json").is_file():
+            shutil.copyfile(source / "generation_config.json", partial / "generation_config.json")
+
+    def finish() -> None:
+        if has_weights(source):
+            wanted, found = (set(weight_names(folder)) for folder in (source, partial))
+            wrong = sorted(name for name in wanted ^ found if not name.startswith("mtp."))
+            if wrong:
+                what = f"the export is not complete: {', '.join(wrong[:5])}"
+                raise UserError(what, "this is a fault in the conversion")
+        copy_tokenizer(tokenizer, partial)
+        for file in partial.glob("*.safetensors"):
+            shutil.copymode(partial / "config.json", file)  # Bridge lets nobody else read them
+        shutil.rmtree(run.output, ignore_errors=True)
+        partial.replace(run.output)
+
+    distributed.on_rank_zero(begin)
+    bridge_of(source).save_hf_weights(model, partial, show_progress=False, strict=True)
+    distributed.on_rank_zero(finish)
 
 
 def bridge_of(folder: Path) -> Any:
@@ -93,38 +110,6 @@ def bridge_of(folder: Path) -> Any:
     if has_weights(folder):
         return AutoBridge.from_hf_pretrained(str(folder), local_files_only=True)
     return AutoBridge.from_hf_config(AutoConfig.from_pretrained(folder, local_files_only=True))
-
-
-def _begin(partial: Path, source: Path, model: list[Any]) -> None:
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    fields = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    trained = model[0]
-    while hasattr(trained, "module"):
-        trained = trained.module
-    if not getattr(trained.config, "mtp_num_layers", None):
-        fields["num_nextn_predict_layers"] = 0  # nothing beyond the next token was trained
-    fields["dtype"] = str(next(trained.parameters()).dtype).removeprefix("torch.")
-    write_text(partial / "config.json", json.dumps(fields, indent=2) + "\n")
-    if (source / "generation_config.json").is_file():
-        shutil.copyfile(source / "generation_config.json", partial / "generation_config.json")
-
-
-def _finish(partial: Path, source: Path, tokenizer: Path, run: Run) -> None:
-    if has_weights(source):
-        _require_same_names(source, partial)
-    copy_tokenizer(tokenizer, partial)
-    for file in partial.glob("*.safetensors"):
-        shutil.copymode(partial / "config.json", file)  # Bridge lets nobody else read them
-    shutil.rmtree(run.output, ignore_errors=True)
-    partial.replace(run.output)
-
-
-def _require_same_names(source: Path, partial: Path) -> None:
-    wanted, found = (set(weight_names(folder)) for folder in (source, partial))
-    wrong = sorted(name for name in wanted ^ found if not name.startswith("mtp."))
-    if wrong:
-        raise UserError(f"the export is not complete: {', '.join(wrong[:5])}", "this is a fault in the conversion")
 
 
 def weight_names(folder: Path) -> list[str]:
@@ -146,9 +131,3 @@ def keep_checkpoint(saved: Path, output: Path) -> None:
     for file in saved.iterdir():
         if file.is_file():
             link_or_copy(file, target / file.name)
-
-
-def parameters_of(source: Path) -> int:
-    """Parameters of the model that a folder describes."""
-    with torch.device("meta"):
-        return count_parameters(AutoConfig.from_pretrained(source, local_files_only=True))

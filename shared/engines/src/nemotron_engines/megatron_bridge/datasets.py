@@ -46,7 +46,15 @@ def set_packed_rows(container: Any, data: Path, task: Task[SupervisedConfig[Mega
         UserError: the layout needs sequences padded to a multiple, which the packer does not do.
     """
     config, size = task.config, int(task.input("data").manifest.metadata["pack_size"])
-    _refuse_padding(config.engine, size)
+    engine = config.engine
+    if engine.context_parallel_size > 1:
+        multiple = 2 * engine.context_parallel_size
+        what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
+        raise UserError(f"{what}; data preparation does not pad", "set engine.context_parallel_size=1")
+    parts = engine.tensor_model_parallel_size if engine.sequence_parallel else 1
+    if size % parts:
+        what = f"a pack of {size} tokens cannot be split over {parts} processes (engine.sequence_parallel)"
+        raise UserError(what, f"prepare the data with a data_prep.pack_size that is a multiple of {parts}")
     train, valid = data / "train.parquet", data / "valid.parquet"
     found = valid if valid.is_file() else None
     container.dataset = packed_dataset(
@@ -59,14 +67,3 @@ def set_packed_rows(container: Any, data: Path, task: Task[SupervisedConfig[Mega
         do_test=False,
     )
     return found is not None
-
-
-def _refuse_padding(engine: MegatronBridgeEngine, size: int) -> None:
-    if engine.context_parallel_size > 1:
-        multiple = 2 * engine.context_parallel_size
-        what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
-        raise UserError(f"{what}; data preparation does not pad", "set engine.context_parallel_size=1")
-    parts = engine.tensor_model_parallel_size if engine.sequence_parallel else 1
-    if size % parts:
-        what = f"a pack of {size} tokens cannot be split over {parts} processes (engine.sequence_parallel)"
-        raise UserError(what, f"prepare the data with a data_prep.pack_size that is a multiple of {parts}")

@@ -77,24 +77,20 @@ def _merge(target: Any, values: Mapping[str, Any], path: str, strict: Strict) ->
         where = f"{path}.{key}".lstrip(".")
         strict.require_known(path, str(key), known, type(target).__name__)
         strict.require_free(where)
-        current = getattr(target, key)
+        current, hint = getattr(target, key), _hints(type(target)).get(key)
+        # the dataclass of a section that is off (None) so far, where there is just one
+        sections = [one for one in _members(hint) if isinstance(one, type) and dataclasses.is_dataclass(one)]
         if dataclasses.is_dataclass(current):
-            _merge(
-                current, strict.require_mapping(where, value, f"{type(current).__name__} is a section"), where, strict
-            )
-        elif isinstance(value, Mapping) and (section := _optional_section(type(target), key)):
-            setattr(target, key, _new_section(section, value, where, strict))
-        elif isinstance(current, dict):
-            merged = current | dict(strict.require_mapping(where, value))
-            setattr(target, key, _converted(target, key, current, merged, where, strict))
+            below = strict.require_mapping(where, value, f"{type(current).__name__} is a section")
+            _merge(current, below, where, strict)
+            continue
+        if isinstance(value, Mapping) and len(sections) == 1:
+            value = _new_section(sections[0], value, where, strict)
         else:
-            setattr(target, key, _converted(target, key, current, value, where, strict))
-
-
-def _optional_section(owner: type, key: str) -> type | None:
-    """The dataclass of a section that is off (None) so far, where there is just one and it needs no arguments."""
-    members = [one for one in _members(_hints(owner).get(key)) if dataclasses.is_dataclass(one)]
-    return members[0] if len(members) == 1 and isinstance(members[0], type) else None
+            if isinstance(current, dict):
+                value = current | dict(strict.require_mapping(where, value))
+            value = _converted(key, hint, current, value, where, strict)
+        setattr(target, key, value)
 
 
 def _new_section(section: type, value: Mapping[str, Any], where: str, strict: Strict) -> Any:
@@ -113,16 +109,20 @@ def _new_section(section: type, value: Mapping[str, Any], where: str, strict: St
     return made
 
 
-def _converted(target: Any, key: str, current: Any, value: Any, where: str, strict: Strict) -> Any:
+def _converted(key: str, hint: Any, current: Any, value: Any, where: str, strict: Strict) -> Any:
     """The value as the field holds it; dtypes, enums, paths and named functions may be given as text."""
-    hint = _hints(type(target)).get(key)
     if isinstance(value, str):
         value = _from_text(key, current, hint, value, where, strict)
     if value is None and current is None:
         return None
-    if fits(hint, value) or (not fits(hint, current) and _like(current, value)):
+    # Where the annotation is narrower than what the recipe itself put there, a value of that kind is taken.
+    kinds = (float, int) if type(current) is float else (type(current),)
+    like = current is not None and not isinstance(current, dict) and type(value) in kinds
+    if fits(hint, value) or (like and not fits(hint, current)):
         return float(value) if type(value) is int and type(current) is float else value
-    raise strict.refusal(where, f"{value!r} is not {_describe(hint, current)}")
+    names = [one.__name__ if isinstance(one, type) else str(one).removeprefix("typing.") for one in _members(hint)]
+    wanted = " or ".join("null" if name == "NoneType" else name for name in names)
+    raise strict.refusal(where, f"{value!r} is not {wanted if hint is not None else f'a {type(current).__name__}'}")
 
 
 def _from_text(key: str, current: Any, hint: Any, value: str, where: str, strict: Strict) -> Any:
@@ -173,24 +173,6 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the declared type; where that cannot be judged, whether it is of one of the classes named."""
-    judged = has_type(hint, value)
-    if judged is None:
-        return isinstance(value, tuple(one for one in _members(hint) if isinstance(one, type)))
-    return judged
-
-
-def _like(current: Any, value: Any) -> bool:
-    """Whether a value is of the kind that the recipe itself put there, where a field's annotation is narrower."""
-    if current is None or value is None:
-        return False
-    if isinstance(current, dict):
-        return False
-    return type(value) is type(current) or (isinstance(current, float) and type(value) is int)
-
-
-def _describe(hint: Any, current: Any) -> str:
-    if hint is None:
-        return f"a {type(current).__name__}"
-    names = [one.__name__ if isinstance(one, type) else str(one).removeprefix("typing.") for one in _members(hint)]
-    return " or ".join("null" if name == "NoneType" else name for name in names)
+    """Whether a value has the declared type; where there is no way to tell, whether it is of a class named there."""
+    known = has_type(hint, value)
+    return isinstance(value, tuple(one for one in _members(hint) if isinstance(one, type))) if known is None else known

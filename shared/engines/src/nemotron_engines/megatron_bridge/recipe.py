@@ -35,7 +35,9 @@ def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
         UserError: there is no such recipe.
     """
     if name is None:
-        container = _general_config(finetune)
+        from megatron.bridge.recipes import common  # ty: ignore[import-not-found]
+
+        container = common._sft_common() if finetune else common._pretrain_common()
         container.model = provider_of(folder)
         return container
     with hub_replaced_by(folder) as asked:
@@ -47,12 +49,6 @@ def base_config(name: str | None, folder: Path, finetune: bool) -> Any:
     if not container.model.mtp_hybrid_override_pattern:
         container.model.mtp_num_layers = 0  # a recipe counts on prediction blocks that this model has not
     return container
-
-
-def _general_config(finetune: bool) -> Any:
-    from megatron.bridge.recipes import common  # ty: ignore[import-not-found]
-
-    return common._sft_common() if finetune else common._pretrain_common()
 
 
 def provider_of(folder: Path) -> Any:

@@ -40,7 +40,7 @@ class MegatronBridgeEngine(EngineSection):
     device: How[Literal["auto", "cpu"]]
     """`auto` takes GPUs where there are any; without one, TE-only settings are switched off, and that is said."""
     world_size: How[int | None] = Field(ge=1)
-    """Processes that the layout is made for; it is judged for that many where there is no GPU and fine-tuning is
+    """Processes that the layout is made for; it is checked for that many where there is no GPU and fine-tuning is
     refused. `null`: those that run."""
     tensor_model_parallel_size: How[int] = Field(ge=1)
     """TP: processes that share each large matrix."""
@@ -73,17 +73,13 @@ class MegatronBridgeEngine(EngineSection):
     """Fields of Bridge's ConfigContainer by section, such as `{ddp: {overlap_grad_reduce: false}}`."""
 
     @model_validator(mode="after")
-    def dispatcher_has_a_backend(self) -> "MegatronBridgeEngine":
-        """A flex dispatcher needs its backend; another has none."""
+    def possible(self) -> "MegatronBridgeEngine":
+        """A flex dispatcher needs its backend, another has none; where tensors are not split, Megatron would silently
+        switch sequence parallelism off."""
         if (self.moe_token_dispatcher_type == "flex") != (self.moe_flex_dispatcher_backend is not None):
             raise ValueError(
                 "engine.moe_flex_dispatcher_backend goes with engine.moe_token_dispatcher_type=flex, and only with it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def sequence_parallel_needs_tensor_parallel(self) -> "MegatronBridgeEngine":
-        """Megatron switches it off silently where tensors are not split."""
         if self.sequence_parallel and self.tensor_model_parallel_size == 1:
             raise ValueError("engine.sequence_parallel needs engine.tensor_model_parallel_size above 1")
         return self

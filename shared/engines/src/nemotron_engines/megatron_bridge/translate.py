@@ -40,6 +40,8 @@ def build_config(
     Raises:
         UserError: a wrong key or type in `engine.overrides`, a recipe that does not exist, or what Bridge refuses.
     """
+    import torch
+
     if line := untried():
         task.run.say(line)
     config = task.config
@@ -50,18 +52,11 @@ def build_config(
     set_places(container, task)
     set_data(container, task)
     apply_overrides(container, config.engine.overrides, task.origins)
-    if not (has_gpu() if gpu is None else gpu):
+    if not (torch.cuda.is_available() if gpu is None else gpu):
         off = switch_off(container)
         task.run.say(f"no GPU: {len(off)} settings of Transformer Engine and CUDA are off ({', '.join(off)})")
     check(container, world_size)
     return container
-
-
-def has_gpu() -> bool:
-    """Whether torch finds one."""
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def is_pretraining(config: SupervisedConfig[MegatronBridgeEngine]) -> bool:
@@ -134,42 +129,29 @@ def adapters(section: MegatronPeft) -> Any:
 def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine], world_size: int) -> None:
     """Steps, batches, optimizer and learning rate."""
     train, engine = config.train, config.engine
-    replicas = max(1, world_size // _processes_per_replica(engine))
+    per_replica = engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
+    # all of a process's rows at once; packed rows go through the model one by one
+    share = train.global_batch_size // max(1, world_size // per_replica) if is_pretraining(config) else 1
     container.train.train_iters = min(engine.stop_at or train.train_iters, train.train_iters)
     container.train.global_batch_size = train.global_batch_size
-    container.train.micro_batch_size = train.micro_batch_size or _whole_batch(config, replicas)
+    container.train.micro_batch_size = train.micro_batch_size or max(1, share)
     container.validation.eval_interval = train.eval_interval
     container.validation.eval_iters = math.ceil(train.eval_rows / train.global_batch_size)
     theirs, ours = container.optimizer, config.optimizer
     theirs.lr, theirs.min_lr = ours.lr, ours.min_lr
     theirs.weight_decay, theirs.clip_grad = ours.weight_decay, ours.clip_grad
     theirs.adam_beta1, theirs.adam_beta2, theirs.adam_eps = ours.adam_beta1, ours.adam_beta2, ours.adam_eps
-    _set_schedule(container.scheduler, config)
+    theirs, schedule = container.scheduler, config.scheduler
+    theirs.lr_decay_style, theirs.lr_warmup_iters = schedule.lr_decay_style, schedule.lr_warmup_iters
+    theirs.lr_decay_iters = train.train_iters
+    if schedule.lr_decay_style == "WSD":
+        theirs.lr_wsd_decay_style, theirs.lr_wsd_decay_iters = "minus_sqrt", schedule.lr_wsd_decay_iters
+    theirs.start_weight_decay = theirs.end_weight_decay = ours.weight_decay
     container.rng.seed = config.run.seed
 
 
-def _processes_per_replica(engine: MegatronBridgeEngine) -> int:
-    return engine.tensor_model_parallel_size * engine.pipeline_model_parallel_size * engine.context_parallel_size
-
-
-def _whole_batch(config: SupervisedConfig[MegatronBridgeEngine], replicas: int) -> int:
-    """All of a process's rows at once; packed rows go through the model one by one."""
-    return max(1, config.train.global_batch_size // replicas) if is_pretraining(config) else 1
-
-
-def _set_schedule(scheduler: Any, config: SupervisedConfig[MegatronBridgeEngine]) -> None:
-    ours = config.scheduler
-    scheduler.lr_decay_style = ours.lr_decay_style
-    scheduler.lr_warmup_iters = ours.lr_warmup_iters
-    scheduler.lr_decay_iters = config.train.train_iters
-    if ours.lr_decay_style == "WSD":
-        scheduler.lr_wsd_decay_style = "minus_sqrt"
-        scheduler.lr_wsd_decay_iters = ours.lr_wsd_decay_iters
-    scheduler.start_weight_decay = scheduler.end_weight_decay = config.optimizer.weight_decay
-
-
 def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:
-    """Where checkpoints, figures and the tokenizer lie.
+    """Where checkpoints, metrics and the tokenizer lie.
 
     Raises:
         UserError: see `refuse_kept_adapters`, `weights_folder` and `_resume_from`.

@@ -14,7 +14,7 @@ No version takes arguments in the recipes of pretraining and fine-tuning, whatev
 import importlib
 import inspect
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ TRIED = {"megatron-core": "0.19.2", "megatron-bridge": "0.6.2"}
 OLDEST_BRIDGE = (0, 4)  # the first with the Super recipes and the packed Parquet reader
 RECIPES = "megatron.bridge.recipes"
 INSTALL = "pip install 'nemotron-sft[megatron]' on Python 3.12, or use the container that the config names"
-PACKING_MODULES = ("megatron.bridge.data.packing.config", "megatron.bridge.data.datasets.packed_sequence")
+PACKING_CLASSES = (
+    ("megatron.bridge.data.packing.config", "PackedSequenceSpecs"),
+    ("megatron.bridge.data.datasets.packed_sequence", "PackedSequenceSpecs"),
+)
 DATASET_CLASSES = (
     ("megatron.bridge.data.builders", "GPTSFTDatasetConfig"),
     ("megatron.bridge.training.config", "FinetuningDatasetConfig"),
@@ -113,28 +116,23 @@ def packed_dataset(train: Path, valid: Path | None, pack_size: int, scratch: Pat
     `scratch` is where Bridge may write; it would make a folder beside the data. `fields` go to the config as they
     are. `dataset_root` only satisfies Bridge, which asks for a source even where the packed files are named.
     """
-    specs = _first(PACKING_MODULES, "PackedSequenceSpecs")(
+    specs = _first(PACKING_CLASSES)(
         packed_sequence_size=pack_size,
         packed_train_data_path=str(train),
         packed_val_data_path=None if valid is None else str(valid),
         packed_metadata_path=str(scratch / "packs.json"),
     )
-    config = next(filter(None, (_find(module, name) for module, name in DATASET_CLASSES)))
+    config = _first(DATASET_CLASSES)
     fields |= {"seq_length": pack_size, "dataset_root": train.parent, "do_validation": valid is not None}
     if "offline_packing_specs" in inspect.signature(config).parameters:
         return config(**fields, enable_offline_packing=True, offline_packing_specs=specs)
     return config(**fields, packed_sequence_specs=specs)
 
 
-def _first(modules: tuple[str, ...], name: str) -> Any:
-    found = next(filter(None, (_find(module, name) for module in modules)), None)
-    if found is None:
-        raise UserError(f"this Megatron-Bridge has no {name} in {' or '.join(modules)}", INSTALL)
-    return found
-
-
-def _find(module: str, name: str) -> Any:
-    try:
-        return getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError:
-        return None
+def _first(places: tuple[tuple[str, str], ...]) -> Any:
+    """The class that this version has, of those that the versions call by module and name."""
+    for module, name in places:
+        with suppress(ModuleNotFoundError, AttributeError):
+            return getattr(importlib.import_module(module), name)
+    names = " or ".join(f"{module}.{name}" for module, name in places)
+    raise UserError(f"this Megatron-Bridge has no {names}", INSTALL)

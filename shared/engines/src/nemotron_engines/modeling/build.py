@@ -139,7 +139,20 @@ def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
             raise
         raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
     model, found = loaded
-    _refuse_other_tensors(path, found)
+    # Whatever the folder lacks would be trained from random values, and what it has too much would be dropped.
+    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
+    differences = {
+        "missing": sorted(found["missing_keys"]),
+        "unknown": sorted(found["unexpected_keys"]),
+        "of another shape": sorted(shapes),
+    }
+    counts = [
+        f"{len(names)} tensors {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
+        for what, names in differences.items()
+        if names
+    ]
+    if counts:
+        raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
@@ -155,23 +168,6 @@ def read_config(path: Path) -> Any:
         return AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
-
-
-def _refuse_other_tensors(path: Path, found: dict[str, Any]) -> None:
-    """Whatever the folder lacks would be trained from random values, and what it has too much would be dropped."""
-    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
-    differences = {
-        "missing": sorted(found["missing_keys"]),
-        "unknown": sorted(found["unexpected_keys"]),
-        "of another shape": sorted(shapes),
-    }
-    counts = [f"{len(names)} tensors {what}: {_first_few(names)}" for what, names in differences.items() if names]
-    if counts:
-        raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
-
-
-def _first_few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _first_line(error: BaseException) -> str:

@@ -34,17 +34,12 @@ def _inherited(file: Path) -> DictConfig:
     assert isinstance(own, DictConfig), f"{file} is no mapping"
     parents = own.pop("defaults", [])
     whole = OmegaConf.create({})
-    for parent in [parents] if isinstance(parents, str) else parents:
-        whole = _over(whole, _inherited(file.parent / str(parent)))
-    return _over(whole, own)
-
-
-def _over(below: DictConfig, above: DictConfig) -> DictConfig:
-    """`above` wins; a section marked `_override_` replaces the one below instead of being merged into it."""
-    for name in list(above):
-        section = None if OmegaConf.is_missing(above, name) else above._get_node(name)
-        if isinstance(section, DictConfig) and not section._is_none() and section.pop("_override_", False):
-            below.pop(name, None)
-    whole = OmegaConf.merge(below, above)
-    assert isinstance(whole, DictConfig)
+    parents = [parents] if isinstance(parents, str) else parents
+    for above in [*(_inherited(file.parent / str(parent)) for parent in parents), own]:
+        # what comes later wins; a section marked `_override_` replaces the one below instead of being merged into it
+        for name in list(above):
+            section = None if OmegaConf.is_missing(above, name) else above._get_node(name)
+            if isinstance(section, DictConfig) and not section._is_none() and section.pop("_override_", False):
+                whole.pop(name, None)
+        whole.merge_with(above)
     return whole

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from nemotron_data.tokenizers.folder import FILES as TOKENIZER_FILES
-from nemotron_engines.nemo_rl.driver import convert
+from nemotron_engines.nemo_rl.driver import run_logged
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.errors import UserError
@@ -64,43 +64,34 @@ def to_hugging_face(installation: Installation, step: Path, model: Path, output:
     """
     weights = step / "policy" / "weights"
     whole = weights / "model" / "consolidated"
-    megatron = sorted(weights.glob("iter_*"))
     if whole.is_dir():
         shutil.copytree(whole, output, dirs_exist_ok=True)
     else:
         raw = output.with_name(f"{output.name}-converted")  # the converters refuse a folder that exists
         shutil.rmtree(raw, ignore_errors=True)
-        convert(installation, converter(installation, step, megatron, model, raw), log)
+        programs = installation.checkout / "examples" / "converters"
+        common = ["--config", str(step / "config.yaml"), "--hf-ckpt-path", str(raw)]
+        if megatron := sorted(weights.glob("iter_*")):
+            common += ["--hf-model-name", str(model), "--megatron-ckpt-path", str(megatron[-1])]
+            command = installation.command(programs / "convert_megatron_to_hf.py", *common, extra="mcore")
+        else:  # torch's distributed checkpoints
+            command = installation.command(programs / "convert_dcp_to_hf.py", *common, "--dcp-ckpt-path", str(weights))
+        run_logged(installation, command, log, "NeMo-RL's converter failed")
         shutil.copytree(raw, output, dirs_exist_ok=True)
         shutil.rmtree(raw)
-    _without_pickles(output)
+    # torch's converter writes `pytorch_model.bin`; our artifacts hold safetensors only
+    pickled = output / "pytorch_model.bin"
+    if pickled.is_file():
+        import torch
+        from safetensors.torch import save_file
+
+        tensors = torch.load(pickled, map_location="cpu", weights_only=True, mmap=True)
+        # safetensors refuses shared memory
+        own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
+        save_file(own, output / "model.safetensors", metadata={"format": "pt"})
+        pickled.unlink()
     for name in FROM_MODEL:
         if (model / name).is_file() and not (output / name).exists():
             shutil.copyfile(model / name, output / name)
     if not any(output.glob("*.safetensors")):
         raise UserError(f"{step}: no weights came out of the conversion", f"the whole log: {log}")
-
-
-def converter(installation: Installation, step: Path, megatron: list[Path], model: Path, raw: Path) -> list[str]:
-    """The command line of the converter for Megatron's or for torch's distributed checkpoints."""
-    programs = installation.checkout / "examples" / "converters"
-    common = ["--config", str(step / "config.yaml"), "--hf-ckpt-path", str(raw)]
-    if megatron:
-        own = ["--hf-model-name", str(model), "--megatron-ckpt-path", str(megatron[-1])]
-        return installation.command(programs / "convert_megatron_to_hf.py", *common, *own, extra="mcore")
-    own = ["--dcp-ckpt-path", str(step / "policy" / "weights")]
-    return installation.command(programs / "convert_dcp_to_hf.py", *common, *own)
-
-
-def _without_pickles(output: Path) -> None:
-    """torch's converter writes `pytorch_model.bin`; our artifacts hold safetensors only."""
-    file = output / "pytorch_model.bin"
-    if not file.is_file():
-        return
-    import torch
-    from safetensors.torch import save_file
-
-    tensors = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    own = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}  # safetensors refuses shared memory
-    save_file(own, output / "model.safetensors", metadata={"format": "pt"})
-    file.unlink()

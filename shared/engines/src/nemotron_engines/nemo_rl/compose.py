@@ -26,7 +26,7 @@ RESOLVERS: dict[str, Callable[[Any, Any], Any]] = {
     "max": lambda a, b: max(a, b),
 }
 """What NeMo-RL's configs compute with."""
-VARIABLE = re.compile(r"\$\{oc\.env:(\w+)\}")
+MEGATRON = "policy.megatron_cfg.enabled"
 
 
 def build(
@@ -45,32 +45,22 @@ def build(
     Raises:
         UserError: an override repeats a key of our sections, or a variable is missing.
     """
-    overrides = config.engine.overrides
-    megatron = uses_megatron(base, overrides)
-    ours = our_keys(config, algorithm, places, megatron=megatron)
+    engine, overrides = config.engine, config.engine.overrides
+    # Megatron trains, otherwise DTensor does
+    megatron = bool(at(overrides, MEGATRON, at(base, MEGATRON)))
+    if isinstance(config, GRPOConfig) and algorithm == "grpo":
+        ours = grpo_keys(config, places, megatron=megatron)
+    else:
+        assert isinstance(config, SupervisedConfig) and algorithm == "sft", f"no stage trains {algorithm} like this"
+        ours = sft_keys(config, places, megatron=megatron)
     refuse_repeated(overrides, ours)
     refined = {key: value for key, value in ours.items() if not (key in REFINABLE and has(overrides, key))}
     tree = OmegaConf.create(with_variables(base, complete=complete))
     for key, value in refined.items():
         OmegaConf.update(tree, key, value, merge=isinstance(value, dict) and key == "data.default", force_add=True)
-    whole = OmegaConf.merge(
-        tree, {"env": {"math": {"math_verify_impl": VERIFIER}}} if _math(config.engine) else {}, overrides
-    )
-    return resolved(whole)
-
-
-def our_keys(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places, *, megatron: bool) -> Flat:
-    """What our own sections say, under NeMo-RL's names."""
-    if isinstance(config, GRPOConfig) and algorithm == "grpo":
-        return grpo_keys(config, places, megatron=megatron)
-    assert isinstance(config, SupervisedConfig) and algorithm == "sft", (
-        f"no stage trains {algorithm} with such a config"
-    )
-    return sft_keys(config, places, megatron=megatron)
-
-
-def _math(engine: NeMoRLEngine) -> bool:
-    return isinstance(engine, NeMoRLGRPOEngine) and engine.environment == "math"
+    if isinstance(engine, NeMoRLGRPOEngine) and engine.environment == "math":
+        tree = OmegaConf.merge(tree, {"env": {"math": {"math_verify_impl": VERIFIER}}})
+    return resolved(OmegaConf.merge(tree, overrides))
 
 
 def resolved(tree: Any) -> dict[str, Any]:
@@ -88,30 +78,19 @@ def resolved(tree: Any) -> dict[str, Any]:
 
 def with_variables(base: Any, *, complete: bool) -> Any:
     """The base with the environment variables it reads put in."""
+
+    def value_of(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in os.environ and complete:
+            remedy = f"export {name}=... (a folder that all nodes see)"
+            raise UserError(f"this recipe needs the environment variable {name}", remedy)
+        return os.environ.get(name, f"<{name}>")
+
     if isinstance(base, dict):
         return {name: with_variables(child, complete=complete) for name, child in base.items()}
     if isinstance(base, list):
         return [with_variables(child, complete=complete) for child in base]
-    return VARIABLE.sub(lambda found: _variable(found[1], complete), base) if isinstance(base, str) else base
-
-
-def _variable(name: str, complete: bool) -> str:
-    value = os.environ.get(name)
-    if value is None and complete:
-        raise UserError(
-            f"this recipe needs the environment variable {name}",
-            f"export {name}=... (a folder that all nodes see)",
-        )
-    return f"<{name}>" if value is None else value
-
-
-def uses_megatron(base: dict[str, Any], overrides: dict[str, Any]) -> bool:
-    """Whether Megatron trains; otherwise DTensor does."""
-    for values in (overrides, base):
-        enabled = at(values, "policy.megatron_cfg.enabled")
-        if enabled is not None:
-            return bool(enabled)
-    return False
+    return re.sub(r"\$\{oc\.env:(\w+)\}", value_of, base) if isinstance(base, str) else base
 
 
 def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:

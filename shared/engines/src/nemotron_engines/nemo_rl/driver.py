@@ -1,4 +1,4 @@
-"""Start programs of NeMo-RL and wait for them: the driver of a training, a rehearsal, a conversion.
+"""Start programs of NeMo-RL and wait for them: the driver of a training, a preflight, a conversion.
 
 The driver is one process. It brings up Ray, or joins the cluster that is there, and Ray starts everything else; a
 second driver beside it would want all the GPUs again.
@@ -18,7 +18,6 @@ from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 
 PREFLIGHT = Path(__file__).with_name("preflight.py")
-LAST_LINES = 12
 
 
 def require_one_process() -> None:
@@ -36,8 +35,7 @@ def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any
     Raises:
         UserError: it failed; the message has the last lines of its log.
     """
-    command = installation.command(PREFLIGHT, *arguments)
-    answer = _run_logged(installation, command, log, "NeMo-RL does not take this")
+    answer = run_logged(installation, installation.command(PREFLIGHT, *arguments), log, "NeMo-RL does not take this")
     return json.loads(answer.strip().splitlines()[-1])
 
 
@@ -77,7 +75,13 @@ def run_driver(
         )
         try:
             with run.watched():
-                code = _wait(process, run, watch)
+                seen = time.monotonic()
+                while process.poll() is None and not run.stop_requested:
+                    time.sleep(0.5)
+                    if time.monotonic() - seen > 60:
+                        watch()
+                        seen = time.monotonic()
+            code = process.poll()
         finally:
             # NeMo-RL saves nothing on a signal, so a longer wait would win nothing.
             end_group(process)
@@ -85,22 +89,7 @@ def run_driver(
         raise UserError(f"NeMo-RL ended with exit code {code}:\n{tail(log.read_text('utf-8'))}", f"whole log: {log}")
 
 
-def _wait(process: "subprocess.Popen[bytes]", run: Run, watch: Callable[[], None]) -> int:
-    seen = time.monotonic()
-    while process.poll() is None and not run.stop_requested:
-        time.sleep(0.5)
-        if time.monotonic() - seen > 60:
-            watch()
-            seen = time.monotonic()
-    return process.poll() or 0
-
-
-def convert(installation: Installation, command: Sequence[str], log: Path) -> None:
-    """Run one of the checkout's converters; raises UserError where it fails."""
-    _run_logged(installation, command, log, "NeMo-RL's converter failed")
-
-
-def _run_logged(installation: Installation, command: Sequence[str], log: Path, failure: str) -> str:
+def run_logged(installation: Installation, command: Sequence[str], log: Path, failure: str) -> str:
     """What a program of the checkout prints; all of its output goes to `log`, and its end to the error if it fails."""
     done = subprocess.run(
         ending_with_us(command),
@@ -118,4 +107,4 @@ def _run_logged(installation: Installation, command: Sequence[str], log: Path, f
 
 def tail(text: str) -> str:
     """The last lines of a log, indented."""
-    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-LAST_LINES:])
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-12:])

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from nemotron_engines.nemo_rl.bases import digest_of, load_base
-from nemotron_engines.nemo_rl.table import TABLES, Node, free
+from nemotron_engines.nemo_rl.table import NAMES, TABLES, Node
 from nemotron_engines.nemo_rl.versions import VERSIONS, commit_of, version_of
 from nemotron_shared.atomic import write_text
 
@@ -43,7 +43,6 @@ LONGEST_TEXT = 160
 """Longer texts of a config, such as a judge's instructions, are not kept: a run reads them from the checkout."""
 PASSED_ON = ("_kwargs", "mcore_generation_config")
 """Sections whose keys NeMo-RL hands on to other libraries."""
-NAMES = {int: "int", float: "float", bool: "bool", str: "str", type(None): "null", dict: "dict", list: "list"}
 
 
 def main() -> None:
@@ -109,7 +108,7 @@ def node_of(kind: Any) -> Node:
     plain = origin or kind
     if plain in (dict, list, tuple):
         return {"types": ["dict" if plain is dict else "list"]}
-    return {"types": [NAMES[plain]]} if plain in NAMES else free()
+    return {"types": [NAMES[plain]]} if plain in NAMES else {"types": ["any"]}
 
 
 def fields_of(kind: Any) -> dict[str, Any] | None:
@@ -147,7 +146,7 @@ def add_read_keys(node: Node, values: dict[str, Any], words: set[str], above: st
         known = node["keys"].get(name)
         if known is None and name in words:
             closed = isinstance(value, dict) and not name.endswith(PASSED_ON)
-            known = node["keys"][name] = {"types": ["dict"], "keys": {}} if closed else free()
+            known = node["keys"][name] = Node(types=["dict"], keys={}) if closed else Node(types=["any"])
         if known is None:
             dead.append(above + name)
         elif isinstance(value, dict) and "keys" in known:

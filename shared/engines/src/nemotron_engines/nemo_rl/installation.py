@@ -10,7 +10,7 @@ from typing import Any
 
 from nemotron_engines.nemo_rl.bases import digest_of, load_base
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import base_of, load_table
+from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.versions import REPOSITORY, VERSIONS, commit_of, version_of
 from nemotron_shared.errors import UserError
 
@@ -49,9 +49,17 @@ def find_installation(engine: NeMoRLEngine) -> Installation:
         UserError: there is none, it is another version, or `uv` is missing.
     """
     checkout = find_checkout(engine)
-    require_version(engine, checkout)
+    # The commit may differ, as in a container with a fix on top; the base config is compared word by word in any case.
+    wanted, commit, package = VERSIONS[engine.version], commit_of(checkout), version_of(checkout)
+    if commit != wanted.commit and package != wanted.package:
+        what = f"version {package}" + (f", commit {commit[:9]}" if commit else "")
+        raise UserError(
+            f"{checkout} is {what}; this recipe is written for NeMo-RL {engine.version} "
+            f"(version {wanted.package}, commit {wanted.commit[:9]})",
+            how_to_get(engine.version),
+        )
     base = load_base(checkout, engine.base)
-    if digest_of(base) != base_of(load_table(engine.version), engine.base).digest:
+    if digest_of(base) != load_table(engine.version).bases[engine.base].digest:
         raise UserError(
             f"{checkout / engine.base} is not the file of NeMo-RL {engine.version} (changed, or another commit)",
             how_to_get(engine.version),
@@ -75,20 +83,6 @@ def find_checkout(engine: NeMoRLEngine) -> Path:
             return place
     raise UserError(
         "engine nemo_rl: NeMo-RL is not here (the package of that name on PyPI is empty)", how_to_get(engine.version)
-    )
-
-
-def require_version(engine: NeMoRLEngine, checkout: Path) -> None:
-    """Refuse a checkout of another package version. The commit may differ, as in a container with a fix on top; the
-    base config is compared word by word in any case."""
-    wanted, commit, package = VERSIONS[engine.version], commit_of(checkout), version_of(checkout)
-    if commit == wanted.commit or package == wanted.package:
-        return
-    what = f"version {package}" + (f", commit {commit[:9]}" if commit else "")
-    raise UserError(
-        f"{checkout} is {what}; this recipe is written for NeMo-RL {engine.version} "
-        f"(version {wanted.package}, commit {wanted.commit[:9]})",
-        how_to_get(engine.version),
     )
 
 

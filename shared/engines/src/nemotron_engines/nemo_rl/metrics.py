@@ -1,12 +1,11 @@
-"""NeMo-RL's figures in our metrics.jsonl, read from the TensorBoard files that its driver writes.
+"""NeMo-RL's metrics in our metrics.jsonl, read from the TensorBoard files that its driver writes.
 
-A resumed driver writes another folder (`exp_002`); its figures win over those of the run that was cut off.
+A resumed driver writes another folder (`exp_002`); its values win over those of the run that was cut off.
 """
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.runtime.metrics import Metric
@@ -25,32 +24,19 @@ NAMES: dict[str, Metric] = {
 }
 
 
-def collect(logs: Path) -> dict[int, dict[str, Any]]:
-    """Figures by step, from all `exp_*` folders."""
-    steps: dict[int, dict[str, Any]] = {}
-    folders = [path for path in logs.glob("exp_*") if re.fullmatch(r"exp_\d+", path.name)]
-    for folder in sorted(folders, key=lambda path: int(path.name[4:])):
-        for step, name, value in _scalars(folder / "tensorboard"):
-            steps.setdefault(step, {})[name] = value
-    return dict(sorted(steps.items()))
-
-
-def write_figures(logs: Path, file: Path) -> None:
-    """Write metrics.jsonl anew from everything that is there."""
-    lines = [json.dumps({"step": step, **values}) + "\n" for step, values in collect(logs).items()]
-    if lines:
-        write_text(file, "".join(lines))
-
-
-def _scalars(folder: Path) -> list[tuple[int, str, float]]:
+def write_metrics(logs: Path, file: Path) -> None:
+    """Write metrics.jsonl anew from everything that is there, in all `exp_*` folders."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = []
-    for file in sorted(folder.glob("events.out.*")):
-        events = EventAccumulator(str(file), size_guidance={"scalars": 0})
-        events.Reload()
-        present = events.Tags()["scalars"]
-        for theirs, ours in NAMES.items():
-            if theirs in present:
-                found += [(event.step, ours, float(event.value)) for event in events.Scalars(theirs)]
-    return found
+    steps: dict[int, dict[str, float]] = {}
+    folders = [path for path in logs.glob("exp_*") if re.fullmatch(r"exp_\d+", path.name)]
+    for folder in sorted(folders, key=lambda path: int(path.name[4:])):
+        for log in sorted((folder / "tensorboard").glob("events.out.*")):
+            events = EventAccumulator(str(log), size_guidance={"scalars": 0})
+            events.Reload()
+            for theirs in sorted(NAMES.keys() & events.Tags()["scalars"]):
+                for event in events.Scalars(theirs):
+                    steps.setdefault(event.step, {})[NAMES[theirs]] = float(event.value)
+    lines = [json.dumps({"step": step, **values}) + "\n" for step, values in sorted(steps.items())]
+    if lines:
+        write_text(file, "".join(lines))

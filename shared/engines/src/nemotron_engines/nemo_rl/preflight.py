@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--script", type=Path)
     arguments = parser.parse_args()
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
-    answer = count_gpus() if arguments.gpus else rehearse(arguments.config, arguments.algorithm, arguments.script)
+    answer = count_gpus() if arguments.gpus else preflight(arguments.config, arguments.algorithm, arguments.script)
     print(json.dumps(answer))
 
 
@@ -46,12 +46,12 @@ def count_gpus() -> dict[str, Any]:
     return {"gpus": torch.cuda.device_count(), "where": "this machine"}
 
 
-def rehearse(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
+def preflight(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
     """Config, tokenizer and data as the driver would read them."""
     import yaml
     from nemo_rl.algorithms.utils import get_tokenizer  # ty: ignore[import-not-found]
 
-    judged, config = accepted(yaml.safe_load(file.read_text(encoding="utf-8")), algorithm)
+    checked, config = accepted(yaml.safe_load(file.read_text(encoding="utf-8")), algorithm)
     tokenizer = get_tokenizer(config["policy"]["tokenizer"])
     if algorithm == "grpo":
         from nemo_rl.models.generation import configure_generation_config  # ty: ignore[import-not-found]
@@ -61,7 +61,7 @@ def rehearse(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
     looked_at = [train[index] for index in range(min(len(train), LOOKED_AT))]
     lengths = [sum(len(message["token_ids"]) for message in row["message_log"]) for row in looked_at]
     return {
-        "judged": judged,
+        "checked": checked,
         "train_rows": len(train),
         "valid_rows": 0 if valid is None else len(valid),
         "looked_at": len(looked_at),
@@ -70,13 +70,13 @@ def rehearse(file: Path, algorithm: str, script: Path) -> dict[str, Any]:
 
 
 def accepted(values: dict[str, Any], algorithm: str) -> tuple[bool, dict[str, Any]]:
-    """Whether NeMo-RL's own MasterConfig judged the config, and the config then. An older one is only a hint of types
-    and judges nothing, nor does the program that uses it."""
+    """Whether NeMo-RL's own MasterConfig checked the config, and the config then. An older one is only a hint of types
+    and checks nothing, nor does the program that uses it."""
     kind = importlib.import_module(f"nemo_rl.algorithms.{algorithm}").MasterConfig
     if not hasattr(kind, "model_validate"):
         return False, values
-    judged = kind(**values)
-    return True, {**values, **{name: getattr(judged, name) for name in ("policy", "data")}}
+    checked = kind(**values)
+    return True, {**values, **{name: getattr(checked, name) for name in ("policy", "data")}}
 
 
 def data_sets(config: dict[str, Any], algorithm: str, script: Path, tokenizer: Any) -> tuple[Any, Any]:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from nemotron_engines.nemo_rl.table import base_of, faults, load_table
+from nemotron_engines.nemo_rl.table import faults, load_table
 from nemotron_shared.config.schema import EngineSection, How
 
 
@@ -49,8 +49,10 @@ class NeMoRLEngine(EngineSection):
         """Every key of `overrides` must be one of NeMo-RL's, with a value of its type."""
         table = load_table(self.version)
         if self.base not in table.bases:
-            raise PydanticCustomError("base", "{text}", {"text": _unknown_base(self), "below": "base"})
-        schema = table.schemas[base_of(table, self.base).algorithm]
+            known = ", ".join(table.bases)
+            text = f"NeMo-RL {self.version} has no config '{self.base}' in our table; there are: {known}"
+            raise PydanticCustomError("base", "{text}", {"text": text, "below": "base"})
+        schema = table.schemas[table.bases[self.base].algorithm]
         for fault in faults(schema, self.overrides):
             text = f"{fault.message} (NeMo-RL {self.version})" + (f"\n  {fault.remedy}" if fault.remedy else "")
             raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": f"overrides.{fault.key}"})
@@ -76,8 +78,3 @@ class NeMoRLSFTEngine(NeMoRLEngine):
     def own_files(self) -> tuple[str | None, ...]:
         """Files that are read besides the data artifact."""
         return (self.train_chats, self.valid_chats)
-
-
-def _unknown_base(engine: NeMoRLEngine) -> str:
-    known = ", ".join(load_table(engine.version).bases)
-    return f"NeMo-RL {engine.version} has no config '{engine.base}' in our table; there are: {known}"

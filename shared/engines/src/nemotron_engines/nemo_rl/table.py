@@ -14,9 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.errors import did_you_mean
 
 TABLES = Path(__file__).parent / "tables"
+NAMES: dict[type, str] = {
+    int: "int", float: "float", bool: "bool", str: "str", type(None): "null", dict: "dict", list: "list",
+}  # fmt: skip
 
 
 class Node(TypedDict, total=False):
@@ -25,11 +28,6 @@ class Node(TypedDict, total=False):
     types: list[str]
     values: list[Any]
     keys: dict[str, "Node"]
-
-
-def free() -> Node:
-    """A place that accepts anything."""
-    return {"types": ["any"]}
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,12 @@ class Base:
 
 @dataclass(frozen=True)
 class Table:
-    """The table of one version. `dead`: by config, the keys that it sets and that no line of the source mentions."""
+    """The table of one version."""
 
-    version: str
     commit: str
     package_version: str
     schemas: dict[str, Node]
     bases: dict[str, Base]
-    dead: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -64,30 +60,10 @@ class Fault:
 
 @cache
 def load_table(version: str) -> Table:
-    """The table of a version.
-
-    Raises:
-        UserError: there is none.
-    """
-    file = TABLES / f"{version}.json"
-    if not file.is_file():
-        known = sorted(path.stem for path in TABLES.glob("*.json"))
-        remedy = did_you_mean(version, known, f"there are: {', '.join(known)}")
-        raise UserError(f"engine.version: no table of NeMo-RL '{version}'", remedy)
-    content = json.loads(file.read_text(encoding="utf-8"))
+    """The table of a version; `engine.version` names none that has no table."""
+    content = json.loads((TABLES / f"{version}.json").read_text(encoding="utf-8"))
     bases = {path: Base(**base) for path, base in content["bases"].items()}
-    return Table(
-        content["version"], content["commit"], content["package_version"], content["schemas"], bases, content["dead"]
-    )
-
-
-def base_of(table: Table, path: str) -> Base:
-    """The config that a recipe builds on; raises UserError where the table has none of that path."""
-    if path not in table.bases:
-        known = ", ".join(table.bases)
-        remedy = did_you_mean(path, table.bases, f"there are: {known}")
-        raise UserError(f"engine.base: NeMo-RL {table.version} has no config '{path}' that we know", remedy)
-    return table.bases[path]
+    return Table(content["commit"], content["package_version"], content["schemas"], bases)
 
 
 def faults(node: Node, values: dict[str, Any], above: str = "") -> Iterator[Fault]:
@@ -121,6 +97,4 @@ def type_fault(node: Node, value: Any) -> str | None:
 
 def type_name(value: Any) -> str:
     """The name that nodes use for a value's type."""
-    if value is None:
-        return "null"
-    return {bool: "bool", int: "int", float: "float", str: "str", list: "list", dict: "dict"}.get(type(value), "other")
+    return NAMES.get(type(value), "other")

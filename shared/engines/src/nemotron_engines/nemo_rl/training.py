@@ -1,9 +1,8 @@
 """One training with NeMo-RL, from the sections of a stage to the published model.
 
-Everything that can be judged without a GPU is judged first, by us and by NeMo-RL's own code.
+Everything that can be checked without a GPU is checked first, by us and by NeMo-RL's own code.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ from nemotron_engines.nemo_rl.checks import check
 from nemotron_engines.nemo_rl.compose import build
 from nemotron_engines.nemo_rl.driver import ask, require_gpus, require_one_process, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
-from nemotron_engines.nemo_rl.metrics import write_figures
+from nemotron_engines.nemo_rl.metrics import write_metrics
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import base_of, load_table
-from nemotron_engines.nemo_rl.translate import Places, code_in
+from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.translate import Places
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_engines.overrides import leaves
 from nemotron_shared.atomic import write_text
@@ -27,10 +26,8 @@ from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
 
-PLACEHOLDER = "/path/to/"
 
-
-class Rehearsed(SystemExit):
+class PreflightDone(SystemExit):
     """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
 
 
@@ -42,7 +39,7 @@ def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: P
     """
     require_one_process()
     table = load_table(config.engine.version)
-    base = base_of(table, config.engine.base)
+    base = table.bases[config.engine.base]
     if base.algorithm != algorithm:
         raise UserError(
             f"engine.base: {config.engine.base} is a config of {base.algorithm}, this stage runs {algorithm}"
@@ -63,12 +60,15 @@ def train_with_nemo_rl(
     require_own_code(Path(places.model), config.engine, run)
     values = build(config, algorithm, places, installation.base)
     check(values, load_table(config.engine.version).schemas[algorithm], config.engine, algorithm)
-    require_filled(values)
+    left = [key for key, value in leaves(values) if "/path/to/" in str(value)]
+    if left:  # NeMo-RL's configs hold paths that only the user knows
+        remedy = f"give it: ++engine.overrides.{left[0]}=PATH"
+        raise UserError(f"this recipe needs a path for: {', '.join(left)}", remedy)
     file = run.directory / "nemo_rl.yaml"
     write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
     run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
     if config.engine.stop_before_training:
-        rehearse(installation, run, file, algorithm, script)
+        preflight(installation, run, file, algorithm, script)
     train(task, installation, values, installation.command(script, "--config", str(file)))
     return publish(task, installation, places)
 
@@ -78,18 +78,10 @@ def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places)
     return yaml.safe_dump(check_config(config, algorithm, places), sort_keys=False, allow_unicode=True)
 
 
-def require_filled(values: dict[str, Any]) -> None:
-    """NeMo-RL's configs hold paths that only the user knows; raises UserError where one is left."""
-    left = [key for key, value in leaves(values) if PLACEHOLDER in str(value)]
-    if left:
-        raise UserError(
-            f"this recipe needs a path for: {', '.join(left)}", f"give it: ++engine.overrides.{left[0]}=PATH"
-        )
-
-
 def require_own_code(model: Path, engine: NeMoRLEngine, run: Run) -> None:
     """NeMo-RL runs whatever Python lies in a model folder, so that is refused unless the config allows it."""
-    code = code_in(model)
+    # it always loads with trust_remote_code
+    code = sorted(path.name for path in model.glob("*.py")) if model.is_dir() else []
     if code and not engine.trust_remote_code:
         raise UserError(
             f"{model} holds Python files that NeMo-RL would run: {', '.join(code)}",
@@ -99,18 +91,18 @@ def require_own_code(model: Path, engine: NeMoRLEngine, run: Run) -> None:
         run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {model}")
 
 
-def rehearse(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
+def preflight(installation: Installation, run: Run, file: Path, algorithm: str, script: Path) -> None:
     """Let NeMo-RL read config, tokenizer and data, say what it found, and end."""
     arguments = ("--config", str(file), "--algorithm", algorithm, "--script", str(script))
-    found = ask(installation, run.directory / "rehearsal.log", *arguments)
-    judged = "accepts the config and " if found["judged"] else ""
+    found = ask(installation, run.directory / "preflight.log", *arguments)
+    checked = "accepts the config and " if found["checked"] else ""
     length = f", the longest of {found['longest']} tokens" if found["longest"] else ""  # Gym counts tokens later
     run.say(
-        f"NeMo-RL {judged}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
+        f"NeMo-RL {checked}reads {found['train_rows']} rows to train and {found['valid_rows']} to validate; "
         f"its processor took the first {found['looked_at']}{length}"
     )
     run.say("stopped before training, as engine.stop_before_training says; nothing is published")
-    raise Rehearsed(0)
+    raise PreflightDone(0)
 
 
 def train(
@@ -131,7 +123,10 @@ def train(
     if last is not None and last[0] >= config.train.train_iters:
         return
     require_gpus(installation, values, run.directory / "gpus.log")
-    note = _note(Path(values["logger"]["log_dir"]), run.metrics.path)
+
+    def note() -> None:
+        write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path)
+
     log = run.directory / "nemo_rl.log"
     run.say(f"one driver starts; its output: {log}" + (f"; it continues from step {last[0]}" if last else ""))
     run_driver(installation, run, command, log, note)
@@ -140,10 +135,6 @@ def train(
         last = newest(folder)
         kept = f"step {last[0]} is kept, later steps are lost" if last else "there was no checkpoint yet"
         raise Stopped(f"[{run.name}] stopped: {kept}", "run the same command again to continue")
-
-
-def _note(logs: Path, file: Path) -> Callable[[], None]:
-    return lambda: write_figures(logs, file)
 
 
 def publish(task: Task[TrainingConfig[NeMoRLEngine]], installation: Installation, places: Places) -> Outcome:

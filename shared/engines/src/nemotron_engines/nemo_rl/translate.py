@@ -9,7 +9,6 @@ A key that one of our sections has is set there and nowhere else; `engine.overri
 in REFINABLE, whose meaning in NeMo-RL is wider than ours.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,10 +95,10 @@ def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, *, megatron: boo
         keys["grpo.val_batch_size"] = train.eval_rows
     if engine.environment == "math":
         keys["grpo.max_num_epochs"] = train.train_iters  # steps end the training, however few rows there are
-    return keys | grpo_data_keys(engine, places) | common_keys(config, places, megatron=megatron)
+    return keys | _data_keys(engine, places) | common_keys(config, places, megatron=megatron)
 
 
-def grpo_data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
+def _data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
     """Where the rows are and who rewards; the names differ between versions.
 
     Raises:
@@ -108,37 +107,20 @@ def grpo_data_keys(engine: NeMoRLGRPOEngine, places: Places) -> Flat:
     version = VERSIONS[engine.version]
     if engine.environment not in version.scripts:
         known = ", ".join(name for name in version.scripts if name != "sft")
-        raise UserError(
-            f"engine.environment: '{engine.environment}' is not available with engine.version {engine.version}",
-            f"available: {known}",
-        )
+        what = f"engine.environment: '{engine.environment}' is not available with engine.version {engine.version}"
+        raise UserError(what, f"available: {known}")
     if engine.environment == "base":
         return {}
     if version.data_keys == "flat":
         return {"data.train_jsonl_fpath": places.train, "data.validation_jsonl_fpath": places.valid}
-    if engine.environment == "nemo_gym":
-        sets = {"data.train": {"data_path": places.train}}
-        return sets | {"data.validation": {"data_path": places.valid} if places.valid else None}
-    return math_data_keys(places)
-
-
-def math_data_keys(places: Places) -> Flat:
-    """Question and answer of our rows for NeMo-RL's math environment, as they are: no prompt file is put around."""
-
-    def rows(path: str) -> dict[str, Any]:
-        keys = {"input_key": "question", "output_key": "expected_answer"}
-        return {"dataset_name": "ResponseDataset", "data_path": path, **keys}
-
-    assert places.train is not None
-    return {
-        "data.train": rows(places.train),
-        "data.validation": rows(places.valid) if places.valid else None,
-        "data.default": {
-            "processor": "math_hf_data_processor",
-            "env_name": "math",
-            "prompt_file": None,
-            "system_prompt_file": None,
-        },
+    rows, shared = {}, {}
+    if engine.environment == "math":  # question and answer of our rows as they are: no prompt file is put around them
+        rows = {"dataset_name": "ResponseDataset", "input_key": "question", "output_key": "expected_answer"}
+        env = {"processor": "math_hf_data_processor", "env_name": "math"}
+        shared = {"data.default": env | {"prompt_file": None, "system_prompt_file": None}}
+    return shared | {
+        "data.train": rows | {"data_path": places.train},
+        "data.validation": rows | {"data_path": places.valid} if places.valid else None,
     }
 
 
@@ -165,7 +147,7 @@ def sft_keys(config: SupervisedConfig[NeMoRLEngine], places: Places, *, megatron
 
 
 def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, *, megatron: bool) -> Flat:
-    """What both algorithms share: model, batch, optimizer, schedule, checkpoints, figures and machines."""
+    """What both algorithms share: model, batch, optimizer, schedule, checkpoints, metrics and machines."""
     engine, logger = config.engine, config.logger
     keys: Flat = {
         "policy.model_name": places.model,
@@ -197,50 +179,26 @@ def megatron_optimizer(config: TrainingConfig) -> Flat:
     if scheduler.lr_decay_style == "WSD":
         raise UserError("scheduler.lr_decay_style: NeMo-RL has no WSD", "constant, linear and cosine work")
     above = "policy.megatron_cfg"
-    values: Flat = {
+    return {
         f"{above}.optimizer.lr": optimizer.lr,
         f"{above}.optimizer.min_lr": optimizer.min_lr,
         f"{above}.optimizer.weight_decay": optimizer.weight_decay,
         f"{above}.optimizer.adam_beta1": optimizer.adam_beta1,
         f"{above}.optimizer.adam_beta2": optimizer.adam_beta2,
         f"{above}.optimizer.adam_eps": optimizer.adam_eps,
-    }
-    constant = scheduler.lr_decay_style == "constant"
-    return values | {
         f"{above}.scheduler.lr_decay_style": scheduler.lr_decay_style,
-        f"{above}.scheduler.lr_decay_iters": None if constant else config.train.train_iters,
+        f"{above}.scheduler.lr_decay_iters": (
+            None if scheduler.lr_decay_style == "constant" else config.train.train_iters
+        ),
         f"{above}.scheduler.lr_warmup_iters": scheduler.lr_warmup_iters,
     }
 
 
 def torch_optimizer(config: TrainingConfig) -> Flat:
     """Optimizer and schedule of the DTensor backend, torch's own classes, and checkpoints that hold a whole model."""
-    optimizer = config.optimizer
-    return {
-        "checkpointing.model_save_format": "safetensors",
-        "checkpointing.save_consolidated": True,
-        "policy.optimizer.name": "torch.optim.AdamW",
-        "policy.optimizer.kwargs.lr": optimizer.lr,
-        "policy.optimizer.kwargs.weight_decay": optimizer.weight_decay,
-        "policy.optimizer.kwargs.betas": [optimizer.adam_beta1, optimizer.adam_beta2],
-        "policy.optimizer.kwargs.eps": optimizer.adam_eps,
-        "policy.scheduler": torch_schedule(config),
-    }
-
-
-def torch_schedule(config: TrainingConfig) -> list[dict[str, Any]]:
-    """A warm-up, where there is one, and the decay after it."""
-    warmup = config.scheduler.lr_warmup_iters
-    decay = _decay(config, max(1, config.train.train_iters - warmup))
-    if warmup == 0:
-        return [decay, {"milestones": []}]
-    start = {"start_factor": WARMUP_START, "end_factor": 1.0, "total_iters": warmup}
-    return [{"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": start}, decay, {"milestones": [warmup]}]
-
-
-def _decay(config: TrainingConfig, steps: int) -> dict[str, Any]:
-    optimizer, style = config.optimizer, config.scheduler.lr_decay_style
-    kwargs: Mapping[str, Any]
+    optimizer, style, warmup = config.optimizer, config.scheduler.lr_decay_style, config.scheduler.lr_warmup_iters
+    steps = max(1, config.train.train_iters - warmup)
+    kwargs: dict[str, float]
     if style == "constant":
         name, kwargs = "ConstantLR", {"factor": 1.0, "total_iters": FOREVER}
     elif style == "cosine":
@@ -250,9 +208,17 @@ def _decay(config: TrainingConfig, steps: int) -> dict[str, Any]:
         name, kwargs = "LinearLR", {"start_factor": 1.0, "end_factor": end, "total_iters": steps}
     else:
         raise UserError(f"scheduler.lr_decay_style: NeMo-RL has no {style}", "constant, linear and cosine work")
-    return {"name": f"torch.optim.lr_scheduler.{name}", "kwargs": dict(kwargs)}
-
-
-def code_in(model: Path) -> list[str]:
-    """Python files of a model folder; NeMo-RL would run them, for it always loads with trust_remote_code."""
-    return sorted(path.name for path in model.glob("*.py")) if model.is_dir() else []
+    schedule: list[dict[str, Any]] = [{"name": f"torch.optim.lr_scheduler.{name}", "kwargs": kwargs}]
+    if warmup:
+        start = {"start_factor": WARMUP_START, "end_factor": 1.0, "total_iters": warmup}
+        schedule.insert(0, {"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": start})
+    return {
+        "checkpointing.model_save_format": "safetensors",
+        "checkpointing.save_consolidated": True,
+        "policy.optimizer.name": "torch.optim.AdamW",
+        "policy.optimizer.kwargs.lr": optimizer.lr,
+        "policy.optimizer.kwargs.weight_decay": optimizer.weight_decay,
+        "policy.optimizer.kwargs.betas": [optimizer.adam_beta1, optimizer.adam_beta2],
+        "policy.optimizer.kwargs.eps": optimizer.adam_eps,
+        "policy.scheduler": [*schedule, {"milestones": [warmup] if warmup else []}],
+    }

@@ -1,7 +1,7 @@
 """The least that lets Automodel 0.7.0 run without a GPU. Never active where CUDA is available.
 
 1. Three unguarded calls of torch.cuda become harmless, and models are built on the CPU although the code says "cuda".
-2. `mamba_ssm` and `causal_conv1d` become modules over our pure-torch twins (modeling/mamba_ops.py), which keep the
+2. `mamba_ssm` and `causal_conv1d` become modules over our reference kernels (kernels/mamba_ops.py), which keep the
    documents of a packed row apart. Automodel's Mamba layers import them inside `forward` and have no fallback.
 
 environment.py has checked the versions before; a function that is not where it was raises here.
@@ -41,22 +41,19 @@ def install() -> str | None:
     """
     if torch.cuda.is_available():
         return None
-    _stub_cuda()
-    # transformers chooses its own kernels when its module is imported, and must not find the stubs.
-    importlib.import_module("transformers.models.nemotron_h.modeling_nemotron_h")
-    for name, members in STUB_MODULES.items():
-        add_module(name, None, **members)
-    _build_on_cpu()
-    return LINE
 
-
-def _stub_cuda() -> None:
     def nothing(*args: Any, **kwargs: Any) -> None:
         """Stands for a call that only concerns GPU memory."""
 
     cuda: Any = torch.cuda
     cuda.reset_peak_memory_stats = cuda.synchronize = nothing
     cuda.current_device = lambda: 0  # an int, because it is put into torch.device("cuda", ...)
+    # transformers chooses its own kernels when its module is imported, and must not find the stubs.
+    importlib.import_module("transformers.models.nemotron_h.modeling_nemotron_h")
+    for name, members in STUB_MODULES.items():
+        add_module(name, None, **members)
+    _build_on_cpu()
+    return LINE
 
 
 def _build_on_cpu() -> None:

@@ -38,63 +38,42 @@ from megatron.core.transformer.transformer_layer import (  # ty: ignore[import-n
 
 def local_hybrid_stack_spec() -> ModuleSpec:
     """A HybridStack without Transformer Engine."""
-    return ModuleSpec(
-        module=HybridStack,
-        submodules=HybridStackSubmodules(
-            mamba_layer=_mamba_layer(),
-            attention_layer=_attention_layer(),
-            moe_layer=_moe_layer(),
-            mlp_layer=_mlp_layer(),
-        ),
+    mixer = MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear)
+    attention = SelfAttentionSubmodules(
+        linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention, linear_proj=RowParallelLinear
     )
-
-
-def _mamba_layer() -> ModuleSpec:
-    projections = MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear)
-    return ModuleSpec(
-        module=MambaLayer,
-        submodules=MambaLayerSubmodules(
-            norm=WrappedTorchNorm,
-            mixer=ModuleSpec(module=MambaMixer, submodules=projections),
-            mamba_bda=get_bias_dropout_add,
-        ),
-    )
-
-
-def _attention_layer() -> ModuleSpec:
-    attention = ModuleSpec(
-        module=SelfAttention,
-        params={"attn_mask_type": AttnMaskType.causal},
-        submodules=SelfAttentionSubmodules(
-            linear_qkv=ColumnParallelLinear, core_attention=DotProductAttention, linear_proj=RowParallelLinear
-        ),
-    )
-    return ModuleSpec(
-        module=TransformerLayer,
-        submodules=TransformerLayerSubmodules(
-            input_layernorm=WrappedTorchNorm, self_attention=attention, self_attn_bda=get_bias_dropout_add
-        ),
-    )
-
-
-def _moe_layer() -> ModuleSpec:
+    mlp = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
     # num_experts only says that there are experts; how many, the config says.
     experts = get_moe_module_spec(use_te=False, num_experts=8, moe_grouped_gemm=False)
-    return ModuleSpec(
-        module=MoETransformerLayer,
-        submodules=TransformerLayerSubmodules(
-            pre_mlp_layernorm=WrappedTorchNorm, mlp=experts, mlp_bda=get_bias_dropout_add
+    bda = get_bias_dropout_add
+    submodules = HybridStackSubmodules(
+        mamba_layer=ModuleSpec(
+            module=MambaLayer,
+            submodules=MambaLayerSubmodules(
+                norm=WrappedTorchNorm, mixer=ModuleSpec(module=MambaMixer, submodules=mixer), mamba_bda=bda
+            ),
+        ),
+        attention_layer=ModuleSpec(
+            module=TransformerLayer,
+            submodules=TransformerLayerSubmodules(
+                input_layernorm=WrappedTorchNorm,
+                self_attention=ModuleSpec(
+                    module=SelfAttention, params={"attn_mask_type": AttnMaskType.causal}, submodules=attention
+                ),
+                self_attn_bda=bda,
+            ),
+        ),
+        moe_layer=ModuleSpec(
+            module=MoETransformerLayer,
+            submodules=TransformerLayerSubmodules(pre_mlp_layernorm=WrappedTorchNorm, mlp=experts, mlp_bda=bda),
+        ),
+        mlp_layer=ModuleSpec(
+            module=MLPLayer,
+            submodules=TransformerLayerSubmodules(
+                pre_mlp_layernorm=WrappedTorchNorm,
+                mlp=partial(MLP.as_mlp_submodule, submodules=mlp),
+                mlp_bda=bda,
+            ),
         ),
     )
-
-
-def _mlp_layer() -> ModuleSpec:
-    linear = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-    return ModuleSpec(
-        module=MLPLayer,
-        submodules=TransformerLayerSubmodules(
-            pre_mlp_layernorm=WrappedTorchNorm,
-            mlp=partial(MLP.as_mlp_submodule, submodules=linear),
-            mlp_bda=get_bias_dropout_add,
-        ),
-    )
+    return ModuleSpec(module=HybridStack, submodules=submodules)

@@ -37,9 +37,8 @@ DDP_OFF = (
 def use_cpu_settings(container: Any) -> None:
     """Change a ConfigContainer in place, in which the settings of te_only.py are off already."""
     use_cpu_model(container.model)
-    _switch_off(container.optimizer, OPTIMIZER_OFF)
-    _set(container.optimizer, {"params_dtype": torch.float32})
-    _switch_off(container.ddp, DDP_OFF)
+    _set(container.optimizer, dict.fromkeys(OPTIMIZER_OFF, False) | {"params_dtype": torch.float32})
+    _set(container.ddp, dict.fromkeys(DDP_OFF, False))
     container.mixed_precision = None
     container.dist.distributed_backend = "gloo"
     container.checkpoint.async_save = False
@@ -53,8 +52,6 @@ def use_cpu_model(provider: Any) -> None:
 
     from nemotron_engines.stand_ins.megatron_layers import local_hybrid_stack_spec
 
-    _switch_off(provider, MODEL_OFF)
-    _set(provider, dict.fromkeys(MODEL_NONE))
     if getattr(provider, "mtp_num_layers", None):
         provider.mtp_num_layers = 0  # the layers of the local spec end before multi-token prediction
     # Between processes, megatron-core's alltoall hands gloo sizes that it does not take.
@@ -62,7 +59,9 @@ def use_cpu_model(provider: Any) -> None:
     float32 = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32)
     _set(
         provider,
-        MODEL
+        dict.fromkeys(MODEL_OFF, False)
+        | dict.fromkeys(MODEL_NONE)
+        | MODEL
         | float32
         | {
             "use_cpu_initialization": True,
@@ -73,10 +72,6 @@ def use_cpu_model(provider: Any) -> None:
             "hybrid_stack_spec": local_hybrid_stack_spec,
         },
     )
-
-
-def _switch_off(section: Any, names: tuple[str, ...]) -> None:
-    _set(section, dict.fromkeys(names, False))
 
 
 def _set(section: Any, values: dict[str, Any]) -> None:

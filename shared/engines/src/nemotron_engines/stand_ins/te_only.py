@@ -21,7 +21,7 @@ ADAM_DTYPES = ("main_params_dtype", "main_grads_dtype", "exp_avg_dtype", "exp_av
 
 
 def switch_off(container: Any) -> list[str]:
-    """Change the container in place; gives the names of what was changed, such as `model.apply_rope_fusion`."""
+    """Change the container in place; returns the names of what was changed, such as `model.apply_rope_fusion`."""
     model, optimizer = container.model, container.optimizer
     wanted: list[tuple[Any, str, str, Any]] = [
         *((model, "model", name, value) for name, value in MODEL.items()),

@@ -8,6 +8,7 @@ stub of Transformer Engine (it would believe that its layers exist), so core is 
 """
 
 import importlib
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from nemotron_engines.stand_ins.modules import add_module
 
 # The modules of megatron-core that ask whether Transformer Engine is there, and that Bridge imports later.
 CORE_MODULES = (
-    "extensions.transformer_engine", "fp8_utils", "fp4_utils", "optimizer", "distributed", "transformer.moe.moe_utils",
+    "fp8_utils", "fp4_utils", "optimizer", "distributed", "transformer.moe.moe_utils",
     "models.gpt.gpt_layer_specs", "models.mamba", "transformer.multi_token_prediction", "dist_checkpointing",
     "models.hybrid.hybrid_layer_specs", "models.mamba.mamba_layer_specs", "models.T5", "models.vision.clip_vit_model",
     "models.multimodal.llava_model", "post_training.modelopt.gpt.model_specs", "models.mimo",
@@ -51,19 +52,12 @@ class _AnyOperation:
 def install_stubs() -> None:
     """Stand-in for Mamba, then megatron-core, then the stubs: the order matters. A second call changes nothing."""
     install_mamba_stand_in()
+    importlib.import_module("megatron.core.extensions.transformer_engine")
     for name in CORE_MODULES:
-        _import_if_possible(f"megatron.core.{name}")
+        with suppress(ImportError):  # some parts need packages that training a hybrid does not
+            importlib.import_module(f"megatron.core.{name}")
     classes: dict[str, Any] = {name: type(name, (OnlyOnGPU,), {}) for name in ENGINE_CLASSES}
     add_module("transformer_engine")
     add_module("transformer_engine.pytorch", "0.0.0", **classes, ops=_AnyOperation())
     add_module("nvidia_resiliency_ext")
     add_module("nvidia_resiliency_ext.inprocess", CallWrapper=type("CallWrapper", (), {}))
-
-
-def _import_if_possible(name: str) -> None:
-    """Some parts of megatron-core need packages that training a hybrid does not."""
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        if name == f"megatron.core.{CORE_MODULES[0]}":
-            raise

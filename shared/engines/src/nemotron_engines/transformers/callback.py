@@ -1,4 +1,4 @@
-"""What a training loop tells: figures to metrics.jsonl and the console, checkpoints marked."""
+"""What a training loop tells: metrics to metrics.jsonl and the console, checkpoints marked."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from nemotron_shared.runtime.progress import Progress
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.validation import Validation, validation_of, validations
 
-# Figures of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
+# Metrics of the Trainer and of TRL that are kept, and what they are called in metrics.jsonl.
 KEPT: dict[str, Metric] = {
     "loss": "loss",
     "grad_norm": "grad_norm",
@@ -67,20 +67,20 @@ class RunCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keep each step's figures.
+        """Keep each step's metrics.
 
         Raises:
             UserError: the loss or the gradient is not finite. The log of a step comes before its checkpoint, so none
                 is written of weights that are lost.
         """
         self._stop_unless_finite(state.global_step, logs or {})
-        figures: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
-        figures |= {
+        metrics: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
+        metrics |= {
             name: float(value) for name, value in (logs or {}).items() if name.startswith("rewards/") and is_known(name)
         }
-        if figures:
-            self._validation = validation_of(state.global_step, figures) or self._validation
-            self._progress.log(state.global_step, figures, self._tokens(state))
+        if metrics:
+            self._validation = validation_of(state.global_step, metrics) or self._validation
+            self._progress.log(state.global_step, metrics, self._tokens(state))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Mark the checkpoint complete once every rank has written its part; only then are older ones deleted."""
@@ -103,7 +103,7 @@ class RunCallback(TrainerCallback):
         if not wrong:
             return
         if distributed.rank() != 0:
-            raise SystemExit(2)  # every rank sees the same figures, and one says it
+            raise SystemExit(2)  # every rank sees the same metrics, and one says it
         last = checkpoints.latest(self.run.checkpoints, LAYOUT)
         kept = f"the last good checkpoint is {last}" if last else "there is no checkpoint from before it"
         raise UserError(f"step {step}: {', '.join(wrong)}; {kept}", "lower optimizer.lr, or look at the data")
@@ -112,17 +112,10 @@ class RunCallback(TrainerCallback):
         return self.tokens_at(state.global_step) if self.tokens_at else None
 
 
-class TensorBoardFigures(TensorBoardCallback):
-    """TensorBoard without the figures that TRL leaves empty: each would cost a warning."""
+class TensorBoardMetrics(TensorBoardCallback):
+    """TensorBoard without the metrics that TRL leaves empty: each would cost a warning."""
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, *state: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Pass on what is there."""
         known = {name: value for name, value in (logs or {}).items() if value is not None}
-        super().on_log(args, state, control, logs=known, **kwargs)
+        super().on_log(*state, logs=known, **kwargs)

@@ -18,7 +18,13 @@ STATE = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
 
 def missing_state(checkpoint: Path, mark: Mark) -> str | None:
     """What a resumed run would silently begin afresh: the Trainer itself goes on without an optimizer's state."""
-    needed = [*_weights(mark, checkpoint), *STATE, *_random_states(mark.world_size)]
+    # one file of weights, or an index and every shard that it names
+    sharded = INDEX in mark.files
+    weights = set(read_json(checkpoint / INDEX)["weight_map"].values()) if sharded else {WEIGHTS}
+    # the Trainer's names: one process alone has no number
+    processes = mark.world_size
+    states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
+    needed = [*weights, *STATE, *states]
     absent = [name for name in needed if name not in mark.files]
     if absent:
         return f"{', '.join(absent)} missing"
@@ -27,18 +33,6 @@ def missing_state(checkpoint: Path, mark: Mark) -> str | None:
 
 
 LAYOUT = Layout(step_of, missing_state)
-
-
-def _weights(mark: Mark, checkpoint: Path) -> set[str]:
-    """One file of weights, or an index and every shard that it names."""
-    if INDEX not in mark.files:
-        return {WEIGHTS}
-    return set(read_json(checkpoint / INDEX)["weight_map"].values())
-
-
-def _random_states(processes: int) -> list[str]:
-    """The Trainer's names: one process alone has no number."""
-    return ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
 
 
 def checkpoint_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:

@@ -23,17 +23,14 @@ def learning_rate_factor(
         if scheduler.lr_decay_style == "WSD":
             decay_from = train_iters - scheduler.lr_wsd_decay_iters
             progress = max(0.0, (step - decay_from) / max(1, scheduler.lr_wsd_decay_iters))
-        return floor + (1 - floor) * _remaining(scheduler.lr_decay_style, min(1.0, progress))
+        # the share of the peak above the floor that is left after `progress` (0 to 1) of the decay
+        progress = min(1.0, progress)
+        left = {
+            "constant": 1.0,
+            "cosine": 0.5 * (1 + math.cos(math.pi * progress)),
+            "WSD": 1 - math.sqrt(progress),
+            "linear": 1 - progress,
+        }[scheduler.lr_decay_style]
+        return floor + (1 - floor) * left
 
     return factor
-
-
-def _remaining(style: str, progress: float) -> float:
-    """Share of the peak above the floor that is left after `progress` (0 to 1) of the decay."""
-    if style == "constant":
-        return 1.0
-    if style == "cosine":
-        return 0.5 * (1 + math.cos(math.pi * progress))
-    if style == "WSD":
-        return 1 - math.sqrt(progress)
-    return 1 - progress

@@ -4,7 +4,7 @@ import importlib.util
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, Trainin
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.modeling.build import save_model
-from nemotron_engines.transformers.callback import RunCallback, TensorBoardFigures
+from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_engines.transformers.stop import InterruptibleTrainer
@@ -25,8 +25,10 @@ from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, disk, distributed
+from nemotron_shared.runtime.metrics import Metric, last_values
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted, Stopped
+from nemotron_shared.runtime.task import Outcome
 from nemotron_shared.runtime.validation import Validation, report_best
 
 
@@ -54,7 +56,9 @@ class StageTrainer(InterruptibleTrainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The schedule of the config instead of the Trainer's."""
-        self.lr_scheduler = make_scheduler(self.stage_config, optimizer or self.optimizer)  # ty: ignore[missing-attribute]
+        config = self.stage_config
+        factor = learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters)
+        self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)  # ty: ignore[missing-attribute]
         return self.lr_scheduler
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -78,36 +82,29 @@ class ScheduledTrainer(StageTrainer, Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
 
 
-def make_scheduler(config: TrainingConfig, optimizer: torch.optim.Optimizer | None) -> LambdaLR:
-    """Learning-rate schedule of a stage's config, on an optimizer that the Trainer has made."""
-    assert optimizer is not None
-    return LambdaLR(optimizer, learning_rate_factor(config.optimizer, config.scheduler, config.train.train_iters))
-
-
-def micro_batch_size(config: TrainingConfig) -> int:
-    """Rows per forward pass and process: as configured, or the process's whole share.
+def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
+    """Keyword arguments for TrainingArguments, or a class derived from it.
 
     Raises:
-        UserError: the global batch is not made of whole micro batches on this many processes.
+        UserError: the global batch is not made of whole micro batches on this many processes, or there is no wandb.
     """
-    rows, processes = config.rows_per_step, distributed.world_size()
-    micro = config.train.micro_batch_size or max(1, rows // processes)
+    rows, processes, project = config.rows_per_step, distributed.world_size(), config.logger.wandb_project
+    micro = config.train.micro_batch_size or max(1, rows // processes)  # rows per forward pass and process
     if rows % (micro * processes):
         raise UserError(
             f"{rows} rows per step are not a multiple of a micro batch of {micro} x {processes} processes",
             "change the batch, train.micro_batch_size, or the number of processes",
         )
-    return micro
-
-
-def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
-    """Keyword arguments for TrainingArguments, or a class derived from it."""
-    micro = micro_batch_size(config)
+    if project is not None and importlib.util.find_spec("wandb") is None:
+        raise UserError(f"logger.wandb_project={project}: the package wandb is not installed", "pip install wandb")
+    # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
+    names = {field.name for field in fields(TrainingArguments)}
+    checkpointing = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
     return {
         "output_dir": str(run.checkpoints),
         "max_steps": config.train.train_iters,
         "per_device_train_batch_size": micro,
-        "gradient_accumulation_steps": config.rows_per_step // (micro * distributed.world_size()),
+        "gradient_accumulation_steps": rows // (micro * processes),
         "learning_rate": config.optimizer.lr,
         "weight_decay": config.optimizer.weight_decay,
         "adam_beta1": config.optimizer.adam_beta1,
@@ -121,11 +118,11 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
         "save_steps": config.checkpoint.save_interval,
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
-        "report_to": _reporters(config.logger.wandb_project),
+        "report_to": [] if project is None else ["wandb"],
         "seed": config.run.seed,
         "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
         "bf16": config.engine.dtype == "bfloat16",
-        checkpointing_key(): config.engine.gradient_checkpointing,
+        checkpointing: config.engine.gradient_checkpointing,
         "disable_tqdm": True,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": torch.cuda.is_available(),
@@ -135,46 +132,38 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
     }
 
 
-def checkpointing_key() -> str:
-    """What this version of transformers calls activation checkpointing; the older name is deprecated in the newer."""
-    names = {field.name for field in fields(TrainingArguments)}
-    return "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
-
-
-def _reporters(wandb_project: str | None) -> list[str]:
-    if wandb_project is None:
-        return []
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError(
-            f"logger.wandb_project={wandb_project}: the package wandb is not installed", "pip install wandb"
-        )
-    return ["wandb"]
-
-
 def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
     """Our callback, TensorBoard where it is wanted, and W&B's environment where it is configured."""
     chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint, tokens_at)]
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
 
-        chosen.append(TensorBoardFigures(SummaryWriter(str(run.directory / "tensorboard"))))
+        chosen.append(TensorBoardMetrics(SummaryWriter(str(run.directory / "tensorboard"))))
     if config.logger.wandb_project:
         os.environ["WANDB_PROJECT"] = config.logger.wandb_project
         os.environ["WANDB_ENTITY"] = config.logger.wandb_entity or ""
     return chosen
 
 
-def train_to_end(stage_trainer: StageTrainer, run: Run) -> None:
-    """Continue from the newest whole checkpoint, or from the start, and train to the last step.
+def train_to_end(
+    stage_trainer: StageTrainer, config: TrainingConfig, run: Run, tokenizer: Path, metrics: Mapping[Metric, str]
+) -> Outcome:
+    """Continue from the newest whole checkpoint, or from the start, train to the last step, and save the model.
+
+    Args:
+        tokenizer: folder of the tokenizer's files.
+        metrics: last values for the manifest, and what it calls them.
 
     Raises:
         Stopped: a signal asked to stop; the last finished step has a checkpoint.
         UserError: no checkpoint of several is whole, the disk is full, or the loss is not finite.
     """
     assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
-    trainer, stage_trainer.stage_run = stage_trainer, run
+    trainer, stage_trainer.stage_run, stage_trainer.stage_config = stage_trainer, run, config
     trainer.remove_callback(PrinterCallback)
-    logging.getLogger("transformers.trainer_utils").addFilter(_is_no_talk_of_intervals)
+    # Intervals may change between attempts, and this one's count; the library warns of it in three lines.
+    warnings = logging.getLogger("transformers.trainer_utils")
+    warnings.addFilter(lambda record: "trainer_state.json" not in record.getMessage())
     checkpoint = distributed.on_rank_zero(lambda: checkpoints.resume_point(run.checkpoints, LAYOUT, run.say))
     if checkpoint is not None:
         run.goes_on_from(checkpoints.step_of(checkpoint))
@@ -189,15 +178,7 @@ def train_to_end(stage_trainer: StageTrainer, run: Run) -> None:
             ) from None
     if distributed.any_rank(run.stop_requested):
         raise run.stopped()  # the last step has its checkpoint; the rerun only publishes
-
-
-def _is_no_talk_of_intervals(record: logging.LogRecord) -> bool:
-    """Intervals may change between attempts, and this one's count; the library warns of it in three lines."""
-    return "trainer_state.json" not in record.getMessage()
-
-
-def save_result(model: Any, tokenizer: Path, run: Run) -> Path:
-    """The run's output with the trained model in it. Rank 0 writes; the others wait, and touch nothing."""
+    model: Any = trainer.model
 
     def save() -> Path:
         weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
@@ -207,12 +188,6 @@ def save_result(model: Any, tokenizer: Path, run: Run) -> Path:
             save_model(model, tokenizer, output)
         return output
 
-    return distributed.on_rank_zero(save)
-
-
-def best_validation(config: TrainingConfig, tokenizer: Path, run: Run) -> dict[str, float]:
-    """`best_step` and its figure for the manifest; where a later step is published, the best model stays in the run."""
-
     def keep(best: Validation) -> str:
         held = checkpoints.best(run.checkpoints, LAYOUT) if config.checkpoint.keep_best else None
         if held is None or held[1] != best:
@@ -221,10 +196,14 @@ def best_validation(config: TrainingConfig, tokenizer: Path, run: Run) -> dict[s
         folder = run.directory / "best"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        # A model folder that any stage reads. Links: the checkpoint is deleted soon, and a copy would need room.
+        # A model folder that any stage reads, where a later step is published.
+        # Links: the checkpoint is deleted soon, and a copy would need room.
         for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
             link_or_copy(path, folder / path.name)
         copy_tokenizer(tokenizer, folder)
         return f"; the model of step {checkpoints.step_of(checkpoint)} stays in {folder}"
 
-    return distributed.on_rank_zero(lambda: report_best(run, keep))
+    output = distributed.on_rank_zero(save)  # the others wait, and touch nothing
+    metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
+    metadata |= distributed.on_rank_zero(lambda: report_best(run, keep))
+    return Outcome(output, metadata, last_values(run.metrics, metrics))
