@@ -22,19 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
-from nemotron_data.prep.pipeline import RowKind, open_inputs
+from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.eval.questions import QuestionWork, Rows, collect
+from stages.eval.questions import QuestionWork, collect
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import TASKS, installed_task
 
 DIRECTORY = Path(__file__).resolve().parent
 ROWS = RowKind("questions", DIRECTORY / "config", eval_problems, "held-out")
-
-Tasks = dict[str, tuple[Kind, Iterable[Mapping[str, Any]]]]
 
 
 def prepare(task: Task[EvalConfig]) -> Outcome:
@@ -50,7 +49,15 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
-    tasks = synthetic_tasks(settings, questions) if settings.source == SYNTHETIC else own_tasks(questions, texts)
+    tasks: dict[str, tuple[Kind, Iterable[Mapping[str, Any]]]] = {}
+    if settings.source == SYNTHETIC:
+        tasks["sums"] = "generate", questions
+        tasks["facts"] = "choice", eval_choices(settings.seed, settings.synthetic_choices)
+        tasks["prose"] = "text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))
+    else:
+        tasks["questions"] = "generate", questions
+        if texts:
+            tasks["texts"] = "text", texts
     for name in settings.tasks:
         if name in tasks:
             raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")
@@ -64,21 +71,6 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     prepared.say(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
     by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
     return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata()})
-
-
-def synthetic_tasks(settings: EvalData, questions: Rows) -> Tasks:
-    """The three tasks of the synthetic data."""
-    return {
-        "sums": ("generate", questions),
-        "facts": ("choice", eval_choices(settings.seed, settings.synthetic_choices)),
-        "prose": ("text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))),
-    }
-
-
-def own_tasks(questions: Rows, texts: Rows) -> Tasks:
-    """The tasks of the user's rows; that of texts only where there are some."""
-    tasks: Tasks = {"questions": ("generate", questions)}
-    return tasks | {"texts": ("text", texts)} if texts else tasks
 
 
 STEP = Step(

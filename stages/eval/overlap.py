@@ -25,7 +25,12 @@ def check_overlap(
     task: Task[EvalConfig], tasks: Mapping[str, EvalTask], models: Mapping[str, Artifact | None]
 ) -> dict[str, Any]:
     """For each task of questions: the training data looked through, and how many questions it holds."""
-    data = training_data(task, models)
+    # data artifacts among the ancestors of the models, by reference
+    data: dict[str, Artifact] = {}
+    for model in filter(None, models.values()):
+        for ancestor in ancestors(task.store, model):
+            if ancestor.manifest.type in READERS:
+                data[ancestor.reference] = ancestor
     found = {}
     for name, about in tasks.items():
         if about.kind != "generate":
@@ -33,26 +38,11 @@ def check_overlap(
         keys = [row["key"] for row in islice(read_task_rows(about.file, about.kind), task.config.evaluation.limit)]
         hits = set()
         for artifact in data.values():
-            hits |= set(find_overlap(keys, training_texts(artifact)))
+            hits |= set(find_overlap(keys, READERS[artifact.manifest.type](artifact.path)))
         found[name] = {"checked_against": sorted(data), "found": len(hits), "of": len(keys), "keys": sorted(hits)[:20]}
         if hits:
             task.run.say(f"WARNING: {len(hits)} of {len(keys)} questions of '{name}' occur in training data")
     return found
-
-
-def training_data(task: Task[EvalConfig], models: Mapping[str, Artifact | None]) -> dict[str, Artifact]:
-    """Data artifacts among the ancestors of the models, by reference."""
-    found = {}
-    for model in filter(None, models.values()):
-        for ancestor in ancestors(task.store, model):
-            if ancestor.manifest.type in READERS:
-                found[ancestor.reference] = ancestor
-    return found
-
-
-def training_texts(artifact: Artifact) -> Iterator[str]:
-    """Training text of a data artifact, decoded."""
-    return READERS[artifact.manifest.type](artifact.path)
 
 
 def _pretrain_texts(folder: Path) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from nemotron_data.formats.json_lines import read_lines
-from nemotron_data.formats.questions import QuestionFields, read_question
+from nemotron_data.formats.questions import read_question
 from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
@@ -63,12 +63,13 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
     Raises:
         Refused: a field is missing, or the answer does not match `answer_pattern`.
     """
-    fields = QuestionFields(settings.question_field, settings.answer_field, settings.answer_pattern)
-    question = read_question(row.value, fields)
-    split_by = split_key(row.value, settings, question.text)
+    question, expected = read_question(
+        row.value, settings.question_field, settings.answer_field, settings.answer_pattern
+    )
+    split_by = split_key(row.value, settings, question)
     # synthetic questions come with a key that is found in other wordings of the same sum, too
-    searched = str(row.value["key"]) if settings.source == SYNTHETIC else question.text
-    made = {"question": question.text, "expected": question.expected, "key": searched}
+    searched = str(row.value["key"]) if settings.source == SYNTHETIC else question
+    made = {"question": question, "expected": expected, "key": searched}
     if settings.text_template is not None:
         try:
             made["text"] = settings.text_template.format(**row.value)

@@ -16,16 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemotron_data.formats.bin_idx import write_blend
-from nemotron_data.prep.pipeline import RowKind, open_inputs
-from nemotron_data.sources.datasets import Part
+from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.sources.datasets import Part, RowKind
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.pretrain.documents import DocumentWork, text_of, vocabulary_of
-from stages.pretrain.pairs import collect_pairs, describe, digests_of, merge_each, place_each, weigh
+from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
 DIRECTORY = Path(__file__).resolve().parent
@@ -56,7 +55,13 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     write_json(output / "stats.json", metadata)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
     prepared.say(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
-    return Outcome(output, {**metadata, "encoder": encoder.as_metadata()}, digests=digests_of(pairs, output))
+    # the workers have read these files already, so that publishing need not
+    digests = {
+        pair.file(ending).relative_to(output).as_posix(): digest
+        for pair in pairs
+        for ending, digest in pair.sha256.items()
+    }
+    return Outcome(output, {**metadata, "encoder": encoder.as_metadata()}, digests=digests)
 
 
 def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
@@ -64,11 +69,6 @@ def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
     text = text_of(row, part.settings)
     if isinstance(text, str):
         yield text
-
-
-def sources(config: PretrainConfig) -> list[Source]:
-    """Every file that is read, the blend file included."""
-    return ROWS.sources(config.data_prep, config.data_prep.synthetic_documents)
 
 
 STEP = Step(
@@ -80,7 +80,7 @@ STEP = Step(
     produces="{family}-pretrain-data",
     artifact_type="PretrainBlendsArtifact",
     sections=("data_prep",),
-    sources=sources,
+    sources=lambda config: ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
     work=prepare,
 )
 

@@ -74,7 +74,10 @@ class DocumentWork:
                 if text is None:
                     continue
                 try:
-                    chosen = only or split_of(row, text, part.settings, split)  # split
+                    chosen = only  # split: by the configured key, or by the exact text of the document
+                    if chosen is None:
+                        key = split_key(row.value, part.settings, "")
+                        chosen = split.of(key) if key else split.of_document(text)
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
@@ -110,13 +113,18 @@ class Writers:
         for split, file in self.files.items():
             if file.bin_sha256:
                 self.reader.digests[f"{split}.bin"] = file.bin_sha256
-        stats = {split: file.stats for split, file in self.files.items()}
-        return {split: {"documents": found.documents, "tokens": found.tokens} for split, found in stats.items()}
+        return {split: {"documents": file.documents, "tokens": file.tokens} for split, file in self.files.items()}
 
     def _encode(self, split: str) -> None:
         batch, self.waiting[split], self.characters[split] = self.waiting[split], [], 0
         ids, offsets = self.work.encoder.encode([text for _, text in batch])
-        ids, lengths = self._cut(ids, offsets)
+        lengths = np.diff(offsets)
+        most = self.part.settings.max_doc_tokens
+        if most is not None and (lengths > most).any():
+            self.reader.counts["cut to max_doc_tokens"] += int((lengths > most).sum())
+            lengths = np.minimum(lengths, most)
+            pieces = zip(offsets[:-1], lengths, strict=True)
+            ids = np.concatenate([ids[start : start + length] for start, length in pieces])
         ids, lengths = with_boundaries(ids, lengths, self.work.vocabulary)
         for (row, _), length in zip(batch, lengths, strict=True) if not lengths.all() else ():
             if not length:
@@ -128,16 +136,6 @@ class Writers:
             self.files[split] = self.stack.enter_context(writer)
         self.files[split].add_documents(ids, lengths[lengths > 0])
         self.reader.counts["tokens"] += ids.size
-
-    def _cut(self, ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """ids and lengths, with documents above max_doc_tokens cut there."""
-        lengths = np.diff(offsets)
-        most = self.part.settings.max_doc_tokens
-        if most is None or (lengths <= most).all():
-            return ids, lengths
-        self.reader.counts["cut to max_doc_tokens"] += int((lengths > most).sum())
-        kept = np.minimum(lengths, most)
-        return np.concatenate([ids[start : start + n] for start, n in zip(offsets[:-1], kept, strict=True)]), kept
 
 
 def with_boundaries(ids: np.ndarray, lengths: np.ndarray, around: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -157,12 +155,6 @@ def with_boundaries(ids: np.ndarray, lengths: np.ndarray, around: Vocabulary) ->
         framed[start : start + length] = ids[position : position + length]
         position += length
     return framed, whole
-
-
-def split_of(row: Row, text: str, settings: PretrainData, split: Split) -> str:
-    """By the configured key, or by the exact text of the document."""
-    key = split_key(row.value, settings, "")
-    return split.of(key) if key else split.of_document(text)
 
 
 def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | None:

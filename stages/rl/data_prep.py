@@ -16,12 +16,10 @@ question of another data set is filled in from there. The way of a row:
 """
 
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from nemotron_data.prep.merge import Totals
-from nemotron_data.prep.pipeline import RowKind, open_inputs
+from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
 from nemotron_data.synthetic import problems
 from nemotron_shared.artifacts import Source
@@ -53,9 +51,17 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     # pack, write: one file for each split
     by_place = settings.holdout.wanted
     written = hold_out(prepared, output, settings.holdout) if by_place else join_splits(prepared, output)
-    metadata = describe(written, prepared.totals)
+    files = {name: file for name, file in FILES.items() if written[name]}
+    metadata = {
+        "splits": {name: {"rows": written[name]} for name in files},
+        "files": files,
+        "counts": prepared.totals.as_metadata(),
+    }
     write_json(output / "stats.json", metadata)
-    write_json(output / "data_manifest.json", data_manifest(written))
+    # where a trainer finds its rows: paths relative to the manifest, None for a split without rows
+    splits = {Path(file).stem: {"path": file, "rows": written[name]} for name, file in files.items()}
+    manifest = {"train": FILES["train"], "val": files.get("valid"), "splits": splits}
+    write_json(output / "data_manifest.json", manifest)
     prepared.say(f"{written['train']:,} training questions, {written['valid']:,} for validation")
     return Outcome(output, metadata)
 
@@ -68,25 +74,6 @@ def source_sets(settings: RLData) -> dict[str, list[InputFile]]:
     """
     places = settings.placeholder_sources.model_dump()
     return {name: source_files(place, SOURCES[name].split) for name, place in places.items() if place is not None}
-
-
-def describe(written: Counter[str], totals: Totals) -> dict[str, Any]:
-    """The contents of stats.json."""
-    return {
-        "splits": {name: {"rows": written[name]} for name in FILES if written[name]},
-        "files": {name: FILES[name] for name in FILES if written[name]},
-        "counts": totals.as_metadata(),
-    }
-
-
-def data_manifest(written: Counter[str]) -> dict[str, Any]:
-    """Where a trainer finds its rows: paths relative to the manifest, None for a split without rows."""
-    paths = {Path(file).stem: (file, written[name]) for name, file in FILES.items() if written[name]}
-    return {
-        "train": paths["train"][0],
-        "val": paths["val"][0] if "val" in paths else None,
-        "splits": {name: {"path": file, "rows": rows} for name, (file, rows) in paths.items()},
-    }
 
 
 def sources(config: RLConfig) -> list[Source]:

@@ -70,12 +70,26 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
     Raises:
         Refused: the data set is unknown, its source is not at hand, or has no such row, question or answer.
     """
-    source = _source_of(row, tables)
-    marker = row[MARKER]
+    name, marker = row.get("dataset"), row[MARKER]
+    source = DATASETS.get(name) if isinstance(name, str) else None
+    if source is None:
+        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known are {', '.join(DATASETS)}")
+    if source not in tables:
+        remedy = f"give its files: data_prep.placeholder_sources.{source}=FOLDER, or hf://{SOURCES[source].hub}"
+        raise Refused("placeholder: its source set is not given", f"'{name}' points into {SOURCES[source].hub}", remedy)
     if not isinstance(marker, dict):
         raise Refused("placeholder: not an object", type(marker).__name__)
-    prompt, reward = _source_row(tables[source], marker.get("row"), source)
-    question = _question_in(prompt)
+    index = marker.get("row")
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise Refused("placeholder: no row number", f"row is {index!r}")
+    try:
+        prompt, reward = tables[source].row(index)
+    except IndexError as error:
+        raise Refused("placeholder: no such row in its source set", f"{source}: {error}") from error
+    first = prompt[0] if isinstance(prompt, list) and prompt else None
+    question = first.get("content") if isinstance(first, dict) else None
+    if not isinstance(question, str) or not question.strip():
+        raise Refused("placeholder: no question in the source row", "prompt[0].content is empty or not text")
     full = fill_template(SOURCES[source].template, marker.get("question_template"), question)
     kept = {key: value for key, value in row.items() if key != MARKER}
     return {
@@ -84,34 +98,6 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
         "expected_answer": answer_text(reward.get("ground_truth") if isinstance(reward, dict) else None),
         "responses_create_params": {"input": [{"role": "user", "content": full}]},
     }
-
-
-def _source_of(row: Mapping[str, Any], tables: Mapping[str, Rows]) -> str:
-    name = row.get("dataset")
-    source = DATASETS.get(name) if isinstance(name, str) else None
-    if source is None:
-        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known are {', '.join(DATASETS)}")
-    if source not in tables:
-        remedy = f"give its files: data_prep.placeholder_sources.{source}=FOLDER, or hf://{SOURCES[source].hub}"
-        raise Refused("placeholder: its source set is not given", f"'{name}' points into {SOURCES[source].hub}", remedy)
-    return source
-
-
-def _source_row(table: Rows, index: Any, source: str) -> tuple[Any, Any]:
-    if not isinstance(index, int) or isinstance(index, bool):
-        raise Refused("placeholder: no row number", f"row is {index!r}")
-    try:
-        return table.row(index)
-    except IndexError as error:
-        raise Refused("placeholder: no such row in its source set", f"{source}: {error}") from error
-
-
-def _question_in(prompt: Any) -> str:
-    first = prompt[0] if isinstance(prompt, list) and prompt else None
-    question = first.get("content") if isinstance(first, dict) else None
-    if not isinstance(question, str) or not question.strip():
-        raise Refused("placeholder: no question in the source row", "prompt[0].content is empty or not text")
-    return question
 
 
 def fill_template(kind: Template, template: Any, question: str) -> str:
@@ -158,18 +144,17 @@ def answer_text(raw: Any) -> str:
     >>> [answer_text(raw) for raw in ("34", '["34"]', "[1.10, 2]", '{"value": 5}', 34, "x^2")]
     ['34', '34', '1.10', '5', '34', 'x^2']
     """
-    value = _decoded(raw.strip()) if isinstance(raw, str) else raw
+    value = raw
+    if isinstance(raw, str):
+        value = raw.strip()
+        try:  # numbers as they are written; a text that is no JSON, or holds nothing, is itself
+            decoded = json.loads(value, parse_int=str, parse_float=str, parse_constant=str)
+        except (json.JSONDecodeError, RecursionError):
+            decoded = None
+        if isinstance(decoded, str) or (isinstance(decoded, list | dict) and decoded):
+            value = decoded
     if isinstance(value, list | dict) and value:
         value = next(iter(value.values() if isinstance(value, dict) else value))
     if value is None or value == "":
         raise Refused("placeholder: no answer in the source row", "reward_model.ground_truth is empty")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _decoded(text: str) -> Any:
-    """What JSON text holds, numbers as they are written; a text that is no JSON, or holds nothing, is itself."""
-    try:
-        value = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)
-    except (json.JSONDecodeError, RecursionError):
-        return text
-    return value if isinstance(value, str) or (isinstance(value, list | dict) and value) else text

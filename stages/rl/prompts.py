@@ -76,26 +76,11 @@ class PromptWork:
             made = gym_row(value, settings)
             if made is not value and "agent_ref" in made and PARAMETERS in value:
                 reader.counts["agent_ref completed"] += 1
-            return line_of(made, row), _key(value, made, settings)
+            # a row that was not changed is the very bytes that were read, so that its numbers keep their digits;
+            # unless it holds a carriage return, where some readers would end the line
+            raw = row.raw.strip() if made is row.value and row.raw is not None else b"\r"
+            line = encode_row(made) if b"\r" in raw else raw + b"\n"
+            return line, "" if settings.holdout.wanted else split_key(value, settings, RLRow.of(made).question)
         except Refused as refused:
             reader.refuse_for(row, refused)
         return None
-
-
-def line_of(made: dict[str, Any], row: Row) -> bytes:
-    """A row that was not changed as the very bytes that were read, so that its numbers keep their digits.
-
-    Raises:
-        Refused: a value that JSON has no form for, such as a date or NaN out of a Parquet file.
-    """
-    if made is row.value and row.raw is not None:
-        line = row.raw.strip()
-        if b"\r" not in line:  # some readers would end the line there
-            return line + b"\n"
-    return encode_row(made)
-
-
-def _key(value: dict[str, Any], made: dict[str, Any], settings: RLData) -> str:
-    if settings.holdout.wanted:
-        return ""
-    return split_key(value, settings, RLRow.of(made).question)

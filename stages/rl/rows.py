@@ -10,7 +10,7 @@ What a row must be is told in `nemotron_data.formats.rl_rows`.
 
 from typing import Any
 
-from nemotron_data.formats.questions import QuestionFields, read_question
+from nemotron_data.formats.questions import read_question
 from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, validate
 from stages.rl.schema import RLData
 
@@ -22,35 +22,22 @@ def gym_row(row: dict[str, Any], settings: RLData) -> dict[str, Any]:
     question with an answer.
 
     Raises:
-        Refused: something the model or the verifier needs is missing or of a wrong type.
+        Refused: something the model or the verifier needs is missing or of a wrong type, or the answer does not match
+            `answer_pattern`.
     """
-    made = with_agent(row, settings.agent) if PARAMETERS in row else question_row(row, settings)
+    made, agent = row, row.get("agent_ref")
+    if PARAMETERS not in row:
+        question, expected = read_question(row, settings.question_field, settings.answer_field, settings.answer_pattern)
+        system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
+        made = {
+            PARAMETERS: {"input": [*system, {"role": "user", "content": question}]},
+            "question": question,
+            "expected_answer": expected,
+            "agent_ref": {"type": AGENT_TYPE, "name": settings.agent},
+        }
+    elif agent is None:
+        made = {**row, "agent_ref": {"type": AGENT_TYPE, "name": settings.agent}}
+    elif isinstance(agent, dict) and agent.get("type") is None:
+        made = {**row, "agent_ref": {**agent, "type": AGENT_TYPE}}
     validate(made)
     return made
-
-
-def question_row(row: dict[str, Any], settings: RLData) -> dict[str, Any]:
-    """A prompt of a question, with what verifies the answer beside it.
-
-    Raises:
-        Refused: the question or the answer is missing, or the answer does not match `answer_pattern`.
-    """
-    fields = QuestionFields(settings.question_field, settings.answer_field, settings.answer_pattern)
-    question = read_question(row, fields)
-    system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
-    return {
-        PARAMETERS: {"input": [*system, {"role": "user", "content": question.text}]},
-        "question": question.text,
-        "expected_answer": question.expected,
-        "agent_ref": {"type": AGENT_TYPE, "name": settings.agent},
-    }
-
-
-def with_agent(row: dict[str, Any], agent: str) -> dict[str, Any]:
-    """The row with a whole `agent_ref`: a missing one names `agent`, a missing type is filled in."""
-    reference = row.get("agent_ref")
-    if reference is None:
-        return {**row, "agent_ref": {"type": AGENT_TYPE, "name": agent}}
-    if isinstance(reference, dict) and reference.get("type") is None:
-        return {**row, "agent_ref": {**reference, "type": AGENT_TYPE}}
-    return row

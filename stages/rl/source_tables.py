@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import orjson
 
@@ -41,22 +41,21 @@ def source_files(place: str, split: str) -> list[InputFile]:
         UserError: there is none.
     """
     if "://" in place:
+        patterns = ["*.parquet"]
         files = expand([place], split=split if place.startswith("hf://") else None)
-        return [file for file in files if file.path.endswith(".parquet")] or _no_files(place, ["*.parquet"])
-    return [local_file(file) for file in _local_files(Path(place).expanduser(), split)]
-
-
-def _local_files(place: Path, split: str) -> list[Path]:
-    """Published data sets keep a split in one of a few places; the first that holds a file counts."""
-    if place.is_file():
-        return [place]
-    names = (f"data/{split}-*", "data/*", f"{split}/*", f"default/{split}/*", "*")
-    patterns = [f"{name}.parquet" for name in names]
-    return next(filter(None, (sorted(place.glob(pattern)) for pattern in patterns)), []) or _no_files(place, patterns)
-
-
-def _no_files(place: object, patterns: list[str]) -> NoReturn:
-    raise UserError(f"{place}: no Parquet file of a source set is there", f"looked for {', '.join(patterns)}")
+        files = [file for file in files if file.path.endswith(".parquet")]
+    else:
+        folder = Path(place).expanduser()
+        if folder.is_file():
+            return [local_file(folder)]
+        # published data sets keep a split in one of a few places; the first that holds a file counts
+        names = (f"data/{split}-*", "data/*", f"{split}/*", f"default/{split}/*", "*")
+        patterns = [f"{name}.parquet" for name in names]
+        found = next(filter(None, (sorted(folder.glob(pattern)) for pattern in patterns)), [])
+        files = [local_file(file) for file in found]
+    if not files:
+        raise UserError(f"{place}: no Parquet file of a source set is there", f"looked for {', '.join(patterns)}")
+    return files
 
 
 @dataclass(frozen=True)

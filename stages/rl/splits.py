@@ -51,7 +51,13 @@ def hold_out(prepared: Prepared[RLData], output: Path, holdout: Holdout) -> Coun
         for shard in prepared.shards:
             rows = shard.figures.get(ALL, {"rows": 0})["rows"]
             if rows:
-                _cut(shard.folder / f"{ALL}.jsonl", min(rows, max(0, train - seen)), rows, *files)
+                left = min(rows, max(0, train - seen))  # of this shard for training
+                if left in (0, rows):
+                    _copy(shard.folder / f"{ALL}.jsonl", files[0 if left else 1])
+                else:
+                    with (shard.folder / f"{ALL}.jsonl").open("rb") as lines:
+                        files[0].writelines(islice(lines, left))
+                        shutil.copyfileobj(lines, files[1], COPY_BYTES)
             seen += rows
     return Counter(train=train, valid=total - train)
 
@@ -78,16 +84,6 @@ def rows_held_out(total: int, holdout: Holdout) -> int:
 
 def _rows(prepared: Prepared[RLData]) -> Counter[str]:
     return sum((Counter({k: v["rows"] for k, v in shard.figures.items()}) for shard in prepared.shards), Counter())
-
-
-def _cut(part: Path, train_rows: int, rows: int, train: IO[Any], valid: IO[Any]) -> None:
-    """The first rows of a part to one file, what is left to the other."""
-    if train_rows in (0, rows):
-        _copy(part, train if train_rows else valid)
-        return
-    with part.open("rb") as lines:
-        train.writelines(islice(lines, train_rows))
-        shutil.copyfileobj(lines, valid, COPY_BYTES)
 
 
 def _copy(part: Path, target: IO[Any]) -> None:

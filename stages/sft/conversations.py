@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nemotron_data.chat.masks import mask_by_offsets
-from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.rows import is_used_in
 from nemotron_data.chat.template import ADD_MARKS, Span
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
 from nemotron_data.prep.reader import TOLERATE, ShardReader
 from nemotron_data.rejects import Refused
-from nemotron_data.sequences import SPLITS, SequenceWriter
+from nemotron_data.sequences import SequenceWriter
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import split_key
-from nemotron_data.split import Split
+from nemotron_data.split import SPLITS, Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 from stages.sft.rendering import Rendering, first_question
@@ -105,7 +105,9 @@ class Batch:
         try:
             messages = self._renderer.messages_of(row)
             rendered = self._renderer.texts_of(row, messages)
-            split = self.part.only or self._split.only or self._split.of(self._key(row, messages))
+            split = self.part.only or self._split.only
+            if split is None:
+                split = self._split.of(split_key(row.value, settings, first_question(messages)))
         except Refused as refused:
             self.reader.refuse_for(row, refused)
             return
@@ -121,14 +123,15 @@ class Batch:
         if self.characters >= BATCH_CHARACTERS:
             self.encode()
 
-    def _key(self, row: Row, messages: list[Message]) -> str:
-        return split_key(row.value, self._settings, first_question(messages))
-
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""
         if self.texts:
             tokens = self._tokens()
-            self._write(tokens, self._decide(tokens))
+            keep = self._decide(tokens)
+            kept = np.flatnonzero(keep)
+            splits = np.repeat([SPLITS.index(split) for _, split, _ in self.rows], [count for *_, count in self.rows])
+            ids, mask = tokens.heads(keep, kept)
+            self.writer.add(ids, mask, keep[kept], splits[kept])
         self.rows, self.texts, self.spans, self.characters = [], [], [], 0
 
     def _tokens(self) -> "Tokens":
@@ -169,12 +172,6 @@ class Batch:
                 self.reader.leave_out(row, TOO_LONG if rejected else NOTHING_LEFT)
         self.reader.counts[TRUNCATED] += int(np.count_nonzero((keep > 0) & (keep < tokens.lengths)))
         return keep
-
-    def _write(self, tokens: "Tokens", keep: np.ndarray) -> None:
-        splits = np.repeat([SPLITS.index(split) for _, split, _ in self.rows], [count for *_, count in self.rows])
-        kept = np.flatnonzero(keep)
-        ids, mask = tokens.heads(keep, kept)
-        self.writer.add(ids, mask, keep[kept], splits[kept])
 
 
 @dataclass(frozen=True)

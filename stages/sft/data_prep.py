@@ -16,14 +16,15 @@ from pathlib import Path
 
 from nemotron_data.chat.formats import format_sources
 from nemotron_data.chat.template import template_file
-from nemotron_data.prep.pipeline import RowKind, open_inputs
+from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.sources.datasets import RowKind
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft.conversations import ChatWork
-from stages.sft.packs import describe, open_splits, shares, write_split
+from stages.sft.packs import open_splits, shares, write_split
 from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
@@ -52,8 +53,13 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
         split: {"conversations": count, **write_split(output, split, sequences, settings)}
         for split, count in conversations.items()
     }
-    metadata = describe(settings, splits, prepared.totals) | {
-        "data_sets": shares(inputs.parts, prepared.shards, sequences)
+    metadata = {
+        "pack_size": settings.pack_size,
+        "algorithm": settings.algorithm,
+        "data_format": "packed_sft_parquet",
+        "splits": splits,
+        "counts": prepared.totals.as_metadata(),
+        "data_sets": shares(inputs.parts, prepared.shards, sequences),
     }
     write_json(output / "stats.json", metadata)
     rows, train = prepared.totals.counts["rows"], splits["train"]

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from nemotron_data.packing import pack
-from nemotron_data.prep.merge import Totals
 from nemotron_data.prep.pipeline import Prepared, ShardResult
-from nemotron_data.sequences import SPLITS, Sequences
+from nemotron_data.sequences import Sequences
 from nemotron_data.sources.blends import realised_weights
 from nemotron_data.sources.datasets import Part
+from nemotron_data.split import SPLITS
 from stages.sft.schema import SFTData
 
 
@@ -34,13 +34,12 @@ def open_splits(prepared: Prepared[SFTData]) -> tuple[Sequences, dict[str, int]]
 
 def write_split(output: Path, split: str, sequences: Sequences, settings: SFTData) -> dict[str, Any]:
     """Pack one split and write `<split>.parquet`; gives its figures."""
-    from nemotron_data.formats.packed import PackedWriter  # pyarrow takes a moment, and workers do without
+    from nemotron_data.formats.packed import write_packed  # pyarrow takes a moment, and workers do without
 
     chosen = sequences.of_split(split)
     bins = pack(chosen.lengths, settings.pack_size, settings.algorithm, settings.seed)
-    path = output / f"{split}.parquet"
-    with PackedWriter(path, settings.parquet_row_group_size, settings.parquet_compression) as writer:
-        trained = writer.add_bins(chosen, bins)
+    groups, compression = settings.parquet_row_group_size, settings.parquet_compression
+    trained = write_packed(output / f"{split}.parquet", chosen, bins, groups, compression)
     tokens = int(chosen.lengths.sum())
     return {
         "sequences": len(chosen),
@@ -49,17 +48,6 @@ def write_split(output: Path, split: str, sequences: Sequences, settings: SFTDat
         "tokens": tokens,
         "trained_tokens": trained,
         "fill": tokens / (len(bins) * settings.pack_size),
-    }
-
-
-def describe(settings: SFTData, splits: dict[str, dict[str, Any]], totals: Totals) -> dict[str, Any]:
-    """The contents of stats.json, but for the data sets of a blend."""
-    return {
-        "pack_size": settings.pack_size,
-        "algorithm": settings.algorithm,
-        "data_format": "packed_sft_parquet",
-        "splits": splits,
-        "counts": totals.as_metadata(),
     }
 
 

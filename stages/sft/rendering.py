@@ -7,7 +7,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
 
 from nemotron_data.chat.formats import ChatFormat, find_format
 from nemotron_data.chat.rows import ChatFields, Message, validate_messages
@@ -102,37 +102,27 @@ class Renderer:
         Raises:
             UserError: the template does not fit this conversation.
         """
-        texts = self._texts_of(messages, row.value.get(self.settings.tools_field))
-        if not all(text.isascii() or is_unicode(text) for text, _ in texts):
-            raise UserError("a lone surrogate, which is no character, in a tool call's arguments", TOLERATE)
+        tools = row.value.get(self.settings.tools_field)
+        texts = [self.template.render_with_spans(messages, tools)]
+        if self.settings.split_turns != "never" and loses_reasoning(messages, texts[0][0]):
+            texts = []
+            questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+            for question, end in pairwise([*questions, len(messages)]):
+                if not any(message["role"] == "assistant" for message in messages[question:end]):
+                    continue
+                asked = self.template.render(messages[: question + 1], tools)
+                text, spans = self.template.render_with_spans(messages[:end], tools)
+                if not text.startswith(asked):
+                    what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+                    raise UserError(what, "set data_prep.split_turns=never")
+                texts.append((text, [span for span in spans if span[0] >= len(asked)]))
+        try:
+            for text in (text for text, _ in texts if not text.isascii()):
+                text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
+        except UnicodeEncodeError as error:
+            what = "a lone surrogate, which is no character, in a tool call's arguments"
+            raise UserError(what, TOLERATE) from error
         return texts
-
-    def _texts_of(self, messages: list[Message], tools: Any) -> list[Rendered]:
-        whole = self.template.render_with_spans(messages, tools)
-        if self.settings.split_turns == "never" or not loses_reasoning(messages, whole[0]):
-            return [whole]
-        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
-        ends = [*questions[1:], len(messages)]
-        pairs = list(zip(questions, ends, strict=True))
-        answered = [(i, end) for i, end in pairs if any(m["role"] == "assistant" for m in messages[i:end])]
-        return [self._of_question(messages, i, end, tools) for i, end in answered]
-
-    def _of_question(self, messages: list[Message], question: int, end: int, tools: Any) -> Rendered:
-        asked = self.template.render(messages[: question + 1], tools)
-        text, spans = self.template.render_with_spans(messages[:end], tools)
-        if not text.startswith(asked):
-            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
-            raise UserError(what, "set data_prep.split_turns=never")
-        return text, [span for span in spans if span[0] >= len(asked)]
-
-
-def is_unicode(text: str) -> bool:
-    """Whether a tokenizer can take this; JSON inside of JSON may hold halves of characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def loses_reasoning(messages: list[Message], text: str) -> bool:

@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemotron_data.formats.packed import PackedWriter, pack_row
+import numpy as np
+
+from nemotron_data.formats import packed
+from nemotron_data.packing import Bins
+from nemotron_data.sequences import Sequences
 
 Pairs = Sequence[tuple[Sequence[int], Sequence[int]]]
 
@@ -12,6 +16,16 @@ def write_packed(
     path: Path, sequences: Pairs, bins: Sequence[Sequence[int]], row_group_size: int = 1000, compression: str = "zstd"
 ) -> None:
     """One row for each bin of indices into `sequences`, which are (ids, mask) pairs as `pack_row` takes them."""
-    with PackedWriter(path, row_group_size, compression) as writer:
-        for indices in bins:
-            writer.add(pack_row([sequences[index] for index in indices]))
+    lengths = np.array([len(ids) for ids, _ in sequences], np.int64)
+    count = len(sequences)
+    flat = Sequences(
+        lengths=lengths,
+        splits=np.zeros(count, np.uint8),
+        folder=np.zeros(count, np.int32),
+        low=np.cumsum(lengths) - lengths,
+        ids=[np.array([token for ids, _ in sequences for token in ids], np.int32)],
+        masks=[np.array([value for _, mask in sequences for value in mask], np.uint8)],
+    )
+    order = np.array([index for indices in bins for index in indices], np.int64)
+    chosen = Bins(order, np.cumsum([0, *map(len, bins)]))
+    packed.write_packed(path, flat, chosen, row_group_size, compression)

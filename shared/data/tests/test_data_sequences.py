@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemotron_data.formats.packed import PackedWriter, pack_row, read_packed
+from nemotron_data.formats.packed import pack_row, read_packed, write_packed
 from nemotron_data.packing import ALGORITHMS, pack
 from nemotron_data.sequences import SPLITS, Sequences, SequenceWriter
 from nemotron_shared.errors import UserError
@@ -38,8 +38,7 @@ def test_packed_rows_hold_every_sequence_of_their_split(tmp_path_factory, folder
         if not wanted:
             continue
         bins = pack(chosen.lengths, 12, "best_fit_decreasing", seed=1)
-        with PackedWriter(base / f"{split}.parquet", group) as writer:
-            counted = writer.add_bins(chosen, bins)
+        counted = write_packed(base / f"{split}.parquet", chosen, bins, group)
         expected = [pack_row([tuple(zip(*wanted[i], strict=True)) for i in members]) for members in bins.lists()]
         rows = read_packed(base / f"{split}.parquet")
         assert [[column.tolist() for column in (r.input_ids, r.loss_mask, r.seq_start_id)] for r in rows] == [
@@ -57,9 +56,8 @@ def test_where_folders_begin_and_end_changes_nothing(tmp_path):
         folders = [write(tmp_path / str(size) / str(i), part) for i, part in enumerate(parts)]
         chosen = Sequences.open(folders).of_split("train")
         for algorithm in ALGORITHMS:
-            path = tmp_path / f"{size}-{algorithm}.parquet"
-            with PackedWriter(path, 50) as writer:
-                writer.add_bins(chosen, pack(chosen.lengths, 64, algorithm, seed=0))
+            bins = pack(chosen.lengths, 64, algorithm, seed=0)
+            write_packed(tmp_path / f"{size}-{algorithm}.parquet", chosen, bins, 50)
         files.append([(tmp_path / f"{size}-{algorithm}.parquet").read_bytes() for algorithm in ALGORITHMS])
     assert files[0] == files[1] == files[2]
 
@@ -72,6 +70,6 @@ def test_a_folder_without_sequences_is_no_error(tmp_path):
 
 def test_one_token_cannot_be_packed(tmp_path):
     chosen = Sequences.open([write(tmp_path / "a", [([(1, 1)], 0)])])
-    with pytest.raises(UserError, match="fewer than 2"), PackedWriter(tmp_path / "x.parquet") as writer:
-        writer.add_bins(chosen, pack(chosen.lengths, 4, "concatenative", seed=0))
+    with pytest.raises(UserError, match="fewer than 2"):
+        write_packed(tmp_path / "x.parquet", chosen, pack(chosen.lengths, 4, "concatenative", seed=0))
     assert not (tmp_path / "x.parquet").exists()

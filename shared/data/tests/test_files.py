@@ -4,7 +4,9 @@ import io
 import os
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import fsspec
 import pyarrow as pa
@@ -15,6 +17,7 @@ import zstandard
 from nemotron_data.sources import files as module
 from nemotron_data.sources import remote
 from nemotron_data.sources.files import InputFile, check_unchanged, expand, format_of, identity, local_file, open_input
+from nemotron_data.sources.reading import Range, read_range
 from nemotron_data.sources.remote import without_secrets
 from nemotron_shared.errors import UserError
 
@@ -277,6 +280,36 @@ def test_no_message_shows_a_credential(monkeypatch, error, message, on_open):
     assert message in str(caught.value)
     assert "AKIAEXAMPLE" not in str(caught.value)
     assert "AWS_ACCESS_KEY_ID" in str(caught.value.remedy)
+
+
+class Breaking(io.RawIOBase):
+    """A file whose store fails while it is read."""
+
+    place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self.place = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self.place, os.SEEK_END: 99}[whence]
+        return self.place
+
+    def readinto(self, target: object) -> int:
+        raise ConnectionResetError("https://bucket.test/a?X-Amz-Signature=AKIAEXAMPLE was reset")
+
+
+def test_a_store_that_fails_while_it_is_read_is_named_and_shows_no_credential(monkeypatch):
+    system = SimpleNamespace(open=lambda path, mode: Breaking())
+    monkeypatch.setattr(module, "file_system", lambda url: (system, url[5:]))
+    file = InputFile("s3://bucket/a.jsonl", 3, "")
+    for name in ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl.zst", "s3://bucket/a.parquet", "s3://bucket/a.txt"):
+        with pytest.raises(UserError, match=rf"^{name}: cannot be read: ConnectionResetError") as caught:
+            list(read_range(Range(replace(file, path=name), 0, 3)))
+        assert "AKIAEXAMPLE" not in str(caught.value)
+        assert "AWS_ACCESS_KEY_ID" in str(caught.value.remedy)
 
 
 def test_secrets_are_blotted_out_and_the_rest_stays(monkeypatch):

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
-from nemotron_data.sources.datasets import blend_file
+from nemotron_data.sources.blends import find_blend
 from nemotron_data.sources.reading import Row
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact, Store
@@ -175,7 +175,7 @@ def test_a_blend_names_its_data_sets(tmp_path: Path) -> None:
         ("web", 3.0, "body"),
         ("books", 1.0, "text"),
     ]
-    assert blend_file(settings(f"data_prep.source={tmp_path / 'web.jsonl'}"), CONFIG) is None
+    assert find_blend(str(tmp_path / "web.jsonl"), CONFIG) is None
 
 
 def test_shards_of_a_data_set_share_its_weight(tmp_path: Path, home: Path, corpus: Path) -> None:

@@ -9,15 +9,13 @@ The files are mapped into memory, so sequences of any total size are read with l
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-SPLITS = ("train", "valid", "test")
+from nemotron_data.split import SPLITS
 
 
 class SequenceWriter:
@@ -27,11 +25,10 @@ class SequenceWriter:
         self._folder = folder
         self._lengths: list[np.ndarray] = []
         self._splits: list[np.ndarray] = []
-        self._stack = ExitStack()
+        self._ids = (folder / "ids.bin").open("wb")
+        self._mask = (folder / "mask.bin").open("wb")
 
     def __enter__(self) -> Self:
-        self._ids = self._stack.enter_context((self._folder / "ids.bin").open("wb"))
-        self._mask = self._stack.enter_context((self._folder / "mask.bin").open("wb"))
         return self
 
     def add(self, ids: np.ndarray, mask: np.ndarray, lengths: np.ndarray, splits: np.ndarray) -> None:
@@ -41,11 +38,10 @@ class SequenceWriter:
         self._lengths.append(lengths.astype(np.int32))
         self._splits.append(splits.astype(np.uint8))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._ids, self._mask:  # a full disk may show only now
+            pass
+        if kind is None:
             np.save(self._folder / "lengths.npy", np.concatenate([np.empty(0, np.int32), *self._lengths]))
             np.save(self._folder / "splits.npy", np.concatenate([np.empty(0, np.uint8), *self._splits]))
 

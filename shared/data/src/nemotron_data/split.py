@@ -11,6 +11,8 @@ from hashlib import blake2b
 
 from nemotron_shared.errors import UserError
 
+SPLITS = ("train", "valid", "test")
+
 
 def normalise_key(key: str) -> str:
     """Fold what a reader would call the same text: compatibility forms, letter case and white space.
@@ -24,8 +26,11 @@ def normalise_key(key: str) -> str:
 
 def bucket(key: str, salt: str) -> float:
     """A number in [0, 1), uniform over normalised keys and independent between salts."""
-    text = f"{salt}\0{normalise_key(key)}".encode("utf-8", "surrogatepass")
-    number = int.from_bytes(blake2b(text, digest_size=8).digest(), "big")
+    return _fraction_of(f"{salt}\0{normalise_key(key)}")
+
+
+def _fraction_of(text: str) -> float:
+    number = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
     return (number >> 11) * 2.0**-53  # a float holds 53 bits: with all 64 the largest would round up to 1.0
 
 
@@ -49,13 +54,10 @@ class Split:
             raise UserError(
                 f"split fractions sum to {total:g}, not 1: {self.fractions}", "change one so that they sum to 1"
             )
-        object.__setattr__(self, "_bounds", self._upper_bounds())
-
-    def _upper_bounds(self) -> tuple[tuple[float, str], ...]:
-        """Upper end of each non-empty part, in order of its name; the last takes all that is left."""
+        # upper end of each part that is not empty, in order of its name; the last takes all that is left
         names = sorted(name for name, fraction in self.fractions.items() if fraction > 0)
-        ends = [math.fsum(self.fractions[name] for name in names[: i + 1]) for i in range(len(names))]
-        return (*zip(ends[:-1], names[:-1], strict=True), (1.0, names[-1]))
+        ends = [math.fsum(self.fractions[name] for name in names[: i + 1]) for i in range(len(names) - 1)]
+        object.__setattr__(self, "_bounds", tuple(zip([*ends, 1.0], names, strict=True)))
 
     @property
     def only(self) -> str | None:
@@ -68,8 +70,7 @@ class Split:
 
     def of_document(self, text: str) -> str:
         """The name of the part that a whole document belongs to, by its exact text: equal documents stay together."""
-        number = int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
-        return self._part_at((number >> 11) * 2.0**-53)
+        return self._part_at(_fraction_of(text))
 
     def _part_at(self, place: float) -> str:
         return next(name for end, name in self._bounds if place < end)

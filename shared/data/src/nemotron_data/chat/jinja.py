@@ -70,7 +70,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         assert isinstance(block, GenerationBlock)
         self.generation = block
         self.filters["tojson"] = _tojson
-        functions: dict[str, Any] = {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+        functions: dict[str, Any] = {
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda pattern: datetime.now().strftime(pattern),
+        }
         self.globals.update(functions)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -106,7 +109,3 @@ def _raise_exception(message: str) -> None:
 def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
     """Plain JSON: jinja2's own filter escapes HTML, which a model should not learn."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)

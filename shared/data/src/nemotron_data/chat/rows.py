@@ -46,7 +46,13 @@ def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Messag
 
 def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
     """Turns that say `from` and `value`."""
-    return _each(_field(row, fields.conversations_field), _from_sharegpt)
+    return _each(
+        _field(row, fields.conversations_field),
+        lambda turn: {
+            "role": SHAREGPT_ROLES.get(str(turn.get("from")), turn.get("from")),
+            "content": turn.get("value"),
+        },
+    )
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
@@ -68,11 +74,6 @@ def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
     if not isinstance(value, list):
         return value
     return [convert(item) if isinstance(item, dict) else item for item in value]
-
-
-def _from_sharegpt(turn: Message) -> Message:
-    role = turn.get("from")
-    return {"role": SHAREGPT_ROLES.get(str(role), role), "content": turn.get("value")}
 
 
 def _with_object_arguments(message: Message) -> Message:

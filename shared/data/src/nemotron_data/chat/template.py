@@ -88,7 +88,12 @@ class ChatTemplate:
         if not self.has_generation_marks:
             spans = self._spans_by_prefix(text, messages, tools, options)
         elif self._block.calls == sum(type(piece) is Generated for piece in pieces):
-            spans = _spans_of(pieces)
+            spans, position = [], 0
+            for piece in pieces:
+                end = position + len(piece)
+                if type(piece) is Generated and end > position:
+                    spans.append((position, end))
+                position = end
         else:  # a macro, a filter or {% set %} took generated text in, so that it has no place yet
             spans = self._marked_spans(text, messages, tools, options)
         if not spans:
@@ -124,16 +129,6 @@ class ChatTemplate:
             # white space at the end separates turns, and the model never has to write it
             spans.append((len(prompt), len(answered.rstrip())))
         return [(start, end) for start, end in spans if start < end]
-
-
-def _spans_of(pieces: list[str]) -> list[Span]:
-    spans, position = [], 0
-    for piece in pieces:
-        end = position + len(piece)
-        if type(piece) is Generated and end > position:
-            spans.append((position, end))
-        position = end
-    return spans
 
 
 def _as_templates_expect(message: Message) -> Message:

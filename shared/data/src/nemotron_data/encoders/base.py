@@ -39,7 +39,12 @@ class Encoder(ABC):
         try:
             return self._encode(texts)
         except (TypeError, UnicodeEncodeError):
-            _refuse_surrogates(texts)
+            for number, text in enumerate(texts):
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    what = f"text {number} is not Unicode: character {error.start} is a lone surrogate"
+                    raise ValueError(what) from error
             raise
 
     def ways(self) -> list[EncodeCall]:
@@ -71,11 +76,3 @@ def one_thread() -> None:
     """
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _refuse_surrogates(texts: Sequence[str]) -> None:
-    for number, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"text {number} is not Unicode: character {error.start} is a lone surrogate") from error

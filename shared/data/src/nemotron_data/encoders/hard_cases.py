@@ -44,20 +44,16 @@ def hard_cases(tokenizer: Tokenizer) -> list[str]:
     tried = names[: TOKENS_TRIED - 1] + names[TOKENS_TRIED - 1 :][-1:]
     cases = [*FIXED, "".join(tried), " ".join(tried), "\n".join(reversed(tried))]
     for name in tried:
-        cases += _around(name)
+        half = len(name) // 2
+        start, end = name[:half], name[half:]
+        cases += [
+            name,
+            f"word{name}word  {name}  {name}\n{name}\n\n 12{name}34",
+            name * 3 + " ",
+            f" {name} ",
+            start,
+            end,
+            f"{start} {end} {start}{name}{end} {start}{start}{end}{end}",
+            name.upper() + name.lower() + name[:-1] + "\u0301",
+        ]
     return cases
-
-
-def _around(name: str) -> list[str]:
-    half = len(name) // 2
-    start, end = name[:half], name[half:]
-    return [
-        name,
-        f"word{name}word  {name}  {name}\n{name}\n\n 12{name}34",
-        name * 3 + " ",
-        f" {name} ",
-        start,
-        end,
-        f"{start} {end} {start}{name}{end} {start}{start}{end}{end}",
-        name.upper() + name.lower() + name[:-1] + "\u0301",
-    ]

@@ -9,7 +9,7 @@ influence each other, provided that no other token's name can overlap it.
 from dataclasses import dataclass
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import Tokenizer
 
 from nemotron_data.encoders.base import Encoded
 from nemotron_data.encoders.layout import is_plain_byte_level
@@ -48,14 +48,12 @@ def find_joiner(tokenizer: Tokenizer) -> Joiner | None:
         return None
     names = [token.content for token in added.values()]
     for number, token in sorted(added.items(), reverse=True):
-        if _is_special_name(token) and not any(_may_overlap(name, token.content) for name in names):
-            return Joiner(token.content, number)
+        name = token.content
+        # as long as nobody writes it by chance, and found in the text as it stands
+        usable = token.special and not token.normalized and len(name) > 2 and name.isprintable()
+        if usable and not any(_may_overlap(other, name) for other in names):
+            return Joiner(name, number)
     return None
-
-
-def _is_special_name(token: AddedToken) -> bool:
-    """As long as nobody writes it by chance, and found in the text as it stands."""
-    return token.special and not token.normalized and len(token.content) > 2 and token.content.isprintable()
 
 
 def _may_overlap(name: str, joiner: str) -> bool:

@@ -18,26 +18,18 @@ CUTTING = ("Digits", "Punctuation", "Split")
 
 def is_plain_byte_level(tokenizer: Tokenizer) -> bool:
     """Whether the tokens' bytes, in order, are the text's bytes."""
+    model: Any = tokenizer.model
+    if tokenizer.normalizer is not None or tokenizer.pre_tokenizer is None or not isinstance(model, BPE):
+        return False
+    if model.dropout or model.byte_fallback or model.continuing_subword_prefix or model.end_of_word_suffix:
+        return False
+    # cuts first, then the one step that turns bytes into characters
+    settings = json.loads(tokenizer.pre_tokenizer.__getstate__())
+    *cuts, last = settings["pretokenizers"] if settings["type"] == "Sequence" else [settings]
     return (
-        tokenizer.normalizer is None
-        and _is_plain_bpe(tokenizer.model)
-        and _only_cuts(tokenizer)
+        last["type"] == "ByteLevel"
+        and not last["add_prefix_space"]
+        and all(cut["type"] in CUTTING and cut.get("behavior") != "Removed" for cut in cuts)
         and not any(token.lstrip or token.rstrip for token in tokenizer.get_added_tokens_decoder().values())
         and all(tokenizer.token_to_id(byte) is not None for byte in ByteLevel.alphabet())
     )
-
-
-def _is_plain_bpe(model: Any) -> bool:
-    return isinstance(model, BPE) and not (
-        model.dropout or model.byte_fallback or model.continuing_subword_prefix or model.end_of_word_suffix
-    )
-
-
-def _only_cuts(tokenizer: Tokenizer) -> bool:
-    """Cuts first, then the one step that turns bytes into characters."""
-    if tokenizer.pre_tokenizer is None:
-        return False
-    settings = json.loads(tokenizer.pre_tokenizer.__getstate__())
-    *cuts, last = settings["pretokenizers"] if settings["type"] == "Sequence" else [settings]
-    is_byte_level = last["type"] == "ByteLevel" and not last["add_prefix_space"]
-    return is_byte_level and all(cut["type"] in CUTTING and cut.get("behavior") != "Removed" for cut in cuts)

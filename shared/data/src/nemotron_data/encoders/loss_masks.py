@@ -88,14 +88,10 @@ def _places(
         if text.isascii():
             sizes[number] = len(text)
         else:
-            *places, sizes[number] = _bytes_before([*places, len(text)], text)
+            # UTF-8 bytes before each of these characters, which are in order
+            pieces = pairwise([0, *places, len(text)])
+            *places, sizes[number] = accumulate(len(text[start:end].encode()) for start, end in pieces)
         first += places[::2]
         last += places[1::2]
         owners += [number] * (len(places) // 2)
     return sizes, np.array(first, dtype=np.int64), np.array(last, dtype=np.int64), np.array(owners, dtype=np.int64)
-
-
-def _bytes_before(places: Sequence[int], text: str) -> list[int]:
-    """UTF-8 bytes before each of these characters, which are in order."""
-    pieces = pairwise([0, *places])
-    return list(accumulate(len(text[start:end].encode()) for start, end in pieces))

@@ -9,18 +9,19 @@ We write one sequence per document. Its end-of-document token, if wanted, is par
 """
 
 import math
+import shutil
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from nemotron_data.formats.bulk_file import BulkFile
+from nemotron_data.split import SPLITS
 from nemotron_shared.atomic import open_atomic, read_json, write_json
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -28,38 +29,17 @@ MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in ((1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2"))}
 UINT16_VOCABULARY = 65_500
-SPLITS = ("train", "valid", "test")
+COPY_BYTES = 16 << 20
 REBUILD = "run data preparation again with --force"
-
-
-def pair_of(prefix: Path) -> tuple[Path, Path]:
-    """The .bin and the .idx file of a prefix."""
-    return _beside(prefix, ".bin"), _beside(prefix, ".idx")
 
 
 def _beside(prefix: Path, ending: str) -> Path:
     return prefix.with_name(prefix.name + ending)  # not with_suffix: a prefix may contain a dot
 
 
-def _as_stored(ids: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """uint32 and int32 ids below 2^31 have the same bytes, so most are not copied."""
-    if ids.dtype.kind in "iu" and ids.dtype.itemsize == dtype.itemsize:
-        return np.ascontiguousarray(ids).view(dtype)
-    return ids.astype(dtype)
-
-
 def token_dtype(vocab_size: int) -> np.dtype:
     """uint16 for vocabularies under 65,500, else int32: the rule of Megatron's readers and writers."""
     return np.dtype("<u2" if vocab_size < UINT16_VOCABULARY else "<i4")
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedStats:
-    """What was written."""
-
-    documents: int
-    tokens: int
-    bytes: int
 
 
 class IndexedDatasetWriter:
@@ -69,6 +49,7 @@ class IndexedDatasetWriter:
         writer.add_document(np.array([11, 12, 2]))
 
     Attributes:
+        tokens: written so far.
         bin_sha256: of the .bin, in hex, once it is there.
     """
 
@@ -77,15 +58,15 @@ class IndexedDatasetWriter:
         self.vocab_size = vocab_size
         self.dtype = token_dtype(vocab_size)
         self._lengths = array("i")
-        self._tokens = 0
+        self.tokens = 0
         self.bin_sha256: str | None = None
         self._bin: BulkFile | None = None
         self._stack = ExitStack()
 
     @property
-    def stats(self) -> IndexedStats:
-        """Counts so far."""
-        return IndexedStats(len(self._lengths), self._tokens, self._tokens * self.dtype.itemsize)
+    def documents(self) -> int:
+        """Written so far."""
+        return len(self._lengths)
 
     def add_document(self, ids: np.ndarray) -> None:
         """Append one document: a 1-D array of at least one id, each from 0 to vocab_size - 1."""
@@ -105,9 +86,12 @@ class IndexedDatasetWriter:
                 f"outside the vocabulary of {self.vocab_size}",
                 "prepare the data with the tokenizer whose vocabulary size is given",
             )
-        self._bin.write(_as_stored(ids, self.dtype).data)
+        # uint32 and int32 ids below 2^31 have the same bytes, so most are not copied
+        same = ids.dtype.itemsize == self.dtype.itemsize
+        stored = np.ascontiguousarray(ids).view(self.dtype) if same else ids.astype(self.dtype)
+        self._bin.write(stored.data)
         self._lengths.frombytes(np.ascontiguousarray(lengths, dtype="<i4").tobytes())
-        self._tokens += ids.size
+        self.tokens += ids.size
 
     def __enter__(self) -> Self:
         file = self._stack.enter_context(open_atomic(_beside(self.prefix, ".bin")))
@@ -149,7 +133,7 @@ class IndexedDataset:
 
     def __init__(self, prefix: Path) -> None:
         self.prefix = prefix
-        self.dtype, self.lengths, self._starts, self.document_index = _read_index(_beside(prefix, ".idx"))
+        self.dtype, self.lengths, self._starts = _read_index(_beside(prefix, ".idx"))
         bin_path = _beside(prefix, ".bin")
         needed = self.num_tokens * self.dtype.itemsize
         found = bin_path.stat().st_size if bin_path.is_file() else -1
@@ -170,8 +154,30 @@ class IndexedDataset:
         return self._ids[start : start + int(self.lengths[index])]
 
 
-def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarray]:
-    """dtype of the tokens, int32 lengths, int64 byte offsets and int64 document index, all checked."""
+def merge_pairs(prefixes: Sequence[Path], target: Path) -> None:
+    """Write the sequences of all pairs, in order, as one pair at the prefix `target`, for readers that want just one.
+
+    Raises:
+        UserError: a pair is missing or damaged, or holds ids of another dtype than the first.
+    """
+    pairs = [IndexedDataset(prefix) for prefix in prefixes]
+    if not pairs:
+        raise ValueError("nothing to merge")
+    for other in pairs:
+        if other.dtype != pairs[0].dtype:
+            what = f"{other.prefix}: {other.dtype} ids, not {pairs[0].dtype} like the others"
+            raise UserError(what, "merge only what was made with one tokenizer")
+    index = _beside(target, ".idx")
+    index.unlink(missing_ok=True)
+    with open_atomic(_beside(target, ".bin")) as merged:
+        for prefix in prefixes:
+            with _beside(prefix, ".bin").open("rb") as source:
+                shutil.copyfileobj(source, merged, COPY_BYTES)
+    write_index(index, np.concatenate([pair.lengths for pair in pairs]), pairs[0].dtype)
+
+
+def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray]:
+    """dtype of the tokens, int32 lengths and int64 byte offsets, all checked, as is the document index."""
     if not path.is_file():
         raise UserError(f"{path}: no such file", "give the prefix, without .bin or .idx")
     content = path.read_bytes()
@@ -191,7 +197,7 @@ def _read_index(path: Path) -> tuple[np.dtype, np.ndarray, np.ndarray, np.ndarra
         raise _corrupt(path, "lengths and offsets disagree")
     if entries < 1 or documents[0] != 0 or documents[-1] != sequences or (np.diff(documents) < 0).any():
         raise _corrupt(path, "the document index does not run from 0 to the number of sequences")
-    return DTYPES[code], lengths, starts, documents
+    return DTYPES[code], lengths, starts
 
 
 def _corrupt(path: Path, what: str) -> UserError:
@@ -225,20 +231,22 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
     content = read_json(path)
     if not isinstance(content, dict) or not set(content) <= set(SPLITS):
         raise UserError(f"{path}: needs 'train', 'valid' and 'test'", REBUILD)
-    return {split: _blend_entries(path, split, flat) for split, flat in content.items() if flat}
-
-
-def _blend_entries(path: Path, split: str, flat: Any) -> list[tuple[float, Path]]:
-    if not isinstance(flat, list) or len(flat) % 2:
-        raise UserError(f"{path}: '{split}' must alternate weight and prefix", REBUILD)
-    entries = []
-    for weight, prefix in zip(flat[::2], flat[1::2], strict=True):
-        try:
-            entries.append((float(weight), path.parent / prefix))
-        except (TypeError, ValueError) as error:
-            raise UserError(f"{path}: '{split}': {weight!r}, {prefix!r} is no weight and prefix", REBUILD) from error
-        _check_blend_entry(path, split, *entries[-1])
-    return entries
+    blend: dict[str, list[tuple[float, Path]]] = {}
+    for split, flat in content.items():
+        if not flat:
+            continue
+        if not isinstance(flat, list) or len(flat) % 2:
+            raise UserError(f"{path}: '{split}' must alternate weight and prefix", REBUILD)
+        blend[split] = []
+        for weight, prefix in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                entry = float(weight), path.parent / prefix
+            except (TypeError, ValueError) as error:
+                what = f"{path}: '{split}': {weight!r}, {prefix!r} is no weight and prefix"
+                raise UserError(what, REBUILD) from error
+            _check_blend_entry(path, split, *entry)
+            blend[split].append(entry)
+    return blend
 
 
 def _check_blend_entry(path: Path, split: str, weight: float, prefix: Path) -> None:

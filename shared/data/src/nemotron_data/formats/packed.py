@@ -7,15 +7,12 @@ Two sequences, 11 12 13 -> 21 22 2 and 14 15 -> 23 2, become one row:
     seq_start_id   0                 6              list<int32>: where each sequence starts
 
 A chat template's mask says whether the token itself was written by the assistant. It is shifted left by one, inside
-each sequence, exactly once: here, in `pack_row` and `add_bins`. Nothing downstream shifts again.
+each sequence, exactly once: here, in `pack_row` and `write_packed`. Nothing downstream shifts again.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -90,91 +87,35 @@ def labels_of(row: PackedRow) -> np.ndarray:
     return labels
 
 
-class PackedWriter:
-    """Writes rows to a Parquet file that appears when the block ends without an error; equal rows give equal bytes.
+def write_packed(
+    path: Path, sequences: Sequences, bins: Bins, row_group_size: int = 1000, compression: str = "zstd"
+) -> int:
+    """Write one row for each bin of `sequences` to a Parquet file, a row group at a time; gives how many tokens count
+    in the loss.
 
-    with PackedWriter(folder / "train.parquet") as writer:
-        writer.add(pack_row([(ids, mask), ...]))
+    The file appears when all rows are written; equal rows give equal bytes.
+
+    Raises:
+        UserError: no row, a sequence of fewer than 2 tokens, or an unknown compression.
     """
-
-    def __init__(self, path: Path, row_group_size: int = 1000, compression: str = "zstd") -> None:
-        if compression not in COMPRESSIONS:
-            known = f"known are {', '.join(COMPRESSIONS)}"
-            raise UserError(f"unknown compression '{compression}'", did_you_mean(compression, COMPRESSIONS, known))
-        if row_group_size < 1:
-            raise UserError(f"a row group of {row_group_size} rows", "give a number from 1")
-        self.path = path
-        self.row_group_size = row_group_size
-        self.compression = compression
-        self.rows = 0
-        self._pending: list[PackedRow] = []
-        self._writer: pq.ParquetWriter | None = None
-        self._stack = ExitStack()
-
-    def add(self, row: PackedRow) -> None:
-        """Append one row; a row that breaks the layout raises `UserError`."""
-        if self._writer is None:
-            raise ValueError("add() outside the with block")
-        if problem := row.problem():
-            raise UserError(f"{self.path}: row {self.rows}: {problem}", "make rows with pack_row")
-        self._pending.append(row)
-        self.rows += 1
-        if len(self._pending) == self.row_group_size:
-            self._flush(self._writer)
-
-    def _flush(self, writer: pq.ParquetWriter) -> None:
-        self._write(writer, [_column([getattr(row, name) for row in self._pending], name) for name in COLUMNS])
-        self._pending.clear()
-
-    def add_bins(self, sequences: Sequences, bins: Bins) -> int:
-        """Append one row for each bin of `sequences`, a row group at a time; gives how many tokens count in the loss.
-
-        Raises:
-            UserError: a sequence of fewer than 2 tokens.
-        """
-        if self._writer is None or self._pending:
-            raise ValueError("add_bins() outside the with block, or after add()")
-        if (sequences.lengths < 2).any():
-            raise UserError(f"{self.path}: a sequence of fewer than 2 tokens cannot be packed", "drop it")
-        counted = 0
-        for first in range(0, len(bins), self.row_group_size):
-            columns, trained = _rows_of_bins(sequences, bins, first, min(first + self.row_group_size, len(bins)))
-            self._write(self._writer, columns)
-            counted += trained
-        self.rows += len(bins)
-        return counted
-
-    def _write(self, writer: pq.ParquetWriter, columns: list[pa.Array]) -> None:
-        writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=self.row_group_size)
-
-    def __enter__(self) -> Self:
-        file = self._stack.enter_context(open_atomic(self.path))
+    if compression not in COMPRESSIONS:
+        known = f"known are {', '.join(COMPRESSIONS)}"
+        raise UserError(f"unknown compression '{compression}'", did_you_mean(compression, COMPRESSIONS, known))
+    if not len(bins):
+        raise UserError(f"{path}: no rows to write", "add sequences, or enlarge this split")
+    if (sequences.lengths < 2).any():
+        raise UserError(f"{path}: a sequence of fewer than 2 tokens cannot be packed", "drop it")
+    counted = 0
+    with (
+        open_atomic(path) as file,
         # a dictionary would make the columns slower to write, and no smaller
-        writer = pq.ParquetWriter(file, SCHEMA, compression=self.compression, use_dictionary=False)
-        self._writer = self._stack.enter_context(writer)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        writer, self._writer = self._writer, None
-        if error is not None or writer is None:
-            self._stack.__exit__(kind, error, trace)
-            return
-        with self._stack:
-            if self.rows == 0:
-                raise UserError(f"{self.path}: no rows to write", "add sequences, or enlarge this split")
-            if self._pending:
-                self._flush(writer)
-
-
-def _column(values: list[np.ndarray], name: str) -> pa.Array:
-    return _lists(name, np.concatenate(values), np.cumsum([0, *map(len, values)]))
-
-
-def _lists(name: str, values: np.ndarray, bounds: np.ndarray) -> pa.Array:
-    """Lists `values[bounds[i] : bounds[i + 1]]`."""
-    return pa.ListArray.from_arrays(_array(bounds, np.dtype(np.int32)), _array(values, np.dtype(COLUMNS[name])))
+        pq.ParquetWriter(file, SCHEMA, compression=compression, use_dictionary=False) as writer,
+    ):
+        for first in range(0, len(bins), row_group_size):
+            columns, trained = _rows_of_bins(sequences, bins, first, min(first + row_group_size, len(bins)))
+            writer.write_table(pa.table(columns, schema=SCHEMA), row_group_size=row_group_size)
+            counted += trained
+    return counted
 
 
 def _array(values: np.ndarray, kind: np.dtype) -> pa.Array:
@@ -196,8 +137,13 @@ def _rows_of_bins(sequences: Sequences, bins: Bins, first: int, last: int) -> tu
     counts[ends - 1] = 0
     rows = edges[bounds]
     starts = edges[:-1] - np.repeat(rows[:-1], np.diff(bounds))
-    columns = [("input_ids", ids, rows), ("loss_mask", counts, rows), ("seq_start_id", starts, bounds)]
-    return [_lists(*column) for column in columns], int(np.count_nonzero(counts))
+    # list i of a column is values[cuts[i] : cuts[i + 1]]
+    columns = {"input_ids": (ids, rows), "loss_mask": (counts, rows), "seq_start_id": (starts, bounds)}
+    lists = [
+        pa.ListArray.from_arrays(_array(cuts, np.dtype(np.int32)), _array(values, np.dtype(COLUMNS[name])))
+        for name, (values, cuts) in columns.items()
+    ]
+    return lists, int(np.count_nonzero(counts))
 
 
 def read_packed(path: Path) -> list[PackedRow]:
@@ -206,7 +152,12 @@ def read_packed(path: Path) -> list[PackedRow]:
         raise UserError(f"{path}: no such file", "run data preparation first")
     try:
         with pq.ParquetFile(path) as file:
-            _check_schema(path, file.schema_arrow)
+            schema = file.schema_arrow
+            for name in COLUMNS:
+                kind = schema.field(name).type if name in schema.names else None
+                if kind is None or not pa.types.is_list(kind) or not pa.types.is_integer(kind.value_type):
+                    found = "is missing" if kind is None else f"is {kind}, not a list of integers"
+                    raise UserError(f"{path}: column '{name}' {found}", f"{path.name} is not packed data; {REBUILD}")
             rows = [row for batch in file.iter_batches(columns=list(COLUMNS)) for row in _rows_of(path, batch)]
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: corrupt, not readable as packed Parquet: {error}", REBUILD) from error
@@ -214,14 +165,6 @@ def read_packed(path: Path) -> list[PackedRow]:
         if problem := row.problem():
             raise UserError(f"{path}: row {number}: {problem}", REBUILD)
     return rows
-
-
-def _check_schema(path: Path, schema: pa.Schema) -> None:
-    for name in COLUMNS:
-        kind = schema.field(name).type if name in schema.names else None
-        if kind is None or not pa.types.is_list(kind) or not pa.types.is_integer(kind.value_type):
-            found = "is missing" if kind is None else f"is {kind}, not a list of integers"
-            raise UserError(f"{path}: column '{name}' {found}", f"{path.name} is not packed data; {REBUILD}")
 
 
 def _rows_of(path: Path, batch: pa.RecordBatch) -> Iterator[PackedRow]:

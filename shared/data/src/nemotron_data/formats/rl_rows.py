@@ -158,8 +158,17 @@ def validate(row: Mapping[str, Any]) -> None:
         raise Refused("agent_ref without a name", 'it is {"type": "responses_api_agents", "name": ...}')
     if reference.get("type") != AGENT_TYPE:
         raise Refused(f"agent_ref.type is not '{AGENT_TYPE}'", str(reference.get("type")))
-    for field, types in VERIFIER_FIELDS.get(reference["name"], {}).items():
-        _check_field(row, field, types, reference["name"])
+    agent = reference["name"]
+    for field, types in VERIFIER_FIELDS.get(agent, {}).items():
+        value: Any = row
+        for key in field.split("."):
+            value = value.get(key)  # the fields of VERIFIER_FIELDS come after the object that they are in
+        if value is None:
+            raise Refused(f"no verifier field '{field}'", f"the server of {agent} needs it")
+        # bool is an int in Python, and no number here
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            wanted = " or ".join(TYPE_NAMES[kind] for kind in types)
+            raise Refused(f"verifier field '{field}' is not {wanted}", f"it is {type(value).__name__} ({agent})")
 
 
 def validate_prompt(row: Mapping[str, Any]) -> None:
@@ -191,15 +200,3 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
 def _is_message(item: Mapping[str, Any]) -> bool:
     """The Responses API lets a message go without its type."""
     return item.get("type") in (None, "message")
-
-
-def _check_field(row: Mapping[str, Any], field: str, types: tuple[type, ...], agent: str) -> None:
-    value: Any = row
-    for key in field.split("."):
-        value = value.get(key)  # the fields of VERIFIER_FIELDS come after the object that they are in
-    if value is None:
-        raise Refused(f"no verifier field '{field}'", f"the server of {agent} needs it")
-    # bool is an int in Python, and no number here
-    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-        wanted = " or ".join(TYPE_NAMES[kind] for kind in types)
-        raise Refused(f"verifier field '{field}' is not {wanted}", f"it is {type(value).__name__} ({agent})")

@@ -31,7 +31,12 @@ def run_here(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> 
     """
     workers = min(setting.workers, len(shards))
     if workers <= 1:
-        yield from _one_by_one(job, shards)
+        for shard in shards:
+            try:
+                yield shard, job.process(shard)
+            except UserError as error:
+                yield shard, error
+                return
         return
     left = {shard.index: shard for shard in shards}
     for attempt in range(1, ATTEMPTS + 1):
@@ -54,15 +59,6 @@ def run_here(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -> 
     )
 
 
-def _one_by_one(job: Any, shards: Sequence[Shard]) -> Iterator[Result]:
-    for shard in shards:
-        try:
-            yield shard, job.process(shard)
-        except UserError as error:
-            yield shard, error
-            return
-
-
 def _pool(job: Any, shards: Sequence[Shard], workers: int, progress: Any) -> Iterator[Result]:
     context = multiprocessing.get_context(start_method())
     pool = ProcessPoolExecutor(workers, context, initializer=_start, initargs=(job, os.getpid()))
@@ -75,22 +71,20 @@ def _pool(job: Any, shards: Sequence[Shard], workers: int, progress: Any) -> Ite
                 running[pool.submit(_process, shard)] = shard
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 shard = running.pop(future)
-                result = _result_of(future)
-                if isinstance(result, UserError):
+                try:
+                    result: Receipt | UserError = future.result()
+                except UserError as error:
                     waiting.clear()  # what is running is finished and kept
+                    result = error
                 yield shard, result
             progress.show()
     except BrokenProcessPool:
         return
     finally:
-        _end(pool)
-
-
-def _result_of(future: Future[Receipt]) -> Receipt | UserError:
-    try:
-        return future.result()
-    except UserError as error:
-        return error
+        # leave no process behind, whatever it is doing: an unfinished shard is made again
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=True, cancel_futures=True)  # its thread must be gone before the next pool is forked
 
 
 def start_method() -> str:
@@ -109,10 +103,3 @@ def _start(job: Any, parent: int) -> None:
 
 def _process(shard: Shard) -> Receipt:
     return _job.process(shard)
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    """Leave no process behind, whatever it is doing: an unfinished shard is made again."""
-    for process in list((pool._processes or {}).values()):
-        process.terminate()
-    pool.shutdown(wait=True, cancel_futures=True)  # its thread must be gone before the next pool is forked

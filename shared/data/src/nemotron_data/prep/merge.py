@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,34 +34,19 @@ def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt]
     Raises:
         UserError: a file holds no rows.
     """
-    require_rows_in_each_file(shards, receipts)
-    join_rejected(directory, shards, receipts, rejected)
-    return totals(receipts)
-
-
-def totals(receipts: Iterable[Receipt]) -> Totals:
-    """Add up what was counted."""
-    counts: Counter[str] = Counter()
-    rejected: Counter[str] = Counter()
-    for receipt in receipts:
-        counts.update(receipt.counts)
-        rejected.update(receipt.rejected)
-    return Totals(counts, rejected)
-
-
-def require_rows_in_each_file(shards: Iterable[Shard], receipts: Iterable[Receipt]) -> None:
-    """Refuse a file that holds no rows: somebody meant it to hold some. After a limit of rows nobody can tell.
-
-    Raises:
-        UserError: names the first such file.
-    """
+    # a file without rows is refused: somebody meant it to hold some; after a limit of rows nobody can tell
     rows: defaultdict[str, int] = defaultdict(int)
+    totals = Totals(Counter(), Counter())
     for shard, receipt in zip(shards, receipts, strict=True):
         for part in receipt.inputs if shard.limit is None else ():
             rows[part["file"]] += part["rows"]
+        totals.counts.update(receipt.counts)
+        totals.rejected.update(receipt.rejected)
     empty = next((file for file, count in rows.items() if not count), None)
     if empty is not None:
         raise UserError(f"{empty}: holds no rows", "remove it from the inputs, or write it again")
+    join_rejected(directory, shards, receipts, rejected)
+    return totals
 
 
 def place(source: Path, target: Path) -> None:
@@ -75,20 +60,15 @@ def join_rejected(directory: Path, shards: Sequence[Shard], receipts: Sequence[R
     lines_so_far: Counter[tuple[int, str]] = Counter()
     with open_atomic(path, "wb") as joined:
         for shard, receipt in zip(shards, receipts, strict=True):
-            before = _lines_before_each_file(shard, receipt, lines_so_far)
-            with (shard_folder(directory, receipt.shard) / REJECTED).open("rb") as part:
-                for line in part:
+            before = {}
+            for part, read in zip(shard.ranges, receipt.inputs, strict=True):
+                file = part.file.path
+                key = shard.part, file  # two data sets may read one file
+                # Parquet rows are counted in their whole file already
+                before[file] = lines_so_far[key] if format_of(file).content == "rows" else 0
+                lines_so_far[key] += read["lines"]
+            with (shard_folder(directory, receipt.shard) / REJECTED).open("rb") as lines:
+                for line in lines:
                     entry = json.loads(line)
                     entry["line"] += before[entry["file"]]
                     joined.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
-
-
-def _lines_before_each_file(shard: Shard, receipt: Receipt, lines_so_far: Counter[tuple[int, str]]) -> dict[str, int]:
-    """How many lines of a file earlier shards have read; Parquet rows are counted in their whole file already."""
-    before = {}
-    for part, read in zip(shard.ranges, receipt.inputs, strict=True):
-        file = part.file.path
-        key = shard.part, file  # two data sets may read one file
-        before[file] = lines_so_far[key] if format_of(file).content == "rows" else 0
-        lines_so_far[key] += read["lines"]
-    return before

@@ -10,6 +10,7 @@
 A stage adds its own work for one shard before, and puts the shards' files together after.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,9 @@ from nemotron_data.prep.progress import rejected_text
 from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.sample import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
-from nemotron_data.sources.datasets import Part, describe_parts, parts_of
+from nemotron_data.sources.datasets import Part, RowKind
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SyntheticRows, input_files
-from nemotron_shared.artifacts import Source
+from nemotron_data.sources.rows import input_files
 from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
@@ -34,45 +34,6 @@ if TYPE_CHECKING:  # the tokenizer libraries take a moment, and not every stage 
     from nemotron_data.tokenizers.folder import TokenizerFolder
 
 Settings = TypeVar("Settings", bound=PreparedSection)
-
-
-@dataclass(frozen=True)
-class RowKind:
-    """What a stage reads.
-
-    Attributes:
-        name: of the data set, where no blend gives names.
-        config: the stage's folder of configs, with the blends that it ships.
-        synthetic: makes rows from a seed and a count, for the built-in source.
-        synthetic_name: what the manifest calls those rows.
-        presplit: whether a blend may say which data set is of which split.
-    """
-
-    name: str
-    config: Path
-    synthetic: SyntheticRows
-    synthetic_name: str
-    presplit: bool = True
-
-    def parts(self, settings: Settings) -> list[Part[Settings]]:
-        """The data sets that the config names: those of a blend file, or the one source.
-
-        Raises:
-            UserError: the blend file is not of its form, or says which split is which where that means nothing.
-        """
-        parts = parts_of(settings, self.config, self.name)
-        if not self.presplit and any(part.only for part in parts):
-            what = f"{settings.source}: has 'train', 'valid' and 'test'"
-            raise UserError(what, "list 'datasets'; data_prep.split makes the splits")
-        return parts
-
-    def sources(self, settings: PreparedSection, count: int) -> list[Source]:
-        """Manifest entries for every file that is read, the blend file included; `count` as in `open_inputs`.
-
-        Raises:
-            UserError: nothing to read is named, or a file is missing.
-        """
-        return describe_parts(settings, self.config, self.synthetic_name, count, self.parts(settings))
 
 
 @dataclass(frozen=True)
@@ -171,4 +132,14 @@ def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inpu
     made = run.checkpoints / "synthetic.jsonl"
     files = [input_files(part.settings, made, kind.synthetic, count) for part in parts]
     shards = make_shards(files, settings.shard_mb << 20, settings.sample)
-    return Inputs(parts, shards, Setting.of(settings, run))
+    # in a container or a Slurm job this process may use fewer CPUs than the machine has
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    setting = Setting(
+        directory=run.checkpoints / "shards",
+        identity=run.fingerprint,
+        on_bad_row=settings.on_bad_row,
+        workers=settings.workers or cpus,
+        executor=settings.executor,
+        announce=run.say,
+    )
+    return Inputs(parts, shards, setting)

@@ -13,6 +13,7 @@ from functools import cache
 
 from nemotron_data.sources.files import InputFile, format_of, open_input
 from nemotron_data.sources.reading import Range
+from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError
 
 EVEN = 4
@@ -63,14 +64,12 @@ def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
     form = format_of(file.path)
     end = _row_groups(file) if form.content == "parquet" else file.size
     divisible = form.content == "parquet" or (form.content == "rows" and not form.compression)
-    whole = Range(file, 0, end)
-    count = min(end, _even(-(-weight(whole) // shard_bytes))) if shard_bytes and divisible and end else 1
+    count = 1
+    if shard_bytes and divisible and end:
+        count = -(-weight(Range(file, 0, end)) // shard_bytes)
+        count = min(end, -(-count // EVEN) * EVEN if count > EVEN else count)
     for i in range(count):
         yield Range(file, end * i // count, end * (i + 1) // count)
-
-
-def _even(count: int) -> int:
-    return -(-count // EVEN) * EVEN if count > EVEN else count
 
 
 def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, ...]]:
@@ -93,8 +92,10 @@ def _row_groups(file: InputFile) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with open_input(file) as opened, pq.ParquetFile(opened) as table:
-            return table.num_row_groups
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{file.path}: not a readable Parquet file: {error}", "fetch or write it again") from error
+    with reported(file.path):
+        try:
+            with open_input(file) as opened, pq.ParquetFile(opened) as table:
+                return table.num_row_groups
+        except pa.ArrowException as error:
+            what = f"{file.path}: not a readable Parquet file: {error}"
+            raise UserError(what, "fetch or write it again") from error

@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from nemotron_data.prep.heartbeat import read_heartbeats
@@ -74,18 +73,14 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._written:
             print(CLEAR, end="", file=sys.stderr, flush=True)
-        if error is None:
-            self._setting.announce(self._speed(max(1e-3, time.monotonic() - self._begun)))
-
-    def _speed(self, seconds: float) -> str:
-        tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
-        megabytes = self._done / 1e6
-        return f"read {megabytes:,.1f} MB in {seconds:.2f} s: {megabytes / seconds:,.0f} MB/s{tokens}"
+        if kind is None:
+            seconds = max(1e-3, time.monotonic() - self._begun)
+            tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
+            speed = f"{self._done / 1e6 / seconds:,.0f} MB/s{tokens}"
+            self._setting.announce(f"read {self._done / 1e6:,.1f} MB in {seconds:.2f} s: {speed}")
 
 
 def short(number: float) -> str:

@@ -37,7 +37,14 @@ def run_on_ray(job: Any, shards: Sequence[Shard], setting: Any, progress: Any) -
     Raises:
         UserError: Ray is not installed, or a machine writes where this one cannot see it.
     """
-    ray = _import_ray()
+    for name, value in PATIENT.items():  # read when Ray is imported
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            "data_prep.executor=ray: Ray is not installed", "pip install 'nemotron-data[ray]', or executor=local"
+        ) from error
     joined = _connect(ray, setting)
     try:
         yield from _tasks(ray, job, shards, setting, progress)
@@ -60,15 +67,20 @@ def _tasks(ray: Any, job: Any, shards: Sequence[Shard], setting: Any, progress: 
         finished, _ = ray.wait(list(running), timeout=0.5)
         for task in finished:
             shard = running.pop(task)
-            result = _result_of(ray, task, shard)
+            result: Receipt | UserError
+            try:
+                result = ray.get(task)
+            except ray.exceptions.WorkerCrashedError:
+                where = ", ".join(part.file.path for part in shard.ranges[:3])
+                result = UserError(
+                    f"workers died {RETRIES + 1} times on shard {shard.index} ({where})",
+                    "the machine may be out of memory: try a smaller data_prep.shard_mb",
+                )
+            if isinstance(result, Receipt) and not (shard_folder(job.directory, shard.index) / RECEIPT).is_file():
+                what = f"shard {shard.index} was written on another machine"
+                result = UserError(f"{what}, and {job.directory} does not show it here", SHARE)
             if isinstance(result, UserError):
                 waiting.clear()
-            elif not (shard_folder(job.directory, shard.index) / RECEIPT).is_file():
-                waiting.clear()
-                result = UserError(
-                    f"shard {shard.index} was written on another machine, and {job.directory} does not show it here",
-                    SHARE,
-                )
             yield shard, result
         progress.show()
 
@@ -82,29 +94,6 @@ def _process(job: Any, shard: Shard, directory: str) -> Receipt | UserError:
         return UserError(f"{directory}: not there on {platform.node()}", SHARE)
     except UserError as error:
         return error
-
-
-def _result_of(ray: Any, task: Any, shard: Shard) -> Receipt | UserError:
-    try:
-        return ray.get(task)
-    except ray.exceptions.WorkerCrashedError:
-        where = ", ".join(part.file.path for part in shard.ranges[:3])
-        return UserError(
-            f"workers died {RETRIES + 1} times on shard {shard.index} ({where})",
-            "the machine may be out of memory: try a smaller data_prep.shard_mb",
-        )
-
-
-def _import_ray() -> Any:
-    for name, value in PATIENT.items():  # read when Ray is imported
-        os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ImportError as error:
-        raise UserError(
-            "data_prep.executor=ray: Ray is not installed", "pip install 'nemotron-data[ray]', or executor=local"
-        ) from error
-    return ray
 
 
 def _connect(ray: Any, setting: Any) -> bool:
@@ -135,7 +124,11 @@ def _connect(ray: Any, setting: Any) -> bool:
                 raise
             ray.shutdown()
             if attempt == START_ATTEMPTS:
-                raise _not_started(error) from error
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                raise UserError(
+                    f"data_prep.executor=ray: Ray did not start on this machine ({reason})",
+                    "it may be too busy: run the same command again later, or with data_prep.executor=local",
+                ) from error
             setting.announce("Ray did not start in time on this busy machine; starting it once more")
     setting.announce(f"started Ray on this machine, with {setting.workers} workers")
     return False
@@ -152,14 +145,6 @@ def _start(ray: Any, **settings: Any) -> None:
     finally:
         if threading.current_thread() is threading.main_thread():  # only there does Ray set it
             signal.signal(signal.SIGTERM, handler)
-
-
-def _not_started(error: Exception) -> UserError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return UserError(
-        f"data_prep.executor=ray: Ray did not start on this machine ({reason})",
-        "it may be too busy: run the same command again later, or with data_prep.executor=local",
-    )
 
 
 def _was_started() -> bool:

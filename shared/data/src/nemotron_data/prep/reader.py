@@ -10,7 +10,6 @@ Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from nemotron_data.prep.heartbeat import Heartbeat
@@ -18,6 +17,7 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.rejects import Refused, entry_of, snippet_of
 from nemotron_data.sources.files import check_unchanged, format_of, open_input
 from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
+from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError
 
 REJECTED = "rejected.jsonl"
@@ -62,45 +62,35 @@ class ShardReader:
                 return
             self.counts["rows"] += 1
             if isinstance(row, BadRow):
-                self._refuse(row.file, row.line, row.reason, row.detail, row.snippet)
+                self.refuse(row, row.reason, row.detail)
             else:
                 yield row
             self._heartbeat.beat(self.counts, place.bytes)
 
-    def refuse(self, row: Row, reason: str, detail: str = "", remedy: str = TOLERATE) -> None:
+    def refuse(self, row: Row | BadRow, reason: str, detail: str = "", remedy: str = TOLERATE) -> None:
         """Leave out a bad row, or stop at it, as `data_prep.on_bad_row` says. `reason` is a fixed phrase."""
-        self._refuse(row.file, row.line, reason, detail, _snippet(row), remedy)
+        if self._on_bad_row == "reject":
+            self.leave_out(row, reason, detail)
+            return
+        # workers do not know how many lines come before their bytes; here it is worth counting them
+        before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
+        what = f"{reason}: {detail}" if detail else reason
+        raise UserError(f"{row.file}:{before + row.line}: {what}\n  {_snippet(row)}", remedy)
 
     def refuse_for(self, row: Row, refused: Refused) -> None:
         """As `refuse`, for a row whose fault was raised."""
         remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
         self.refuse(row, refused.reason, refused.detail, remedy)
 
-    def leave_out(self, row: Row, reason: str, detail: str = "") -> None:
+    def leave_out(self, row: Row | BadRow, reason: str, detail: str = "") -> None:
         """Leave out a row that is not wrong but not wanted either."""
-        self._write(row.file, row.line, reason, detail, _snippet(row))
-
-    def _refuse(self, file: str, line: int, reason: str, detail: str, snippet: str, remedy: str = TOLERATE) -> None:
-        if self._on_bad_row == "error":
-            what = f"{reason}: {detail}" if detail else reason
-            place = f"{file}:{self._line_in_file(file, line)}"
-            raise UserError(f"{place}: {what}\n  {snippet_of(snippet)}", remedy)
-        self._write(file, line, reason, detail, snippet)
-
-    def _write(self, file: str, line: int, reason: str, detail: str, snippet: str) -> None:
-        self._file.write(entry_of(file, line, reason, snippet, detail))
+        self._file.write(entry_of(row.file, row.line, reason, _snippet(row), detail))
         self.rejected[reason] += 1
-
-    def _line_in_file(self, file: str, line: int) -> int:
-        """Workers do not know how many lines come before their bytes; here it is worth counting them."""
-        return line + lines_before(next(part for part in self.shard.ranges if part.file.path == file))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 
@@ -110,7 +100,7 @@ def lines_before(part: Range) -> int:
     if form.content != "rows" or not part.low:
         return 0
     count = 0
-    with open_input(part.file) as file:
+    with reported(part.file.path), open_input(part.file) as file:
         left = part.low - 1
         while left and (block := file.read(min(left, 1 << 20))):
             count += block.count(b"\n")
@@ -118,7 +108,7 @@ def lines_before(part: Range) -> int:
     return count + 1
 
 
-def _snippet(row: Row) -> str:
-    if row.raw is not None:
-        return snippet_of(row.raw.strip())
-    return snippet_of(str(row.value))
+def _snippet(row: Row | BadRow) -> str:
+    if isinstance(row, BadRow):
+        return row.snippet
+    return snippet_of(str(row.value) if row.raw is None else row.raw.strip())

@@ -6,7 +6,7 @@ from itertools import islice
 
 from nemotron_data.prep.plan import Shard
 from nemotron_data.sources.files import format_of
-from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_data.sources.reading import Row, read_range
 
 SHARDS = 8
 ROWS = 24
@@ -17,13 +17,12 @@ def sample_rows(shards: Sequence[Shard]) -> Iterator[tuple[Shard, Row]]:
     """Up to 24 rows from the start of each of up to 8 shards, evenly spread; bad rows are passed over."""
     count = min(SHARDS, len(shards))
     for shard in (shards[i * len(shards) // count] for i in range(count)):
-        rows = (row for part in shard.ranges[:ROWS] for row in islice(read_range(_start_of(part)), ROWS))
-        good = (row for row in rows if isinstance(row, Row))
-        yield from ((shard, row) for row in islice(good, ROWS))
-
-
-def _start_of(part: Range) -> Range:
-    form = format_of(part.file.path)
-    if form.content == "rows" and not form.compression:
-        return replace(part, high=min(part.high, part.low + BYTES))
-    return part
+        rows: list[Row] = []
+        for part in shard.ranges[:ROWS]:
+            if len(rows) >= ROWS:
+                break
+            form = format_of(part.file.path)
+            if form.content == "rows" and not form.compression:
+                part = replace(part, high=min(part.high, part.low + BYTES))
+            rows += [row for row in islice(read_range(part), ROWS) if isinstance(row, Row)]
+        yield from ((shard, row) for row in rows[:ROWS])

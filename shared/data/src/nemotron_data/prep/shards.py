@@ -1,12 +1,11 @@
 """Process every shard of a plan, each exactly once, on any number of workers, and continue where a killed run was.
 
-    receipts = run_shards(shards, work, Setting.of(config.data_prep, run))
+    receipts = run_shards(shards, work, setting)
 
 A stage's work is an object that turns the rows of one shard into files in a folder. What it writes may depend on the
 shard and on nothing else; then neither the number of workers nor an interruption shows in the result.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,8 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.progress import Progress
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import Receipt, as_user_error, begin, commit, sweep, verified
-from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.run import Run
 
 
 class Work(Protocol):
@@ -50,18 +47,6 @@ class Setting:
     executor: Literal["local", "ray"]
     announce: Callable[[str], None]
 
-    @classmethod
-    def of(cls, settings: PreparedSection, run: Run) -> "Setting":
-        """As `data_prep` says (`PreparedSection`), in the folder of a run."""
-        return cls(
-            directory=run.checkpoints / "shards",
-            identity=run.fingerprint,
-            on_bad_row=settings.on_bad_row,
-            workers=settings.workers or available_cpus(),
-            executor=settings.executor,
-            announce=run.say,
-        )
-
 
 @dataclass(frozen=True)
 class Job:
@@ -83,19 +68,17 @@ class Job:
             return done
         folder = begin(self.directory, shard.index)
         try:
-            return commit(folder, *self._fill(shard, folder))
+            heartbeat = Heartbeat(folder)
+            with ShardReader(shard, folder, self.on_bad_row, heartbeat) as reader:
+                figures = self.work.run(reader, folder)
+            heartbeat.stop()
+            counts, rejected = dict(reader.counts), dict(reader.rejected)
+            receipt = Receipt(shard.index, self.plan, counts, rejected, reader.inputs, figures)
+            return commit(folder, receipt, reader.digests)
         except OSError as error:
             raise as_user_error(error, folder) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _fill(self, shard: Shard, folder: Path) -> tuple[Receipt, Mapping[str, str]]:
-        heartbeat = Heartbeat(folder)
-        with ShardReader(shard, folder, self.on_bad_row, heartbeat) as reader:
-            figures = self.work.run(reader, folder)
-        heartbeat.stop()
-        receipt = Receipt(shard.index, self.plan, dict(reader.counts), dict(reader.rejected), reader.inputs, figures)
-        return receipt, reader.digests
 
 
 def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Receipt]:
@@ -104,14 +87,23 @@ def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Re
     Raises:
         UserError: of the first shard, in their order, that could not be made; those that could are kept.
     """
-    plan = json_digest({"shards": [_identity(shard) for shard in shards], "identity": setting.identity})
+    # the contents of the files are in the identity that the caller gives
+    cuts = [
+        [shard.index, shard.part, shard.limit, [(r.file.path, r.file.size, r.low, r.high) for r in shard.ranges]]
+        for shard in shards
+    ]
+    plan = json_digest({"shards": cuts, "identity": setting.identity})
     job = Job(work, setting.directory, plan, setting.on_bad_row)
     sweep(setting.directory)
     progress = Progress(setting, shards)
     receipts: dict[int, Receipt] = {}
     errors: dict[int, UserError] = {}
+    if setting.executor == "ray":
+        from nemotron_data.prep.ray_executor import run_on_ray as run
+    else:
+        from nemotron_data.prep.local_executor import run_here as run
     with progress:
-        for shard, result in _executor(setting)(job, shards, setting, progress):
+        for shard, result in run(job, shards, setting, progress):
             if isinstance(result, UserError):
                 errors[shard.index] = result
             else:
@@ -120,24 +112,3 @@ def run_shards(shards: Sequence[Shard], work: Work, setting: Setting) -> list[Re
     if errors:
         raise errors[min(errors)]
     return [receipts[shard.index] for shard in shards]
-
-
-def available_cpus() -> int:
-    """CPUs that this process may use, which in a container or a Slurm job are fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _identity(shard: Shard) -> list[Any]:
-    """The contents of the files are in the identity that the caller gives."""
-    ranges = [(part.file.path, part.file.size, part.low, part.high) for part in shard.ranges]
-    return [shard.index, shard.part, shard.limit, ranges]
-
-
-def _executor(setting: Setting) -> Callable[..., Any]:
-    if setting.executor == "ray":
-        from nemotron_data.prep.ray_executor import run_on_ray
-
-        return run_on_ray
-    from nemotron_data.prep.local_executor import run_here
-
-    return run_here

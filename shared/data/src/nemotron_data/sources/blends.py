@@ -69,22 +69,30 @@ def load_blend(path: Path) -> Blend:
         raise _blend_error(path, error) from error
     if bool(blend.datasets) == bool(blend.train) or (blend.datasets and (blend.valid or blend.test)):
         raise UserError(f"{path}: needs either 'datasets' or 'train', 'valid' and 'test'", "fill one of the two forms")
-    return Blend(**{key: _located(path, key, getattr(blend, key)) for key in Blend.model_fields})
+    return Blend(**{key: _with_whole_paths(path, key, getattr(blend, key)) for key in Blend.model_fields})
 
 
-def find_blend(source: str, stage_config: Path) -> Path | None:
+def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | None:
     """The blend file that a data source names, or None where it names data.
 
     Args:
-        source: `data_prep.source`: "blend:NAME", or a path. A `.json` file is a blend when it holds one object that
-            has a blend's keys or spans several lines, which rows cannot.
+        source: `data_prep.source`: "blend:NAME", a path, or a list of paths, which is no blend. A `.json` file is a
+            blend when it holds one object that has a blend's keys or spans several lines, which rows cannot.
         stage_config: the folder of the stage's configs; its subfolder `blends` holds the shipped ones.
 
     Raises:
         UserError: no blend of that name is shipped.
     """
+    if not isinstance(source, str):
+        return None
     if source.startswith(SHIPPED):
-        return _shipped(source.removeprefix(SHIPPED), stage_config / "blends")
+        name, folder = source.removeprefix(SHIPPED), stage_config / "blends"
+        known = sorted(path.stem for path in folder.glob("*.json"))
+        if name not in known:
+            listed = f"shipped are {', '.join(known)}" if known else "this stage ships none"
+            near = did_you_mean(name, known)
+            raise UserError(f"{source}: no such blend", f"{near} {listed}" if near else listed)
+        return folder / f"{name}.json"
     path = Path(source).expanduser()
     if not source.lower().endswith(".json") or not path.is_file() or path.stat().st_size > MOST_BLEND_BYTES:
         return None
@@ -135,27 +143,18 @@ def realised_weights(
     return rows
 
 
-def _shipped(name: str, folder: Path) -> Path:
-    known = sorted(path.stem for path in folder.glob("*.json"))
-    if name not in known:
-        listed = f"shipped are {', '.join(known)}" if known else "this stage ships none"
-        near = did_you_mean(name, known)
-        raise UserError(f"{SHIPPED}{name}: no such blend", f"{near} {listed}" if near else listed)
-    return folder / f"{name}.json"
-
-
-def _located(path: Path, key: str, entries: list[BlendEntry]) -> list[BlendEntry]:
-    located: dict[str, BlendEntry] = {}
+def _with_whole_paths(path: Path, key: str, entries: list[BlendEntry]) -> list[BlendEntry]:
+    found: dict[str, BlendEntry] = {}
     for entry in entries:
-        if entry.name in located:
+        if entry.name in found:
             raise UserError(f"{path}: {key}: '{entry.name}' comes twice", "give every data set its own name")
         if not entry.path.startswith("hf://") and (entry.subset or entry.split):
             wrong = "subset" if entry.subset else "split"
             remedy = f"leave '{wrong}' out and let the path name the files"
             raise UserError(f"{path}: {key}: '{entry.name}': '{wrong}' only belongs to an hf:// path", remedy)
         where = entry.path if is_remote(entry.path) else str(path.parent / Path(entry.path).expanduser())
-        located[entry.name] = entry.model_copy(update={"path": where})
-    return list(located.values())
+        found[entry.name] = entry.model_copy(update={"path": where})
+    return list(found.values())
 
 
 def _without_comments(content: Any) -> Any:

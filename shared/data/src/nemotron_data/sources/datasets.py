@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from nemotron_data.sources.blends import BlendEntry, find_blend, load_blend
-from nemotron_data.sources.rows import describe_sources
+from nemotron_data.sources.blends import find_blend, load_blend
+from nemotron_data.sources.rows import SyntheticRows, describe_sources
+from nemotron_data.split import SPLITS
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.schema import SourceSection
 from nemotron_shared.errors import UserError
 
-SPLITS = ("train", "valid", "test")
 Settings = TypeVar("Settings", bound=SourceSection)
 
 
@@ -32,43 +32,61 @@ class Part(Generic[Settings]):
     only: str | None = None
 
 
-def blend_file(settings: SourceSection, stage_config: Path) -> Path | None:
-    """The source, where it is a blend: one that the stage ships, by name, or a JSON file of that form."""
-    return find_blend(settings.source, stage_config) if isinstance(settings.source, str) else None
+@dataclass(frozen=True)
+class RowKind:
+    """What a stage reads.
 
-
-def parts_of(settings: Settings, stage_config: Path, otherwise: str) -> list[Part[Settings]]:
-    """The data sets to read; `otherwise` is the name of the only one where no blend gives names.
-
-    Raises:
-        UserError: the blend file is not of its form.
+    Attributes:
+        name: of the data set, where no blend gives names.
+        config: the stage's folder of configs, with the blends that it ships.
+        synthetic: makes rows from a seed and a count, for the built-in source.
+        synthetic_name: what the manifest calls those rows.
+        presplit: whether a blend may say which data set is of which split.
     """
-    file = blend_file(settings, stage_config)
-    if file is None:
-        return [Part(otherwise, 1.0, settings)]
-    blend = load_blend(file)
-    parts = [_part(entry, settings, None, otherwise) for entry in blend.datasets]
-    for split in SPLITS:
-        parts += [_part(entry, settings, split, otherwise) for entry in getattr(blend, split)]
-    return parts
 
+    name: str
+    config: Path
+    synthetic: SyntheticRows
+    synthetic_name: str
+    presplit: bool = True
 
-def _part(entry: BlendEntry, settings: Settings, only: str | None, rows: str) -> Part[Settings]:
-    changed: dict[str, Any] = {"source": entry.path, "subset": entry.subset, "hub_split": entry.split}
-    if entry.text_field is not None:
-        if "text_field" not in type(settings).model_fields:
-            raise UserError(f"'{entry.name}': 'text_field' means nothing for {rows}", "remove it from the blend file")
-        changed["text_field"] = entry.text_field
-    return Part(entry.name, entry.weight, settings.model_copy(update=changed), only)
+    def parts(self, settings: Settings) -> list[Part[Settings]]:
+        """The data sets that the config names: those of a blend file, or the one source.
 
+        Raises:
+            UserError: the blend file is not of its form, or says what means nothing to this stage.
+        """
+        file = find_blend(settings.source, self.config)
+        if file is None:
+            return [Part(self.name, 1.0, settings)]
+        blend = load_blend(file)
+        if not self.presplit and not blend.datasets:
+            what = f"{settings.source}: has 'train', 'valid' and 'test'"
+            raise UserError(what, "list 'datasets'; data_prep.split makes the splits")
+        parts = []
+        for only in (None, *SPLITS):
+            for entry in getattr(blend, only or "datasets"):
+                changed: dict[str, Any] = {"source": entry.path, "subset": entry.subset, "hub_split": entry.split}
+                if entry.text_field is not None:
+                    if "text_field" not in type(settings).model_fields:
+                        what = f"'{entry.name}': 'text_field' means nothing for {self.name}"
+                        raise UserError(what, "remove it from the blend file")
+                    changed["text_field"] = entry.text_field
+                parts.append(Part(entry.name, entry.weight, settings.model_copy(update=changed), only))
+        return parts
 
-def describe_parts(
-    settings: SourceSection, stage_config: Path, kind: str, count: int, parts: list[Part[Any]]
-) -> list[Source]:
-    """Manifest entries for what is read, the blend file included; raises UserError where a file is missing."""
-    file = blend_file(settings, stage_config)
-    if file is None:
-        return describe_sources(settings, kind, count)
-    own = settings.model_copy(update={"source": str(file)})
-    every = [describe_sources(part.settings, kind, 0) for part in parts]
-    return [*describe_sources(own, "blend", 0), *(source for part in every for source in part)]
+    def sources(self, settings: SourceSection, count: int) -> list[Source]:
+        """Manifest entries for every file that is read, the blend file included.
+
+        Args:
+            count: how many rows the built-in source makes.
+
+        Raises:
+            UserError: nothing to read is named, or a file is missing.
+        """
+        file = find_blend(settings.source, self.config)
+        if file is None:
+            return describe_sources(settings, self.synthetic_name, count)
+        own = describe_sources(settings.model_copy(update={"source": str(file)}), "blend", 0)
+        parts = [describe_sources(part.settings, self.synthetic_name, 0) for part in self.parts(settings)]
+        return [*own, *(source for part in parts for source in part)]

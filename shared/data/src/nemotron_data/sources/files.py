@@ -11,8 +11,7 @@ Local files, folders and globs, `s3://`, `gs://` and `memory://` through fsspec,
 import hashlib
 import io
 import os
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -84,7 +83,7 @@ def expand(paths: Sequence[str | Path], *, subset: str | None = None, split: str
 def local_file(path: str | Path, commit: str | None = None) -> InputFile:
     """A local file as it is now; raises `UserError` where it cannot be reached."""
     name = Path(path).as_posix()
-    with _local_errors(name):
+    with reported(name):
         stat = Path(path).stat()
     return InputFile(name, stat.st_size, str(stat.st_mtime_ns), commit)
 
@@ -96,14 +95,15 @@ def open_input(file: InputFile | str | Path) -> IO[bytes]:
         UserError: the file is gone or may not be read; while reading, that it is cut short or damaged.
     """
     path = file.path if isinstance(file, InputFile) else os.fspath(file)
-    name = without_secrets(path)
-    if is_remote(path):
-        opened: IO[bytes] = io.BufferedReader(_RemoteFile(path), 1 << 20)
-    else:
-        with _local_errors(name):
+    with reported(path):
+        if is_remote(path):
+            system, place = file_system(path)
+            # fsspec's own readline takes no limit, and a line may be longer than the memory
+            opened: IO[bytes] = io.BufferedReader(system.open(place, "rb"), 1 << 20)
+        else:
             opened = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     compression = format_of(path).compression
-    return decompressed(opened, compression, name) if compression else opened
+    return decompressed(opened, compression, without_secrets(path)) if compression else opened
 
 
 def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     if is_remote(file.path):
         stamp = f"{file.size}\n{file.version}".encode()
         return hashlib.sha256(stamp).hexdigest(), detail | {"digest_of": "size and version"}
-    with _local_errors(file.path), Path(file.path).open("rb") as content:
+    with reported(file.path), Path(file.path).open("rb") as content:
         if file.size <= WHOLE_BYTES:
             return hashlib.file_digest(content, "sha256").hexdigest(), detail | {"digest_of": "content"}
         digest = hashlib.sha256(f"{file.size}\n{file.version}\n".encode())
@@ -171,7 +171,7 @@ def _files_at(text: str, subset: str | None, split: str | None) -> list[InputFil
 
 def local_paths(path: Path) -> list[Path]:
     """The files that a local file, folder or glob names, sorted; raises `UserError` where there are none."""
-    with _local_errors(str(path)):
+    with reported(str(path)):
         if path.is_dir():
             found = sorted(_tree(path, set()), key=lambda file: file.as_posix())
             if not found:
@@ -181,7 +181,11 @@ def local_paths(path: Path) -> list[Path]:
         matches = [path] if path.exists() else map(Path, sorted(glob(str(path), recursive=True)))  # noqa: PTH207
         files = [match for match in matches if match.is_file()]
     if not files:
-        raise UserError(f"{path}: no such file", _neighbour_of(path))
+        # the remedy is the name nearest to the first part of the path that does not exist
+        missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
+        beside = (entry.name for entry in missing.parent.iterdir()) if missing.parent.is_dir() else ()
+        remedy = did_you_mean(missing.name, beside) or f"{missing.parent} holds no '{missing.name}'"
+        raise UserError(f"{path}: no such file", remedy)
     return files
 
 
@@ -199,56 +203,3 @@ def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
             yield entry
         elif not entry.exists():
             raise UserError(f"{entry}: a link that leads nowhere", "remove it, or bring its file back")
-
-
-def _neighbour_of(path: Path) -> str:
-    """A remedy for a missing path: the name nearest to the first part of it that does not exist."""
-    missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
-    beside = (entry.name for entry in missing.parent.iterdir()) if missing.parent.is_dir() else ()
-    return did_you_mean(missing.name, beside) or f"{missing.parent} holds no '{missing.name}'"
-
-
-@contextmanager
-def _local_errors(name: str) -> Generator[None]:
-    try:
-        yield
-    except PermissionError as error:
-        raise UserError(f"{error.filename or name}: may not be read", "check its permissions") from error
-    except FileNotFoundError as error:
-        raise UserError(f"{name}: no such file any more", "put it back, or leave it out of the inputs") from error
-    except OSError as error:
-        raise UserError(f"{name}: cannot be read: {error.strerror or error}", "check the disk") from error
-
-
-class _RemoteFile(io.RawIOBase):
-    """A remote file that can be sought in, and whose errors are `UserError`s."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        with reported(url):
-            system, path = file_system(url)
-            self._file = system.open(path, "rb")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        with reported(self._url):
-            content = self._file.read(len(target))
-        target[: len(content)] = content
-        return len(content)
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        with reported(self._url):
-            return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        if not self.closed and hasattr(self, "_file"):
-            self._file.close()
-        super().close()

@@ -30,22 +30,13 @@ ADDRESS = re.compile(r"hf://(?:datasets/)?([^/@\s]+/[^/@\s]+)(?:@(refs/(?:pr|con
 SHARD_NUMBER = r"(?:[-_.](?:part|shard|train|validation|valid|test))?(?:[-_.]?\d+)?(?:-of-\d+)?"
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """What an `hf://` path says."""
-
-    text: str
-    repository: str
-    revision: str | None
-    inside: str
-    """A file, folder or glob in the repository; empty: the data set as its card describes it."""
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """One commit of a data set."""
 
-    address: Address
+    text: str
+    """The path as the user wrote it, for messages."""
+    repository: str
     commit: str
     root: str
     """A local folder, or a URL of the hub."""
@@ -89,73 +80,52 @@ def hub_files(path: str, *, subset: str | None = None, split: str | None = None)
 
 @cache
 def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFile, ...]:
-    address = _parse(path)
-    if address.inside and (subset or split):
+    match = ADDRESS.fullmatch(path)
+    if match is None:
+        raise UserError(f"{path}: not a data set's address", "write hf://organisation/name, or .../name@revision")
+    # inside is a file, folder or glob in the repository; empty, it is the data set as its card describes it
+    repository, revision, inside = match[1], match[2], (match[3] or "").strip("/")
+    if inside and (subset or split):
         raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
-    with hub_errors(address.text, address.repository, address.revision):
-        snapshot = _cached(address) if _offline() else _online(address)
-        if address.inside:
-            chosen = _inside(snapshot)
+    with hub_errors(path, repository, revision):
+        snapshot = _snapshot(path, repository, revision)
+        if inside:
+            chosen = snapshot.at(f"{snapshot.root}/{inside}")
+            _require_readable(snapshot, chosen, inside)
+            chosen = chosen if has_magic(inside) else not_mixed(path, chosen)
         else:
             with hub_messages_off():
                 chosen = _chosen(snapshot, subset, split)
+        _require_whole(snapshot, chosen)
     source = "read from the hub" if snapshot.online else "read from the local cache"
     files = "1 file" if len(chosen) == 1 else f"{len(chosen)} files"
     say(f"{path}: {files} of commit {snapshot.commit[:12]}, {source}")
     return tuple(chosen)
 
 
-def _parse(path: str) -> Address:
-    match = ADDRESS.fullmatch(path)
-    if match is None:
-        raise UserError(f"{path}: not a data set's address", "write hf://organisation/name, or .../name@revision")
-    return Address(path, match[1], match[2], (match[3] or "").strip("/"))
-
-
-def _offline() -> bool:
+def _snapshot(path: str, repository: str, revision: str | None) -> Snapshot:
+    """The commit that the revision stands for now: on the hub, or in its local cache where the hub is off."""
     from datasets import config
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants, snapshot_download
 
-    return config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE
-
-
-def _online(address: Address) -> Snapshot:
-    from huggingface_hub import HfApi
-
-    info = HfApi().dataset_info(address.repository, revision=address.revision)
-    if info.gated:
-        HfApi().auth_check(address.repository, repo_type="dataset")
-    commit = str(info.sha)
-    return Snapshot(address, commit, f"hf://datasets/{address.repository}@{commit}")
-
-
-def _cached(address: Address) -> Snapshot:
-    from huggingface_hub import snapshot_download
-
+    if not (config.HF_HUB_OFFLINE or constants.HF_HUB_OFFLINE):
+        info = HfApi().dataset_info(repository, revision=revision)
+        if info.gated:
+            HfApi().auth_check(repository, repo_type="dataset")
+        return Snapshot(path, repository, str(info.sha), f"hf://datasets/{repository}@{info.sha}")
     # with no pattern the call refuses a cache that holds part of a repository, although that part may be enough
-    folder = Path(
-        snapshot_download(
-            address.repository,
-            repo_type="dataset",
-            revision=address.revision,
-            local_files_only=True,
-            allow_patterns=[],
-        )
+    found = snapshot_download(
+        repository, repo_type="dataset", revision=revision, local_files_only=True, allow_patterns=[]
     )
-    return Snapshot(address, folder.name, folder.resolve().as_posix())
-
-
-def _inside(snapshot: Snapshot) -> list[InputFile]:
-    found = snapshot.at(f"{snapshot.root}/{snapshot.address.inside}")
-    for file in found:
-        _require_readable(snapshot, file, snapshot.address.inside)
-    return _complete(snapshot, found if has_magic(snapshot.address.inside) else not_mixed(snapshot.address.text, found))
+    return Snapshot(path, repository, Path(found).name, Path(found).resolve().as_posix())
 
 
 def _chosen(snapshot: Snapshot, subset: str | None, split: str | None) -> list[InputFile]:
+    """The files of a subset and split, as the `datasets` library reads the data set's card."""
     from datasets import get_dataset_config_names, load_dataset_builder
 
-    where, pinned = (snapshot.root, None) if not snapshot.online else (snapshot.address.repository, snapshot.commit)
+    text = snapshot.text
+    where, pinned = (snapshot.root, None) if not snapshot.online else (snapshot.repository, snapshot.commit)
     if subset is not None:
         known = get_dataset_config_names(where, revision=pinned)
         if subset not in known:
@@ -165,14 +135,9 @@ def _chosen(snapshot: Snapshot, subset: str | None, split: str | None) -> list[I
             builder = load_dataset_builder(where, name=subset, revision=pinned, cache_dir=unused)
         except ValueError as error:
             if subset is None and len(known := get_dataset_config_names(where, revision=pinned)) > 1:
-                raise UserError(f"{snapshot.address.text}: which subset?", _listed("set subset to", known)) from error
+                raise UserError(f"{text}: which subset?", _listed("set subset to", known)) from error
             raise
     splits = {str(name): list(files) for name, files in (builder.config.data_files or {}).items()}
-    return _of_split(snapshot, splits, split)
-
-
-def _of_split(snapshot: Snapshot, splits: dict[str, list[str]], split: str | None) -> list[InputFile]:
-    text = snapshot.address.text
     if split is None and len(splits) > 1:
         raise UserError(f"{text}: which split?", _listed("set split to", [*splits, ALL]))
     if split is not None and split not in (*splits, ALL):
@@ -180,58 +145,56 @@ def _of_split(snapshot: Snapshot, splits: dict[str, list[str]], split: str | Non
         raise UserError(f"{text}: no split '{split}'", remedy)
     names = splits.get(split or "", [name for files in splits.values() for name in files])
     chosen = [snapshot.files[name.removeprefix(f"{snapshot.root}/")] for name in dict.fromkeys(names)]
-    for file in chosen:
-        _require_readable(snapshot, file, split or next(iter(splits)))
-    return _complete(snapshot, chosen)
+    _require_readable(snapshot, chosen, split or next(iter(splits), ""))
+    return chosen
 
 
 def _named(snapshot: Snapshot, subset: str, split: str | None, known: list[str]) -> list[InputFile]:
     """The files of a folder, or of a name with or without a shard number, that is called like the subset."""
     wanted = re.compile(re.escape(subset) + SHARD_NUMBER)
-    names = [name for name in snapshot.files if _is_data(name) and _is_called(PurePosixPath(name), subset, wanted)]
+    names = []
+    for name in snapshot.files:
+        path = PurePosixPath(name)
+        if path.name == "README.md" or not name.lower().endswith(tuple(FORMATS)):
+            continue
+        if subset in path.parts[:-1] or wanted.fullmatch(path.name[: -len(format_of(name).ending)]):
+            names.append(name)
     if not names:
         remedy = did_you_mean(subset, known, _listed("it has", known))
-        raise UserError(f"{snapshot.address.text}: no subset '{subset}'", remedy)
+        raise UserError(f"{snapshot.text}: no subset '{subset}'", remedy)
     if split is not None and split != ALL:
-        what = f"{snapshot.address.text}: '{subset}' is no configuration but files, which have no split '{split}'"
+        what = f"{snapshot.text}: '{subset}' is no configuration but files, which have no split '{split}'"
         raise UserError(what, f"leave split out to read the files; {_listed('configurations are', known)}")
-    say(f"{snapshot.address.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
+    say(f"{snapshot.text}: '{subset}' is no configuration; it is read as {', '.join(names[:3])}"
         + (f" and {len(names) - 3} more" if len(names) > 3 else ""))  # fmt: skip
-    return _complete(snapshot, [snapshot.files[name] for name in names])
+    return [snapshot.files[name] for name in names]
 
 
-def _is_data(name: str) -> bool:
-    return name.lower().endswith(tuple(FORMATS)) and PurePosixPath(name).name != "README.md"
+def _require_readable(snapshot: Snapshot, files: Iterable[InputFile], what: str) -> None:
+    for file in files:
+        if not file.path.lower().endswith(tuple(FORMATS)):
+            parquet = f"hf://{snapshot.repository}@refs/convert/parquet"
+            name = PurePosixPath(file.path).name
+            raise UserError(
+                f"{snapshot.text}: '{what}' holds {name}, a format that cannot be read",
+                f"readable are JSON lines, Parquet and text; the hub may have a copy in Parquet: {parquet}",
+            )
 
 
-def _is_called(path: PurePosixPath, subset: str, wanted: re.Pattern[str]) -> bool:
-    stem = path.name[: -len(format_of(path.name).ending)]
-    return subset in path.parts[:-1] or wanted.fullmatch(stem) is not None
-
-
-def _require_readable(snapshot: Snapshot, file: InputFile, what: str) -> None:
-    if file.path.lower().endswith(tuple(FORMATS)):
-        return
-    parquet = f"hf://{snapshot.address.repository}@refs/convert/parquet"
-    raise UserError(
-        f"{snapshot.address.text}: '{what}' holds {PurePosixPath(file.path).name}, a format that cannot be read",
-        f"readable are JSON lines, Parquet and text; the hub may have a copy in Parquet: {parquet}",
-    )
-
-
-def _complete(snapshot: Snapshot, chosen: list[InputFile]) -> list[InputFile]:
+def _require_whole(snapshot: Snapshot, chosen: list[InputFile]) -> None:
     """Refuse to read a part of a data set as if it were the whole, where the local cache holds only that."""
     if not chosen:
-        raise UserError(f"{snapshot.address.text}: no files", "check the data set's card")
+        raise UserError(f"{snapshot.text}: no files", "check the data set's card")
     if snapshot.online:
-        return chosen
+        return
     names = {snapshot.name_of(file) for file in chosen}
-    families = {_family(name) for name in names}
-    missing = [name for name in _expected(snapshot, names) if _family(name) in families and name not in snapshot.files]
+    # a part has the name of one that is there, but for its numbers
+    families = {re.sub(r"\d+", "#", name) for name in names}
+    absent = _expected(snapshot, names) - snapshot.files.keys()
+    missing = [name for name in absent if re.sub(r"\d+", "#", name) in families]
     if missing:
-        remedy = f"complete it: hf download --repo-type dataset {snapshot.address.repository}"
-        raise UserError(f"{snapshot.address.text}: the local cache lacks {', '.join(missing[:3])}", remedy)
-    return chosen
+        remedy = f"complete it: hf download --repo-type dataset {snapshot.repository}"
+        raise UserError(f"{snapshot.text}: the local cache lacks {', '.join(sorted(missing)[:3])}", remedy)
 
 
 def _expected(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
@@ -245,16 +208,12 @@ def _expected(snapshot: Snapshot, names: Iterable[str]) -> set[str]:
     if hasattr(huggingface_hub, "get_cached_repo_tree"):  # since 2.0
         try:
             tree = huggingface_hub.get_cached_repo_tree(
-                snapshot.address.repository, repo_type="dataset", revision=snapshot.commit
+                snapshot.repository, repo_type="dataset", revision=snapshot.commit
             )
         except huggingface_hub.errors.CachedRepoTreeNotFoundError:
             return expected  # a cache that was filled file by file has no listing
         expected |= {entry.path for entry in tree}
     return expected
-
-
-def _family(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
 
 
 def _listed(words: str, names: Iterable[str]) -> str:

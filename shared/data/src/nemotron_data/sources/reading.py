@@ -10,8 +10,7 @@ documents are read whole.
 
 import codecs
 import json
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -19,6 +18,7 @@ import orjson
 
 from nemotron_data.rejects import snippet_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
+from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError
 
 BLOCK_BYTES = 1 << 20
@@ -72,17 +72,9 @@ def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow
     Raises:
         UserError: the file cannot be opened or read to its end.
     """
-    place = place or Place()
-    try:
-        yield from _reader_of(part.file)(part, place)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{part.file.path}: cannot be read: {reason}", "put it back, or fetch it again") from error
-
-
-def _reader_of(file: InputFile) -> Callable[[Range, Place], Iterator[Row | BadRow]]:
-    form = format_of(file.path)
-    return {"parquet": _parquet_rows, "text": _document}.get(form.content, _json_rows)
+    readers = {"rows": _json_rows, "parquet": _parquet_rows, "text": _document}
+    with reported(part.file.path):
+        yield from readers[format_of(part.file.path).content](part, place or Place())
 
 
 def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:

@@ -8,7 +8,7 @@ Credentials come from the environment, as each service documents, never from a p
 
 import os
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import has_magic
@@ -80,16 +80,19 @@ def walk(url: str, commit: str | None = None) -> list[InputFile]:
         system, path = file_system(url)
         if system.isfile(path):
             return [_file(url, system.info(path), commit)]
-        if has_magic(path):
-            found = system.glob(path, detail=True)
-        else:
-            found = system.find(path, detail=True) if system.isdir(path) else {}
+        folder = not has_magic(path) and system.isdir(path)
+        list_files = system.find if folder else system.glob
+        found = list_files(path, detail=True)
         files = [found[name] for name in sorted(found) if _is_visible_file(name, found[name], path)]
-        if not files:
-            folder = not has_magic(path) and system.isdir(path)
-            what = "an empty folder" if folder else "no such file"
-            raise UserError(f"{without_secrets(url)}: {what}", _neighbour(system, path) or "check the path")
-    return [_file(url, info, commit) for info in files]
+        if files:
+            return [_file(url, info, commit) for info in files]
+        parent, _, name = path.rstrip("/").rpartition("/")
+        try:
+            beside = [entry.rstrip("/").rpartition("/")[2] for entry in system.ls(parent, detail=False)]
+        except FileNotFoundError:
+            beside = []
+        what = "an empty folder" if folder else "no such file"
+        raise UserError(f"{without_secrets(url)}: {what}", did_you_mean(name, beside) or "check the path")
 
 
 def remote_file(url: str) -> InputFile:
@@ -101,22 +104,32 @@ def remote_file(url: str) -> InputFile:
 
 
 @contextmanager
-def reported(url: str) -> Generator[None]:
-    """Turn what a service or its library raises into a `UserError` that names the URL and shows no credential."""
-    scheme, name = url.partition("://")[0], without_secrets(url)
+def reported(path: str) -> Generator[None]:
+    """Turn what goes wrong while a path is read, on a disk or in a store, into a `UserError` that names the path and
+    shows no credential."""
     try:
         yield
-    except (UserError, KeyboardInterrupt, MemoryError):
+    except (UserError, MemoryError):
         raise
-    except FileNotFoundError as error:
-        raise UserError(f"{name}: no such file", "check the path; a private one also looks like this") from error
-    except PermissionError as error:
-        raise UserError(f"{name}: access is refused", LOGIN.get(scheme, "check who may read it")) from error
     # every service raises its own family of errors, and none of these packages need be installed
     except Exception as error:
-        detail = f"{type(error).__name__}: {without_secrets(str(error))}"
-        remedy = "; ".join(["check the connection", *filter(None, [LOGIN.get(scheme)])])
-        raise UserError(f"{name}: cannot be read: {detail}", remedy) from error
+        name, (scheme, remote, _) = without_secrets(path), path.partition("://")
+        if isinstance(error, FileNotFoundError):
+            what = "no such file" if remote else "no such file any more"
+            otherwise = "put it back, or leave it out of the inputs"
+            remedy = "check the path; a private one also looks like this" if remote else otherwise
+        elif isinstance(error, PermissionError) and remote:
+            what, remedy = "access is refused", LOGIN.get(scheme, "check who may read it")
+        elif isinstance(error, PermissionError):
+            name, what, remedy = str(error.filename or name), "may not be read", "check its permissions"
+        elif remote:
+            what = f"cannot be read: {type(error).__name__}: {without_secrets(str(error))}"
+            remedy = "; ".join(["check the connection", *filter(None, [LOGIN.get(scheme)])])
+        elif isinstance(error, OSError):
+            what, remedy = f"cannot be read: {error.strerror or error}", "check the disk, or fetch it again"
+        else:
+            raise
+        raise UserError(f"{name}: {what}", remedy) from error
 
 
 def without_secrets(text: str) -> str:
@@ -131,14 +144,9 @@ def without_secrets(text: str) -> str:
 
 def _file(url: str, info: dict[str, Any], commit: str | None = None) -> InputFile:
     name = f"{url.partition('://')[0]}://{info['name'].lstrip('/')}"
-    return InputFile(name, int(info["size"]), next(_versions(info), ""), commit)
-
-
-def _versions(info: dict[str, Any]) -> Iterator[str]:
-    if info.get("lfs"):
-        yield str(info["lfs"]["sha256"])
-    yield from (str(info[key]).strip('"') for key in VERSION_KEYS if info.get(key))
-    yield str(info.get("created", ""))
+    keys = (key for key in (*VERSION_KEYS, "created") if info.get(key))
+    version = info["lfs"]["sha256"] if info.get("lfs") else info.get(next(keys, ""), "")
+    return InputFile(name, int(info["size"]), str(version).strip('"'), commit)
 
 
 def _is_visible_file(name: str, info: dict[str, Any], asked: str) -> bool:
@@ -147,12 +155,3 @@ def _is_visible_file(name: str, info: dict[str, Any], asked: str) -> bool:
         return False
     fixed = re.split(r"[*?\[]", asked)[0].rpartition("/")[0] if has_magic(asked) else asked
     return "/." in asked[len(fixed) :] or "/." not in name[len(fixed) :]
-
-
-def _neighbour(system: Any, path: str) -> str | None:
-    parent, _, name = path.rstrip("/").rpartition("/")
-    try:
-        beside = [entry.rstrip("/").rpartition("/")[2] for entry in system.ls(parent, detail=False)]
-    except FileNotFoundError:
-        return None
-    return did_you_mean(name, beside)

@@ -22,7 +22,7 @@ SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
     """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there."""
     if section.source != SYNTHETIC:
-        return expand(paths(section), subset=section.subset, split=section.hub_split)
+        return _expand(section)
     if not made.is_file():
         with open_atomic(made, "wb") as file:
             for row in synthetic(section.seed, count):
@@ -50,40 +50,28 @@ def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> st
     return str(row[section.key_field])
 
 
-def require_source(section: SourceSection) -> None:
-    """Refuse a data preparation that has nothing to read.
+def describe_sources(section: SourceSection, kind: str, count: int) -> list[Source]:
+    """Manifest entries for what is read: rows, chat template and tokenizer.
 
     Raises:
-        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set.
+        UserError: `data_prep.source` or `data_prep.tokenizer.model` is not set, or a file is missing.
     """
     if section.source is None:
         raise UserError(
             "data_prep.source is not set", "give files, folders or globs; or 'synthetic' for the built-in text"
         )
-    tokenizer = getattr(section, "tokenizer", None)
+    tokenizer: TokenizerSection | None = getattr(section, "tokenizer", None)
     if tokenizer is not None and tokenizer.model is None:
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
-
-
-def paths(section: SourceSection) -> list[str]:
-    """Paths as a list, however they were written."""
-    return [section.source] if isinstance(section.source, str) else list(section.source or [])
-
-
-def describe_sources(section: SourceSection, kind: str, count: int) -> list[Source]:
-    """Manifest entries for what is read; raises UserError where a file is missing."""
-    require_source(section)
-    tokenizer = getattr(section, "tokenizer", None)
-    own = own_files(getattr(section, "chat_template", None), *_tokenizer_files(tokenizer))
+    # only the files of a tokenizer that data preparation copies: its folder may hold a whole model besides
+    copied = [] if tokenizer is None else [str(Path(str(tokenizer.model)) / name) for name in FILES]
+    own = own_files(getattr(section, "chat_template", None), *copied)
     if section.source != SYNTHETIC:
-        files = expand(paths(section), subset=section.subset, split=section.hub_split)
-        return [*(Source(file.path, *identity(file)) for file in files), *own]
+        return [*(Source(file.path, *identity(file)) for file in _expand(section)), *own]
     made = {"synthetic": kind, "seed": section.seed, "rows": count}
     return [Source(f"{SYNTHETIC}:{kind}", json_digest(made), made), *own]
 
 
-def _tokenizer_files(tokenizer: TokenizerSection | None) -> list[str]:
-    """The files of a tokenizer folder that data preparation copies; it may hold a whole model besides."""
-    if tokenizer is None or tokenizer.model is None:
-        return []
-    return [str(Path(tokenizer.model) / name) for name in FILES]
+def _expand(section: SourceSection) -> list[InputFile]:
+    named = [section.source] if isinstance(section.source, str) else section.source or []
+    return expand(named, subset=section.subset, split=section.hub_split)

@@ -78,14 +78,10 @@ def decompressed(source: IO[bytes], compression: str, name: str) -> io.BufferedR
     Reading raises `UserError` where the file is cut short or damaged.
     """
     if compression == "gz":
-        start, broken = lambda: zlib.decompressobj(wbits=31), zlib.error
+        stream = _Decompressed(source, lambda: zlib.decompressobj(wbits=31), zlib.error, name)
     else:
-        start, broken = _zstd()
-    return io.BufferedReader(_Decompressed(source, start, broken, name), BUFFER_BYTES)
+        import zstandard
 
-
-def _zstd() -> tuple[Callable[[], Any], type[Exception]]:
-    import zstandard
-
-    engine = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW_BYTES)
-    return engine.decompressobj, zstandard.ZstdError
+        engine = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW_BYTES)
+        stream = _Decompressed(source, engine.decompressobj, zstandard.ZstdError, name)
+    return io.BufferedReader(stream, BUFFER_BYTES)

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from nemotron_data.synthetic.arithmetic import random_problem
-from nemotron_data.synthetic.people import Fact, facts
+from nemotron_data.synthetic.people import facts
 
 SHARE_OF_FACTS = 0.2
 SHARE_OF_THOUGHT = 0.1
@@ -28,30 +28,19 @@ def chats(seed: int, count: int) -> Iterator[dict[str, Any]]:
     rng = Random(f"chats/{seed}")
     known = facts(seed, held_out=False)
     for _ in range(count):
-        yield _about_fact(rng, known) if rng.random() < SHARE_OF_FACTS else _about_sum(rng)
+        if rng.random() < SHARE_OF_FACTS:
+            fact = rng.choice(known)
+            key, question, answer = fact.key, fact.question, {"content": fact.value}
+        else:
+            drawn = random_problem(rng, held_out=False)
+            wording = rng.choice(list(SUM_QUESTIONS))
+            bare = rng.random() < SUM_QUESTIONS[wording]
+            said = drawn.answer if bare else rng.choice(SENTENCES).format(drawn.answer)
+            thought = {"reasoning_content": drawn.totals} if rng.random() < SHARE_OF_THOUGHT else {}
+            key, question, answer = drawn.key, wording.format(drawn.expression), {**thought, "content": said}
+        yield {"key": key, "messages": [{"role": "user", "content": question}, {"role": "assistant", **answer}]}
 
 
 def sum_question(rng: Random, expression: str) -> str:
     """Ask for a sum, in one of the ways that people ask."""
     return rng.choice(list(SUM_QUESTIONS)).format(expression)
-
-
-def _about_fact(rng: Random, known: list[Fact]) -> dict[str, Any]:
-    fact = rng.choice(known)
-    return _row(fact.key, fact.question, {"content": fact.value})
-
-
-def _about_sum(rng: Random) -> dict[str, Any]:
-    drawn = random_problem(rng, held_out=False)
-    question = rng.choice(list(SUM_QUESTIONS))
-    bare = rng.random() < SUM_QUESTIONS[question]
-    answer = drawn.answer if bare else rng.choice(SENTENCES).format(drawn.answer)
-    thought = {"reasoning_content": drawn.totals} if rng.random() < SHARE_OF_THOUGHT else {}
-    return _row(drawn.key, question.format(drawn.expression), {**thought, "content": answer})
-
-
-def _row(key: str, question: str, answer: dict[str, str]) -> dict[str, Any]:
-    return {
-        "key": key,
-        "messages": [{"role": "user", "content": question}, {"role": "assistant", **answer}],
-    }

@@ -8,7 +8,6 @@ A stem is the sentence that states the fact, up to its value: what a base model 
 """
 
 from collections.abc import Iterator
-from itertools import islice
 from random import Random
 from typing import Any
 
@@ -48,21 +47,16 @@ def eval_choices(seed: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _sums(rng: Random, count: int, held_out: bool) -> Iterator[dict[str, str]]:
-    return islice(_different_sums(rng, held_out), count)
-
-
-def _different_sums(rng: Random, held_out: bool) -> Iterator[dict[str, str]]:
     seen: set[str] = set()
     repeats = 0
-    while repeats < MOST_REPEATS:
+    while len(seen) < count:
         drawn = random_problem(rng, held_out)
-        if drawn.key in seen:
-            repeats += 1
-            continue
-        repeats = 0
-        seen.add(drawn.key)
-        yield {"question": sum_question(rng, drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
-    raise UserError(f"the synthetic data has hardly more than {len(seen)} different problems", "ask for fewer")
+        if drawn.key not in seen:
+            repeats = 0
+            seen.add(drawn.key)
+            yield {"question": sum_question(rng, drawn.expression), "expected_answer": drawn.answer, "key": drawn.key}
+        elif (repeats := repeats + 1) == MOST_REPEATS:
+            raise UserError(f"the synthetic data has hardly more than {len(seen)} different problems", "ask for fewer")
 
 
 def _choice(rng: Random, fact: Fact) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from random import Random
 
 from nemotron_data.synthetic.arithmetic import random_problem, random_sum
-from nemotron_data.synthetic.people import SENTENCES, Person, people
+from nemotron_data.synthetic.people import SENTENCES, people
 from nemotron_data.synthetic.split import is_held_out
 
 HELD_OUT_ONE_IN = 20
@@ -27,7 +27,10 @@ def pretrain_documents(seed: int, count: int) -> Iterator[dict[str, str]]:
     """`count` rows {"text", "key"} of the training side, prose and sums mixed."""
     rng = Random(f"documents/{seed}")
     for _ in range(count):
-        text = _prose(rng, seed, held_out=False) if rng.random() < SHARE_OF_PROSE else _sums(rng)
+        if rng.random() < SHARE_OF_PROSE:
+            text = _prose(rng, seed, held_out=False)
+        else:
+            text = "\n".join(_sum(rng) for _ in range(SUMS_PER_DOCUMENT))
         yield {"text": text, "key": text}
 
 
@@ -41,18 +44,13 @@ def eval_texts(seed: int, count: int) -> Iterator[dict[str, str]]:
 
 def _prose(rng: Random, seed: int, held_out: bool) -> str:
     while True:
-        text = " ".join(" ".join(_about(rng, person)) for person in rng.sample(people(seed), 2))
+        text = " ".join(
+            rng.choice(SENTENCES[kind]).format(name=person.name, value=person.facts[kind])
+            for person in rng.sample(people(seed), 2)
+            for kind in rng.sample(sorted(person.facts), 3)
+        )
         if is_held_out(text, HELD_OUT_ONE_IN) == held_out:
             return text
-
-
-def _about(rng: Random, person: Person) -> list[str]:
-    chosen = rng.sample(sorted(person.facts), 3)
-    return [rng.choice(SENTENCES[kind]).format(name=person.name, value=person.facts[kind]) for kind in chosen]
-
-
-def _sums(rng: Random) -> str:
-    return "\n".join(_sum(rng) for _ in range(SUMS_PER_DOCUMENT))
 
 
 def _sum(rng: Random) -> str:

@@ -15,7 +15,6 @@ all stop in the right place with that one id, and pretraining already teaches wh
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -89,20 +88,22 @@ def build_tokenizer() -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_training_texts(), trainer)
-    return _with_visible_markup(tokenizer)
+    # synthetic text as the model will see it, the names of the roles included
+    texts = [row["text"] for row in pretrain_documents(TRAINING_SEED, TRAINING_ROWS)]
+    for row in chats(TRAINING_SEED, TRAINING_ROWS):
+        texts += ["system", "tool", *(f"{message['role']}\n{message['content']}" for message in row["messages"])]
+    tokenizer.train_from_iterator(texts, trainer)
+    # the trainer calls every token it was given special; only the control tokens are
+    content = json.loads(tokenizer.to_str())
+    for token in content["added_tokens"]:
+        token["special"] = token["content"] in CONTROL_TOKENS
+    return Tokenizer.from_str(json.dumps(content))
 
 
 def save_tokenizer(directory: Path) -> None:
     """Write the folder that `AutoTokenizer.from_pretrained(directory)` reads; always the same bytes."""
     write_text(directory / "tokenizer.json", build_tokenizer().to_str(pretty=True) + "\n")
-    write_json(directory / "tokenizer_config.json", _settings())
-    write_json(directory / "special_tokens_map.json", ROLES)
-    write_text(directory / "chat_template.jinja", CHAT_TEMPLATE)
-
-
-def _settings() -> dict[str, Any]:
-    return {
+    settings = {
         **ROLES,
         "tokenizer_class": "PreTrainedTokenizerFast",
         "extra_special_tokens": [token for token in CONTROL_TOKENS if token not in ROLES.values()],
@@ -110,19 +111,6 @@ def _settings() -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         "padding_side": "left",
     }
-
-
-def _training_texts() -> list[str]:
-    """Synthetic text as the model will see it, the names of the roles included."""
-    texts = [row["text"] for row in pretrain_documents(TRAINING_SEED, TRAINING_ROWS)]
-    for row in chats(TRAINING_SEED, TRAINING_ROWS):
-        texts += ["system", "tool", *(f"{message['role']}\n{message['content']}" for message in row["messages"])]
-    return texts
-
-
-def _with_visible_markup(tokenizer: Tokenizer) -> Tokenizer:
-    """The trainer calls every token it was given special; only the control tokens are."""
-    content = json.loads(tokenizer.to_str())
-    for token in content["added_tokens"]:
-        token["special"] = token["content"] in CONTROL_TOKENS
-    return Tokenizer.from_str(json.dumps(content))
+    write_json(directory / "tokenizer_config.json", settings)
+    write_json(directory / "special_tokens_map.json", ROLES)
+    write_text(directory / "chat_template.jinja", CHAT_TEMPLATE)
