@@ -1,13 +1,14 @@
 """Commands run as a user runs them: in an empty directory, with an artifact store of their own."""
 
 import importlib
+import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support import STAGES
+from support import STAGES, can_be_forked, run_forked, write_model
 
 from nemotron_shared.artifacts import Producer, Store
 
@@ -20,7 +21,10 @@ def run(tmp_path: Path) -> Run:
 
     def call(*command: str, ok: bool = True, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"NEMOTRON_HOME": str(tmp_path / "home")} | dict(env or {})
-        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        if can_be_forked(command):
+            result = run_forked(command, tmp_path, environment)
+        else:
+            result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         if ok and result.returncode:
             raise AssertionError(f"{' '.join(command)}\nexit code {result.returncode}\n{result.stdout}{result.stderr}")
         return result
@@ -40,6 +44,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             folder = store.home / "work"
             folder.mkdir()
             (folder / "file").write_text(f"{stage} {verb}")
+            if step.artifact_type == "ModelArtifact":
+                write_model(folder)
+            if step.artifact_type == "EvalDataArtifact":
+                (folder / "tasks.json").write_text(json.dumps([{"name": "sums", "kind": "generate", "rows": 1}]))
             producer = Producer(stage, verb, "0", "0", "", "", None, f"python -m {step.module}", {})
             name = step.produces.format(family="super3")
             store.publish(folder, name=name, type=step.artifact_type, fingerprint=name, producer=producer)

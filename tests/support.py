@@ -2,13 +2,17 @@
 
 import importlib
 import json
-import multiprocessing
 import os
+import select
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+from nemotron_engines.modeling.architecture import load_architecture
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
@@ -60,29 +64,65 @@ def call_here(command: Sequence[str], stdout: object = None) -> int:
     return importlib.import_module(command[2]).STEP.main(command[3:])
 
 
-def run_forked(words: Sequence[str], cwd: Path, env: Mapping[str, str], outputs: Path) -> "CompletedProcess[str]":
-    """Run `nemotron ...` in a fork of a process that has imported everything: a fifth of the time of a new one."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES for verb in ("data_prep", "train"))]
-    )
-    files = outputs / "stdout", outputs / "stderr"
-    child = context.Process(target=_run_in_fork, args=(list(words), str(cwd), dict(env), *map(str, files)))
-    child.start()
-    child.join()
-    assert child.exitcode is not None
-    return CompletedProcess(words, child.exitcode, *(file.read_text(encoding="utf-8") for file in files))
+class Forked:
+    """A command in a copy of a process that has imported everything, and the part of `Popen` that tests use."""
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO, stderr: IO, session: bool = False
+    ) -> None:
+        """Args: session: the command leads a process group of its own."""
+        own_program = command[1].endswith(".py") and "stages" not in command[1]
+        trains = own_program or any("train" in word for word in command[1:3])
+        kind = "heavy" if trains and not {"--dry-run", "-d"} & set(command) else "light"
+        request = {"argv": list(command), "cwd": str(cwd), "env": dict(env) | _servers(), "session": session}
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(str(Path(_servers()["FORK_SERVERS"]) / kind))
+        socket.send_fds(self.connection, [json.dumps(request).encode() + b"\n"], [stdout.fileno(), stderr.fileno()])
+        self.answers = self.connection.makefile()
+        self.pid = int(self.answers.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code; None while the command runs."""
+        ready, _, _ = select.select([self.connection], [], [], 0)
+        return self.wait() if ready else self.returncode
+
+    def wait(self) -> int:
+        """Wait for the end. Returns the exit code, negative for a signal, as `Popen` does."""
+        if self.returncode is None:
+            self.returncode = int(self.answers.readline())
+            self.connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """To the command alone."""
+        os.kill(self.pid, number)
 
 
-def _run_in_fork(words: list[str], cwd: str, env: dict[str, str], stdout: str, stderr: str) -> None:
-    for number, name in enumerate((stdout, stderr), start=1):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    launch = importlib.import_module("nemotron_app.launch")
-    launch.run_process = call_here  # the stage's script, too, runs in the fork
-    sys.exit(importlib.import_module("nemotron_app.main").main(words))
+def _servers() -> dict[str, str]:
+    return {"FORK_SERVERS": os.environ["FORK_SERVERS"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+
+
+def can_be_forked(command: Sequence[str]) -> bool:
+    """Whether it is `nemotron` or the script of a step: their copies behave as new processes do."""
+    program, first, *rest = command
+    module = rest[0] if first == "-m" else ""
+    here = first.endswith(".py") or module == "nemotron_app.main" or module.startswith("stages.")
+    return program == sys.executable and here
+
+
+def run_forked(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> "CompletedProcess[str]":
+    """Run a command in a copy of a process that has imported everything, and capture what it says."""
+    with TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
+        code = Forked(command, cwd, env, stdout, stderr).wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        return CompletedProcess(command, code, stdout.read(), stderr.read())
+
+
+def write_model(folder: Path) -> None:
+    """As much of a model folder as can be looked at before a start: the tiny architecture, no weights."""
+    (folder / "config.json").write_text(json.dumps(load_architecture("tiny", {}) | {"vocab_size": 1024}))
 
 
 def last_json(result: "CompletedProcess[str]") -> Any:

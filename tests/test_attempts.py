@@ -3,14 +3,14 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+from subprocess import Popen
 
 import pytest
-from support import ROOT, nemotron, script, short
+from support import ROOT, Forked, can_be_forked, nemotron, script, short
 
 MODEL = "super3-sft-model"
 STEPS = 8
@@ -30,7 +30,8 @@ def stop_after(step: int, command: list[str], home: Path, cwd: Path, env: dict[s
     """Run a command and ask it to stop once it has logged `step`."""
     environment = os.environ | {"NEMOTRON_HOME": str(home)} | (env or {})
     with (cwd / "stopped.log").open("w") as log:
-        process = subprocess.Popen(command, cwd=cwd, env=environment, stderr=log, stdout=log)
+        start = Forked if can_be_forked(command) else Popen
+        process = start(command, cwd=cwd, env=environment, stdout=log, stderr=log)
     while not any(len(path.read_text().splitlines()) >= step for path in home.glob(f"runs/{MODEL}-*/metrics.jsonl")):
         assert process.poll() is None, (cwd / "stopped.log").read_text()
         time.sleep(0.02)
@@ -38,7 +39,6 @@ def stop_after(step: int, command: list[str], home: Path, cwd: Path, env: dict[s
     process.wait()
 
 
-@pytest.mark.slow
 def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
     run(*script("sft"), *OPTIONS)
     whole = losses(tmp_path / "home")

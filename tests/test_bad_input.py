@@ -103,7 +103,6 @@ def damaged_rows(home: Path) -> Path:
     return file
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "damage"), [("pretrain", damaged_shard), ("sft", damaged_parquet), ("rl", damaged_rows)]
 )

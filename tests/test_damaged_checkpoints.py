@@ -14,7 +14,6 @@ from test_resume import digest, kill_when
 from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_shared.runtime.checkpoints import damage_of, resume_point
 
-pytestmark = pytest.mark.slow
 MODEL = "super3-sft-model"
 OPTIONS = (*short("sft"), "train.train_iters=8", "checkpoint.most_recent_k=3")
 COMMAND = [*script("sft"), *OPTIONS]
@@ -114,6 +113,7 @@ def test_a_run_goes_on_from_before_the_damage_to_the_same_result(run, home: Path
     assert digest(home, MODEL) == digest(whole, MODEL)
 
 
+@pytest.mark.slow
 def test_with_every_checkpoint_damaged_the_run_ends_until_it_is_forced(run, home: Path) -> None:
     for step in (2, 4):
         halve(checkpoints_of(home) / f"checkpoint-{step}" / "model.safetensors")
@@ -125,6 +125,7 @@ def test_with_every_checkpoint_damaged_the_run_ends_until_it_is_forced(run, home
     assert not (home / "artifacts" / MODEL).exists()
 
 
+@pytest.mark.slow
 # larger than metrics.jsonl; smaller than the weights, and between them and the optimizer's state
 @pytest.mark.parametrize(("limit", "reason"), [(200_000, "File too large"), (2_000_000, "not all bytes were taken")])
 def test_a_full_disk_is_one_error_and_loses_nothing(run, home: Path, limit: int, reason: str) -> None:
@@ -137,6 +138,7 @@ def test_a_full_disk_is_one_error_and_loses_nothing(run, home: Path, limit: int,
     assert names(home) == ["checkpoint-2", "checkpoint-4"]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_with_the_last_good_state(run, home: Path) -> None:
     shutil.rmtree(home / "runs")
     ended = run(*COMMAND, "checkpoint.save_interval=1", "optimizer.lr=1e30", ok=False)
@@ -148,6 +150,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_the_last_good_state(run, h
     assert not (home / "artifacts" / MODEL).exists()
 
 
+@pytest.mark.slow
 def test_an_earlier_step_that_validated_better_is_named_and_its_model_kept(run, home: Path) -> None:
     shutil.rmtree(home / "runs")
     worse = ("optimizer.lr=0.5", "train.eval_interval=2", "checkpoint.most_recent_k=1", "train.train_iters=6")

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from documents import DOCUMENTS, Command, all_blocks, anchors, blocks, commands, name_of, prose, tables
 from omegaconf import OmegaConf
-from support import MEMBERS, ROOT, STAGES, call_here, nemotron
+from support import MEMBERS, ROOT, STAGES, call_here, nemotron, write_model
 
 from nemotron_app.main import main
 from nemotron_app.table import FAMILIES
@@ -85,6 +85,7 @@ def place(
             (tmp_path / name).write_text(text, encoding="utf-8")
         for folder in ("my-tokenizer", "my-model"):
             save_tokenizer(tmp_path / folder)
+        write_model(tmp_path / "my-model")
         if "inspect" in command.words:
             shutil.copytree(request.getfixturevalue("prepared"), tmp_path / "home")
         elif not {"-c", "--config"} & set(command.words):

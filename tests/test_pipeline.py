@@ -17,7 +17,6 @@ def versions(home: Path) -> dict[str, int]:
     return {folder.name: len(list(folder.glob("v*"))) for folder in (home / "artifacts").iterdir()}
 
 
-@pytest.mark.slow
 def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
     home = tmp_path / "home"
     pipeline = nemotron("super3", "pipeline", "-c", "tiny", *SHORT_PIPELINE)

@@ -361,7 +361,7 @@ def test_an_engine_that_is_not_here_is_named_with_the_command_that_brings_it(tmp
     code, said = told("sft", "nano3", "nano3_lora", home=tmp_path)
     assert code == 1
     assert "engine 'megatron_bridge' needs the packages megatron-core ==0.19.2 (not installed)" in said
-    assert "nemotron engine install megatron_bridge" in said
+    assert "nemotron engine install megatron" in said
     assert "the recipe is made for 8 (engine.world_size)" in said
     assert "cannot fine-tune without a GPU" in said
 

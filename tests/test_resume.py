@@ -4,12 +4,12 @@ import json
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from support import script, short
+from lanes import slow
+from support import Forked, script, short
 
 DATA = {"pretrain": "pretrain-data", "sft": "sft-data", "rl": "rl-data", "eval": "eval-data"}
 
@@ -31,7 +31,8 @@ def losses(home: Path, name: str) -> list[dict]:
 def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
     """Start a command, SIGKILL its process group when `moment()` is true; False when it ended before."""
     environment = os.environ | {"NEMOTRON_HOME": str(home)}
-    process = subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    with Path(os.devnull).open("w") as nowhere:
+        process = Forked(command, cwd, environment, nowhere, nowhere, session=True)
     while process.poll() is None:
         if moment():
             os.killpg(process.pid, signal.SIGKILL)
@@ -41,8 +42,7 @@ def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
     return False
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["pretrain", "sft", "rl"])
+@pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "rl")])
 def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, stage: str) -> None:
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()
@@ -60,8 +60,7 @@ def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: 
     assert digest(killed, name) == digest(tmp_path / "home", name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["pretrain", "sft", "rl", "eval"])
+@pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "rl", "eval")])
 def test_data_preparation_killed_at_random_moments_gives_the_same_bytes(run, tmp_path: Path, stage: str) -> None:
     command = [*script(stage, "data_prep"), *short(stage)]
     began = time.monotonic()
@@ -83,12 +82,12 @@ def test_sigterm_saves_a_checkpoint_and_a_rerun_continues(run, tmp_path: Path) -
     run(*script("sft", "data_prep"), *options)
     log = tmp_path / "log"
     with log.open("w") as errors:
-        process = subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"NEMOTRON_HOME": str(home)}, stderr=errors)
+        process = Forked(command, tmp_path, os.environ | {"NEMOTRON_HOME": str(home)}, errors, errors)
     while not any(path.stat().st_size > 300 for path in home.glob("runs/super3-sft-model-*/metrics.jsonl")):
         assert process.poll() is None, log.read_text()
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 130
+    assert process.wait() == 130
     assert "SIGTERM: stopping" in log.read_text()
     assert len(list(home.glob("runs/super3-sft-model-*/checkpoints/checkpoint-*/COMPLETE"))) == 1
     again = run(*command)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from lanes import slow
 from support import ROOT, STAGES, last_json, nemotron, script, torchrun
 
 from nemotron_shared.config.compose import compose
@@ -16,7 +17,11 @@ def configs_of(stage: str) -> list[str]:
     return [*FOR_ALL, *[name for name in names if name not in FOR_ALL][:1]]
 
 
-@pytest.mark.parametrize(("stage", "config"), [(stage, config) for stage in STAGES for config in configs_of(stage)])
+EVERY = [(stage, config) for stage in STAGES for config in configs_of(stage)]
+TINY = [(stage, "tiny") for stage in STAGES]
+
+
+@pytest.mark.parametrize(("stage", "config"), [*TINY, *slow(*(one for one in EVERY if one not in TINY))])
 def test_three_ways_in_one_config(run, stage: str, config: str) -> None:
     family = compose(ROOT / "stages" / stage / "config", config, []).tree.run.family
     options = ["-c", config, "run.seed=7", "--dry-run", "--json"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from seeds_page import PAGE, page
 from seeds_table import Row, covered, expected_ids, in_repository, read_table
-from support import ROOT, argv, run_forked
+from support import ROOT, argv, nemotron, run_forked
 
 ROWS, FILES = read_table()
 Outcome = subprocess.CompletedProcess[str]
@@ -38,7 +38,7 @@ def run_in(home: Path, command: str, folder: str) -> Outcome:
 def run_one(words: list[str], cwd: Path, environment: dict[str, str], home: Path) -> Outcome:
     """The many commands of `nemotron` run in forks; the few of python and torchrun as processes of their own."""
     if words[0] == "nemotron":
-        return run_forked(words[1:], cwd, environment, home)
+        return run_forked(nemotron(*words[1:]), cwd, environment)
     return subprocess.run(argv(words), cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -1,17 +1,19 @@
 """`torchrun stages/<stage>/train.py -c tiny` in a fresh home: each stage alone, with one and with two processes."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
-from support import STAGES, short, torchrun
+from lanes import slow
+from support import short, torchrun
 
 PRODUCES = {"pretrain": "pretrain-model", "sft": "sft-model", "rl": "rl-model", "eval": "eval-results"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("stage", "processes"), [("sft", 2), *slow(("sft", 1), *product(("pretrain", "rl", "eval"), (1, 2)))]
+)
 def test_a_stage_runs_alone(run, tmp_path: Path, stage: str, processes: int) -> None:
     result = run(*torchrun(stage, processes), *short(stage))
     folder = tmp_path / "home" / "artifacts" / f"super3-{PRODUCES[stage]}" / "v1"

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import ROOT, nemotron, script, short
+from lanes import slow
+from support import ROOT, nemotron, run_forked, script, short
 from test_resume import digest, losses
 
 from nemotron_shared.lock import holder_of
@@ -27,7 +28,7 @@ def stop_at(turn: int, stage: str, options: tuple[str, ...], home: Path) -> tupl
     counts.unlink(missing_ok=True)
     command = [sys.executable, STOPPER, str(counts), str(turn), f"stages.{stage}.train", *options]
     environment = os.environ | {"NEMOTRON_HOME": str(home)}
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
+    done = run_forked(command, home, environment)
     print(f"{stage}: {time.time() - counts.stat().st_mtime:.1f} s from the signal to the end")
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
@@ -36,8 +37,7 @@ def stop_at(turn: int, stage: str, options: tuple[str, ...], home: Path) -> tupl
     return passes, done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["sft", "rl"])
+@pytest.mark.parametrize("stage", ["sft", *slow("rl")])
 def test_a_training_that_is_stopped_anywhere_follows_the_uninterrupted_one(run, tmp_path: Path, stage: str) -> None:
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()

@@ -51,6 +51,14 @@ def test_keys_without_ascii_letters_are_found():
     assert found("小明有几个苹果", "题目：小明有几个苹果？") == Occurrence(0, 3, 1)
     assert found("???", "a ??? b") == Occurrence(0, 2, 1)
     assert found("???", "a??? b") is None
+    assert found("???", "a ???b") is None
+
+
+def test_what_follows_a_long_key_counts_too():
+    # compared by four words of its own, which need not be its last
+    keys = ["who sells the red hat", "a coat and the red hat"]
+    assert set(find_overlap(keys, ["who sells the red hats?"])) == set()
+    assert set(find_overlap(keys, ["who sells the red hat?"])) == {"who sells the red hat"}
 
 
 def test_an_empty_key_is_refused():

@@ -46,9 +46,7 @@ def expected(content: bytes) -> tuple[list[dict], int]:
     return good, bad
 
 
-@given(LINES, ENDINGS, st.booleans(), st.sampled_from([5, 40, 300, 10**6]))
-@settings(max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_rows_and_rejected_rows_are_just_what_is_there(tmp_path_factory, lines, ending, at_end, shard_bytes):
+def check_rows(tmp_path_factory, lines, ending, at_end, shard_bytes):
     folder = Path(tmp_path_factory.getbasetemp()) / "fuzz"
     folder.mkdir(exist_ok=True)
     file = folder / "a.jsonl"
@@ -64,6 +62,18 @@ def test_rows_and_rejected_rows_are_just_what_is_there(tmp_path_factory, lines, 
     assert json.dumps(found) == json.dumps(good)
     assert rejected.total() == bad
     assert counts["rows"] == len(good) + bad
+
+
+def with_examples(count: int):
+    """The check as a test of so many examples."""
+    anything = given(LINES, ENDINGS, st.booleans(), st.sampled_from([5, 40, 300, 10**6]))
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])(
+        anything(check_rows)
+    )
+
+
+test_rows_and_rejected_rows_are_just_what_is_there = with_examples(200)
+test_the_same_with_many_more_examples = pytest.mark.slow(with_examples(2000))
 
 
 @given(LINES, st.sampled_from([20, 200]))

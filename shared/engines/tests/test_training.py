@@ -43,6 +43,15 @@ def test_wsd_is_stable_until_its_decay() -> None:
     assert rate(9) < 1
 
 
+@pytest.mark.parametrize(
+    ("style", "half", "three_quarters"),
+    [("linear", 0.5, 0.25), ("cosine", 0.5, 0.5 - 0.5**1.5), ("WSD", 1 - 0.5**0.5, 1 - 0.75**0.5)],
+)
+def test_each_decay_has_its_shape(style: str, half: float, three_quarters: float) -> None:
+    rate = factor(style, decay=8, min_lr=0.0, warmup=0, iters=8)
+    assert [rate(4), rate(6)] == pytest.approx([half, three_quarters])
+
+
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for step in range(1, 6):

@@ -1,0 +1,112 @@
+"""Run commands in copies of a process that has imported everything: importing takes longer than a tiny training.
+
+    python fork_server.py SOCKET light|heavy
+
+A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "session": false} with the files for
+the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. What begins
+processes of its own inside a command (`nemotron super3 sft`) asks the servers again. `heavy` has torch and all that
+trains on it; `light` has not, as the real process of a preparation has not.
+"""
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STAGES = ("pretrain", "sft", "rl", "eval")
+LIGHT = ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES for verb in ("data_prep", "train"))]
+HEAVY = [
+    *LIGHT,
+    *(f"stages.{stage}.engines.transformers.train" for stage in ("pretrain", "sft")),
+    "stages.rl.engines.trl.train",
+    "stages.eval.engines.lm_eval.ask",
+    "transformers.models.nemotron_h.modeling_nemotron_h",
+]
+
+
+def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
+    """Answer as long as the tests run. Returns only in a copy that is to run a command: what to run, and its files."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        listening.settimeout(2)
+        tests = os.getppid()
+        while os.getppid() == tests:
+            try:
+                connection, _ = listening.accept()
+            except TimeoutError:
+                continue
+            line, files, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+            while not line.endswith(b"\n"):
+                line += connection.recv(1 << 20)
+            if modules:  # at the first request: many runs of the tests never need it
+                for module in modules:
+                    importlib.import_module(module)
+                note_cpu(path, time.process_time(), "imports")
+                modules = []
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            if os.fork() == 0:
+                listening.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                if (command := os.fork()) == 0:
+                    connection.close()
+                    return json.loads(line), files
+                connection.sendall(f"{command}\n".encode())
+                _, status, usage = os.wait4(command, 0)
+                note_cpu(path, usage.ru_utime + usage.ru_stime, json.loads(line)["env"].get("PYTEST_CURRENT_TEST", ""))
+                connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+                os._exit(0)
+            connection.close()
+            for file in files:
+                os.close(file)
+    sys.exit()
+
+
+def note_cpu(path: str, seconds: float, what: str) -> None:
+    """One line in a file beside the server's socket; the tests' summary adds them up."""
+    with Path(path).with_name("cpu_seconds").open("a") as file:
+        file.write(f"{seconds:.2f} {what}\n")
+
+
+def run(request: dict[str, Any], files: list[int]) -> object:
+    """Become the process of a command, as far as it can tell."""
+    if request["session"]:
+        os.setsid()
+    for number, file in enumerate(files, start=1):
+        os.dup2(file, number)
+        os.close(file)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    program, *words = request["argv"][1:]
+    launch = importlib.import_module("nemotron_app.launch")
+    launch.run_process = run_again
+    if program == "-m":
+        program, *words = words
+    elif Path(program).parent.parent.name == "stages":
+        program = f"stages.{Path(program).parent.name}.{Path(program).stem}"
+    sys.argv = [program, *words]
+    if program.endswith(".py"):
+        sys.path.insert(0, str(Path(program).parent))
+        return runpy.run_path(program, run_name="__main__") and 0
+    module = importlib.import_module(program)
+    return module.main(words) if program == "nemotron_app.main" else module.STEP.main(words)
+
+
+def run_again(command: list[str], stdout: Any = None) -> int:
+    """Stands for the function that `nemotron` starts a step by."""
+    from support import Forked
+
+    sys.stdout.flush()
+    return Forked(command, Path.cwd(), os.environ, stdout or sys.stdout, sys.stderr).wait()
+
+
+if __name__ == "__main__":
+    sys.exit(run(*serve(sys.argv[1], HEAVY if sys.argv[2] == "heavy" else LIGHT)))  # type: ignore[call-overload]
