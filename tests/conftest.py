@@ -47,6 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if step.artifact_type == "ModelArtifact":
                 write_model(folder)
             if step.artifact_type == "EvalDataArtifact":
+                (folder / "sums.jsonl").write_text('{"question": "2 + 2", "expected_answer": "4"}\n')
                 (folder / "tasks.json").write_text(json.dumps([{"name": "sums", "kind": "generate", "rows": 1}]))
             producer = Producer(stage, verb, "0", "0", "", "", None, f"python -m {step.module}", {})
             name = step.produces.format(family="super3")

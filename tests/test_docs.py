@@ -135,8 +135,8 @@ def _extras(stage: str) -> set[str]:
 
 
 def is_pytest(words: tuple[str, ...]) -> bool:
-    """Paths that exist, and the one marker."""
-    return all((ROOT / word).exists() for word in words[1:] if word not in {"-m", "not slow"})
+    """Paths that exist, and the lanes."""
+    return all((ROOT / word).exists() for word in words[1:] if word not in {"-m", "slow", ""})
 
 
 def is_changed(words: tuple[str, ...]) -> bool:

@@ -12,7 +12,7 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.plan import artifact_field
+from nemotron_shared.runtime.preflight import artifact_field
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.step import Task
 

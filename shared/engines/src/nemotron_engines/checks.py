@@ -90,9 +90,9 @@ def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:
 def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     """How many parameters the model has that a run trains; the largest of those that an evaluation asks."""
     models = [artifact for role, artifact in inputs.items() if artifact is not None and role != "data"]
-    found = [size for size in (parameters_in(model.path) for model in models) if size is not None]
-    if found:
-        return max(found, key=lambda size: size.total)
+    if models:  # one whose weights are in another format is not counted
+        found = [size for size in (parameters_in(model.path) for model in models) if size is not None]
+        return max(found, key=lambda size: size.total, default=Parameters(0))
     section: RandomModelSection = config.model  # ty: ignore[missing-attribute]
     fields = load_architecture(section.architecture, section.overrides)
     if fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
