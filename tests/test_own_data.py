@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from support import nemotron, short
 
 CHATS = [
@@ -20,6 +21,7 @@ def data_of(home: Path, version: int) -> str:
     return next(parent["reference"] for parent in manifest["parents"] if parent["role"] == "data")
 
 
+@pytest.mark.slow
 def test_a_source_given_to_training_is_what_is_trained_on(run, tmp_path: Path) -> None:
     write_chats(tmp_path / "mine.jsonl")
     tiny = [*short("sft"), "train.train_iters=1"]

@@ -36,6 +36,12 @@ def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
     assert again.stderr.count("unchanged: using") == 8
     assert versions(home) == dict.fromkeys(ARTIFACTS, 1)
 
+
+@pytest.mark.slow
+def test_a_pipeline_makes_again_what_a_change_concerns(run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    pipeline = nemotron("super3", "pipeline", "-c", "tiny", *SHORT_PIPELINE)
+    run(*pipeline)
     run(*pipeline, "rl.optimizer.lr=1e-3")
     changed = {name for name, count in versions(home).items() if count == 2}
     assert changed == {"super3-rl-model", "super3-eval-results"}
