@@ -22,10 +22,7 @@ def test_two_processes_make_one_model(tmp_path: Path) -> None:
                                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}  # fmt: skip
     with (tmp_path / "log").open("w") as log:
         ranks = [
-            Forked(
-                [*script("sft"), *short("sft")], tmp_path, environment | {"RANK": rank, "LOCAL_RANK": rank}, log, log
-            )
-            for rank in ("0", "1")
+            Forked(command, tmp_path, environment | {"RANK": rank, "LOCAL_RANK": rank}, log, log) for rank in ("0", "1")
         ]
         assert [rank.wait() for rank in ranks] == [0, 0], (tmp_path / "log").read_text()
     folder = tmp_path / "home" / "artifacts" / "super3-sft-model"

@@ -129,3 +129,10 @@ def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, 
     with pytest.raises(UserError, match=message) as caught:
         compose(configs, "mine", [])
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("override", ["engine=null", "engine=3"])
+def test_a_group_wants_a_name(override: str) -> None:
+    stage = Path(__file__).parents[3] / "stages" / "sft" / "config"
+    with pytest.raises(UserError, match="Config group override must be a string"):
+        compose(stage, "tiny", [override])

@@ -82,7 +82,7 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
                     origins[key] = f"{name}:{line}"
     except ConfigCompositionException as error:
         raise _composition_error(path, folders, arguments, error) from error
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # the last: engine=null, engine=3
         raise UserError(f"{path.name}: {_first_line(error)}") from error
     except yaml.YAMLError as error:
         raise UserError(f"{path.name}: not valid YAML: {error}") from error

@@ -20,6 +20,9 @@ MOST_FAULTS = 8
 def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str, str]) -> Schema:
     """Build `schema` from `values`.
 
+    Args:
+        origins: where each key was set; "" stands for the whole, where that is one file and no config.
+
     Raises:
         UserError: naming the origin (file and line, or command line), the key and the remedy of each fault.
     """
@@ -36,7 +39,7 @@ def origin_of(key: str, origins: Mapping[str, str]) -> str:
         if key in origins:
             return origins[key]
         key = key.rpartition(".")[0]
-    return "config"
+    return origins.get("", "config")
 
 
 def _fault(
@@ -52,7 +55,9 @@ def _fault(
         remedy = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
-        return f"{where}: missing key '{key}'\n  set it, or begin the file with 'defaults: [default, _self_]'"
+        whole = "" not in origins  # a config has defaults to begin with, any other file has not
+        or_begin = ", or begin the file with 'defaults: [default, _self_]'" if whole else ""
+        return f"{where}: missing key '{key}'\n  set it{or_begin}"
     if below:
         return f"{where}: {key}: {message}"
     if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):

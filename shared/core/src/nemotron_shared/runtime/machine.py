@@ -88,7 +88,7 @@ class Machine:
             raise UserError(f"{file}: not readable: {str(error).splitlines()[0]}", "correct the file") from error
         if not isinstance(values, dict):
             raise UserError(f"{file}: not a mapping", "see docs/configuration.md, What a run would do")
-        said = validate(MachineDescription, values, dict.fromkeys(values, file.name))
+        said = validate(MachineDescription, values, {"": file.name})
         gpus = said.gpus
         return cls(
             python=said.python,
