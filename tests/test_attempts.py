@@ -14,12 +14,17 @@ from support import ROOT, Forked, can_be_forked, nemotron, script, short
 
 MODEL = "super3-sft-model"
 STEPS = 8
-OPTIONS = [*short("sft"), f"train.train_iters={STEPS}", "train.eval_interval=100", "checkpoint.save_interval=100"]
+OPTIONS = [*short("sft"), f"train.train_iters={STEPS}", f"train.eval_interval={STEPS}", "checkpoint.save_interval=100"]
 
 
-def losses(home: Path, version: int = 1) -> dict[int, float]:
+def losses(home: Path, version: int = 1) -> dict[tuple[int, str], float]:
     lines = (home / "artifacts" / MODEL / f"v{version}" / "metrics.jsonl").read_text().splitlines()
-    return {entry["step"]: entry["loss"] for entry in map(json.loads, lines) if "loss" in entry}
+    return {
+        (entry["step"], name): entry[name]
+        for entry in map(json.loads, lines)
+        for name in ("loss", "valid_loss")
+        if name in entry
+    }
 
 
 def manifest(home: Path, version: int = 1) -> dict:
@@ -63,7 +68,12 @@ def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
     made = manifest(home, 2)
     assert [bool(segment["from_step"]) for segment in made["segments"]] == [False, True]
     assert made["fingerprint"] == manifest(tmp_path / "home")["fingerprint"]
+    assert (STEPS, "valid_loss") in whole
     assert losses(home, 2) == pytest.approx(whole, abs=1e-5)
+
+    finished = run(*script("sft"), *changed, "optimizer.lr=1e-3", "train.train_iters=1", env=there).stderr
+    assert "a new run, not the finished super3-sft-model-" in finished
+    assert "optimizer.lr 0.002 -> 0.001" in finished
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 [super3-sft-model] going on with an unfinished run; since then: train.micro_batch_size 8 -> 4
 [super3-sft-model] a new run, not the unfinished super3-sft-model-1f0c...: optimizer.lr 0.002 -> 0.001
+[super3-sft-model] made anew, not as in the finished super3-sft-model-1f0c...: code of stages.sft.packs
 [super3-sft-model] extending super3-sft-model:v1 from step 300 to 600
 """
 
@@ -21,7 +22,14 @@ from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.identity import LENGTH, Identity, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.run import Run
-from nemotron_shared.runtime.segments import SEGMENTS, changes, new_segment, read_segments, write_segments
+from nemotron_shared.runtime.segments import (
+    SEGMENTS,
+    changed_modules,
+    changes,
+    new_segment,
+    read_segments,
+    write_segments,
+)
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.plan import Plan
@@ -71,18 +79,27 @@ def begin(plan: "Plan", run: Run) -> None:
         steps = f"from step {plan.extends.step} to {plan.identity.what[LENGTH]}"
         run.say(f"extending {plan.extends.artifact.reference} {steps}; the learning rate follows the longer schedule")
         before = _take_over(plan.extends, run)
-    else:  # the newest other run for the same artifact name that was cut off and kept something
-        others = [path.parent for path in run.directory.parent.glob(f"{plan.name}-*/{WHAT}")]
-        begun = [other for other in others if other != run.directory and any((other / "checkpoints").glob("*"))]
-        if begun:
-            other = max(begun, key=lambda path: (path / WHAT).stat().st_mtime)
-            found = differences(read_json(other / WHAT), plan.identity.what)
-            run.say(f"a new run, not the unfinished {other.name}: {_listed(found)}")
+    elif not plan.config.run.force:
+        _say_why_new(plan, run)
     write_text(run.directory / "config.yaml", yaml.safe_dump(plan.values, sort_keys=False, allow_unicode=True))
-    write_json(run.directory / WHAT, plan.identity.what)
+    write_json(run.directory / WHAT, {"what": plan.identity.what, "modules": plan.identity.modules})
     write_segments(run.directory, [*before, segment])
     # What a cleanup must leave alone until this run has published.
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
+
+
+def _say_why_new(plan: "Plan", run: Run) -> None:
+    """What differs from the newest run for the same artifact name, finished or cut off, where there is one."""
+    others = list(run.directory.parent.glob(f"{plan.name}-*/{WHAT}"))
+    if not others:
+        return
+    newest = max(others, key=lambda path: path.stat().st_mtime)
+    other, before = newest.parent, read_json(newest)
+    state = "unfinished" if any((other / "checkpoints").glob("*")) else "finished"
+    if found := differences(before["what"], plan.identity.what):
+        run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
+    elif found := changed_modules(before["modules"], plan.identity.modules):
+        run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")
 
 
 def _listed(found: list[str]) -> str:
@@ -137,5 +154,5 @@ def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
         shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
         write_json(folder / STATE, {"series": plan.identity.series, "step": plan.identity.what[LENGTH]})
     shutil.rmtree(run.checkpoints, ignore_errors=True)
-    for name in (SEGMENTS, WHAT, INPUTS):
+    for name in (SEGMENTS, INPUTS):
         (run.directory / name).unlink(missing_ok=True)

@@ -58,12 +58,15 @@ def continued(segments: list[Segment], step: int) -> list[Segment]:
 
 def changes(before: Segment, now: Segment) -> list[str]:
     """What differs between two attempts, one phrase each: settings of how, modules, libraries, machine."""
-    modules = sorted({name for name, _ in before.modules.items() ^ now.modules.items()})
-    found = differences(before.how, now.how)
-    if modules:
-        more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
-        found.append(f"code of {', '.join(modules[:MOST_NAMED])}{more}")
+    found = differences(before.how, now.how) + changed_modules(before.modules, now.modules)
     return found + differences(before.machine, now.machine)
+
+
+def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """One phrase that names the modules whose code is another one; none where all of it is the same."""
+    modules = sorted({name for name, _ in before.items() ^ now.items()})
+    more = f" and {len(modules) - MOST_NAMED} more" if len(modules) > MOST_NAMED else ""
+    return [f"code of {', '.join(modules[:MOST_NAMED])}{more}"] if modules else []
 
 
 def segments_of_result(directory: Path) -> list[dict[str, Any]]:
