@@ -1,0 +1,271 @@
+"""What the files of a run tell, read as they are while somebody still writes them.
+
+A log is read in pieces, so its size does not matter to memory; of one beyond `LARGEST` only the beginning and the end
+are read, and that is said. Progress bars end their lines with carriage returns, colours are escape sequences, an
+unfinished last line may break off within a number: all three are seen to here.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog
+from nemotron_shared.runtime.metrics import FILE as METRICS
+
+PIECE = 1 << 20
+LONGEST_LINE = 1 << 16
+LARGEST = 512 << 20
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
+GPU_LINE = re.compile(r"MiB \|\s+(\d{1,3})%\s")
+"""A GPU in the table that `nvidia-smi` prints."""
+PER_STEP = {"step", "rollouts", "rollouts_wanted", "actors", "actors_wanted", "steps", "trained_percent"}
+"""Named groups of a log that are no values of a step, but of the moment."""
+
+
+@dataclass
+class Readings:
+    """Attributes:
+    series: values by metric and step; a step that was done again has its last value.
+    moments: values that belong to a moment, in the order in which they were written.
+    counts: how many lines had each pattern; `seen` the first line of each.
+    libraries: titles of those whose output was recognised.
+    newest: when the newest file of each kind was written to, by kind and by name.
+    notes: what was left out, for people.
+    """
+
+    series: dict[str, dict[int, float]] = field(default_factory=dict)
+    moments: dict[str, list[float]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    seen: dict[str, str] = field(default_factory=dict)
+    libraries: list[str] = field(default_factory=list)
+    newest: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """The last step that has a value."""
+        return max((max(values) for name, values in self.series.items() if values and name != "step"), default=0)
+
+    @property
+    def steps(self) -> int | None:
+        """How many there will be, as the log says."""
+        return int(self.moments["steps"][-1]) if self.moments.get("steps") else None
+
+    def values(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) in order; what belongs to a moment has its number instead of a step."""
+        if metric in self.moments:
+            return list(enumerate(self.moments[metric]))
+        return sorted(self.series.get(metric, {}).items())
+
+    def add(self, found: Mapping[str, Mapping[int, float]]) -> None:
+        """Take over what one file tells. Where it begins anew at an earlier step, what was after it is forgotten."""
+        for name, values in found.items():
+            if values:
+                first = min(values)
+                before = {step: value for step, value in self.series.get(name, {}).items() if step < first}
+                self.series[name] = before | dict(values)
+
+
+def read(files: Iterable[Path], patterns: Iterable[str]) -> Readings:
+    """Read every file by its kind; the more exact kinds last, so that their values stay.
+
+    Args:
+        patterns: lines to count in text logs.
+    """
+    readings = Readings()
+    libraries = _libraries(readings)
+    records = {name: log for log in libraries for name in log.records}
+    wanted = {pattern: re.compile(pattern) for pattern in patterns}
+    by_kind: dict[str, list[tuple[float, Path]]] = {"log": [], "tensorboard": [], "records": [], "metrics": []}
+    for file in files:
+        kind = _kind(file, records)
+        try:
+            written = file.stat().st_mtime
+        except OSError:
+            continue  # removed since the folder was listed
+        if kind in by_kind:
+            by_kind[kind].append((written, file))
+        for name in (kind, file.name):
+            readings.newest[name] = max(written, readings.newest.get(name, 0.0))
+    for _, file in sorted(by_kind["log"]):
+        _read_log(file, libraries, wanted, readings)
+    for _, file in sorted(by_kind["tensorboard"]):
+        _read_scalars(file, libraries, readings)
+    for _, file in sorted(by_kind["records"]):
+        _read_records(file, records[file.name], readings)
+    for _, file in sorted(by_kind["metrics"]):
+        _read_records(file, LibraryLog("metrics.jsonl", {}), readings)
+    _add_step_times(readings)
+    return readings
+
+
+def _kind(file: Path, records: Mapping[str, LibraryLog]) -> str:
+    if file.name == METRICS:
+        return "metrics"
+    if "tfevents" in file.name:
+        return "tensorboard"
+    if file.name in records:
+        return "records"
+    return "sentinel" if not file.suffix and file.name.isupper() else "log"
+
+
+def _libraries(readings: Readings) -> list[LibraryLog]:
+    found = []
+    for name in LIBRARY_LOGS.places():
+        try:
+            found.append(LIBRARY_LOGS.load(name))
+        except UserError as error:  # the package of the engines is not installed
+            readings.notes.append(f"{error}; its logs are not understood")
+    return found
+
+
+def lines_of(file: Path, notes: list[str]) -> Iterator[str]:
+    """Whole lines without escape sequences; what follows a carriage return counts as a line of its own."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        rest = b""
+        while piece := stream.read(PIECE):
+            *lines, rest = re.split(rb"[\r\n]+", rest + piece)
+            rest = rest[:LONGEST_LINE]  # a file of something else has no lines at all
+            for line in lines:
+                text = line[:LONGEST_LINE].decode("utf-8", "replace")
+                yield ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text
+            if LARGEST // 2 <= stream.tell() < size - LARGEST // 2:
+                notes.append(f"{file}: {size / 1e9:.1f} GB; what is between its first and last 256 MB was not read")
+                stream.seek(size - LARGEST // 2)
+                stream.readline(LONGEST_LINE)  # the rest of a line
+                rest = b""
+
+
+def _read_log(
+    file: Path, libraries: list[LibraryLog], wanted: Mapping[str, re.Pattern[str]], readings: Readings
+) -> None:
+    found: dict[str, dict[int, float]] = {}
+    step, began = 0, None
+    tried = [(word, re.compile(line), log) for log in libraries for word, line in log.lines.items()]
+    try:
+        for line in lines_of(file, readings.notes):
+            for pattern, compiled in wanted.items():
+                if compiled.search(line):
+                    readings.counts[pattern] += 1
+                    readings.seen.setdefault(pattern, line.strip()[:200])
+            if "MiB |" in line and (gpu := GPU_LINE.search(line)):
+                readings.moments.setdefault("gpu_utilization", []).append(float(gpu[1]))
+            for word, compiled, log in tried:
+                match = compiled.search(line) if word in line else None
+                if match is None:
+                    continue
+                if log.title not in readings.libraries:
+                    readings.libraries.append(log.title)
+                groups = {name: text for name, text in match.groupdict().items() if text is not None}
+                if "step" in groups:
+                    before, step = step, int(groups["step"]) + 1 - log.first_step
+                    found = _cut(found, before, step)
+                    found.setdefault("step", {})[step] = step
+                if "time" in groups and (moment := _seconds(groups["time"])) is not None:
+                    began = moment if began is None else began
+                    found.setdefault("seconds", {})[step] = moment - began
+                for name, text in groups.items():
+                    value = _number(text)
+                    if value is not None and name in PER_STEP - {"step"}:
+                        readings.moments.setdefault(name, []).append(value)
+                    elif value is not None and name not in {"step", "time"}:
+                        found.setdefault(name, {})[step] = value
+    except OSError as error:
+        readings.notes.append(f"{file}: not readable: {error.strerror}")
+    readings.add(found)
+
+
+def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
+    """JSON lines; damaged ones are counted and left out."""
+    found: dict[str, dict[int, float]] = {}
+    step, damaged, began = 0, 0, None
+    try:
+        lines = file.read_bytes().split(b"\n")[:-1]  # what follows the last line end is unfinished
+    except OSError as error:
+        readings.notes.append(f"{file}: not readable: {error.strerror}")
+        return
+    for line in lines:
+        try:
+            entry: Any = json.loads(line)
+            before, step = step, int(entry["step"]) + 1 - log.first_step
+        except (ValueError, TypeError, KeyError, RecursionError):
+            damaged += bool(line.strip())
+            continue
+        found = _cut(found, before, step)
+        for key, value in entry.items():
+            name = log.keys.get(key, key)
+            if name == "time" and (moment := _seconds(str(value))) is not None:
+                began = moment if began is None else began
+                found.setdefault("seconds", {})[step] = moment - began
+            elif name == "seconds" and step in found.get(name, {}):
+                pass  # a validation after the step, whose time is none of the step's
+            elif name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+                found.setdefault(name, {})[step] = float(value)
+    if damaged:
+        readings.notes.append(f"{file}: {damaged} damaged line{'s' if damaged > 1 else ''} left out")
+    if log.title not in readings.libraries:
+        readings.libraries.append(log.title)
+    readings.add(found)
+
+
+def _read_scalars(file: Path, libraries: list[LibraryLog], readings: Readings) -> None:
+    """The TensorBoard files of NeMo-RL hold more than its log; ours only repeat metrics.jsonl."""
+    if not re.search(r"/exp_\d+/tensorboard/", str(file.resolve())):
+        return
+    found: dict[str, dict[int, float]] = {}
+    for log in libraries:
+        if log.scalars is None:
+            continue
+        try:
+            for name, step, value in log.scalars(file):
+                if name == "gpu_utilization":
+                    readings.moments.setdefault(name, []).append(value)
+                else:
+                    found.setdefault(name, {})[step] = value
+        except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise
+            readings.notes.append(f"{file}: not readable: {error}")
+            continue
+        if log.title not in readings.libraries:
+            readings.libraries.append(log.title)
+    readings.add(found)
+
+
+def _add_step_times(readings: Readings) -> None:
+    """The time of each step, where only the time since the beginning was written down."""
+    clock, times = readings.values("seconds"), readings.series.get("step_seconds", {})
+    if times or not clock:
+        return
+    before = (0, 0.0) if clock[0][0] == 1 and clock[0][1] > 0 else None
+    for step, seconds in clock:
+        if before is not None and seconds > before[1]:  # less: the clock began anew with another attempt
+            times[step] = (seconds - before[1]) / (step - before[0])
+        before = (step, seconds)
+    readings.series["step_seconds"] = times
+
+
+def _cut(found: dict[str, dict[int, float]], before: int, step: int) -> dict[str, dict[int, float]]:
+    """Where a run was started again at an earlier step, what it had done from there on is done anew."""
+    if step >= before:
+        return found
+    return {name: {at: value for at, value in one.items() if at < step} for name, one in found.items()}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "").rstrip("."))
+    except ValueError:
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
