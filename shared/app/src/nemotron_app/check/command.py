@@ -22,7 +22,7 @@ from nemotron_app.check.readings import Readings, read
 from nemotron_app.check.target import Target, find, merged
 from nemotron_app.plain import table_lines
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.errors import UserError, printable
+from nemotron_shared.errors import printable
 from nemotron_shared.runtime.console import renew
 
 EVERY = 30.0

@@ -1,17 +1,17 @@
 """What a healthy run shows, as data: one file for each recipe that has such figures, in the stage's `config/expect`.
 
-    title: fine-tuning of Super 49B
-    when: {run.family: super49b, train.train_iters: 50}    the runs it is about, by values of their config
-    expectations:
-      - id: final-loss
-        what: training loss at the end
-        metric: loss
-        how: last
-        window: 5
-        at_step: 50
-        pass: {at_least: 1.2, at_most: 1.8}
-        watch: {at_most: 2.2}
-        remedy: compare the data and optimizer.lr with the recipe's
+title: fine-tuning of Super 49B
+when: {run.family: super49b, train.train_iters: 50}    the runs it is about, by values of their config
+expectations:
+  - id: final-loss
+    what: training loss at the end
+    metric: loss
+    how: last
+    window: 5
+    at_step: 50
+    pass: {at_least: 1.2, at_most: 1.8}
+    watch: {at_most: 2.2}
+    remedy: compare the data and optimizer.lr with the recipe's
 """
 
 import math

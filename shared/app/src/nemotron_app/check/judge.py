@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 from typing import Literal
@@ -83,6 +83,11 @@ def overall(judged: Sequence[Judged]) -> Verdict:
 
 
 def _value(expectation: Expectation, situation: Situation) -> float:
+    """The number to hold against the limits; NaN where a number in it is none, for then the weights are lost.
+
+    Raises:
+        NotYet: there is nothing to take it from, or too little.
+    """
     readings = situation.readings
     if expectation.line is not None:
         if "log" not in readings.newest:
@@ -90,16 +95,7 @@ def _value(expectation: Expectation, situation: Situation) -> float:
         return readings.counts[expectation.line]
     if expectation.file is not None:
         return _of_files(expectation, situation)
-    assert expectation.metric is not None
-    if expectation.metric in situation.target.scores:
-        points = [(0, situation.target.scores[expectation.metric])]
-    else:
-        points = readings.values(expectation.metric)
-    if expectation.minus is not None:
-        points = _differences(points, expectation.minus, situation)
-    if not points:
-        names = " and ".join(filter(None, (expectation.metric, expectation.minus)))
-        raise NotYet(f"no {names} in what was read" + (f": {expectation.told_by}" if expectation.told_by else ""))
+    points = _points(expectation, situation)
     if readings.step < expectation.at_step:
         ended = "ended at" if situation.over else "is at"
         raise NotYet(f"judged from step {expectation.at_step} on; this one {ended} step {readings.step}")
@@ -107,41 +103,39 @@ def _value(expectation: Expectation, situation: Situation) -> float:
         raise NotYet(f"what was read begins at step {points[0][0]}")
     values = [value for _, value in points]
     if not all(map(math.isfinite, values)):
-        return math.nan  # whatever else is right: the weights are lost
-    match expectation.how:
-        case "first":
-            return mean(values[: expectation.window])
-        case "last":
-            return mean(values[-expectation.window :])
-        case "lowest":
-            return min(values)
-        case "highest":
-            return max(values)
-        case "mean":
-            return mean(values)
-        case "median":
-            return median(values)
-        case "sum":
-            return sum(values)
-        case "rise":
-            return _rise(values)
-        case _:
-            third = len(values) // 3
-            if not third:
-                raise NotYet(f"{len(values)} values are too few to see a change")
-            return mean(values[-third:]) - mean(values[:third])
+        return math.nan
+    if expectation.how in {"first", "last"}:
+        return mean(values[: expectation.window] if expectation.how == "first" else values[-expectation.window :])
+    return REDUCTIONS[expectation.how](values)
 
 
-def _differences(points: list[tuple[int, float]], minus: str, situation: Situation) -> list[tuple[int, float]]:
-    if minus in situation.target.scores:
-        return [(step, value - situation.target.scores[minus]) for step, value in points]
-    others = situation.readings.values(minus)
-    found = []
-    for step, value in points:
-        before = [other for at, other in others if at <= step][-BEFORE:]
-        if before:
-            found.append((step, value - mean(before)))
-    return found
+def _points(expectation: Expectation, situation: Situation) -> list[tuple[int, float]]:
+    """The values by step, of an evaluation its one score."""
+
+    def values_of(metric: str) -> list[tuple[int, float]]:
+        scores = situation.target.scores
+        return situation.readings.values(metric) or ([(0, scores[metric])] if metric in scores else [])
+
+    assert expectation.metric is not None
+    points = values_of(expectation.metric)
+    if expectation.minus is not None:
+        others, above = values_of(expectation.minus), points
+        points = []
+        for step, value in above:
+            before = [other for at, other in others if at <= step][-BEFORE:]
+            if before:
+                points.append((step, value - mean(before)))
+    if not points:
+        names = " and ".join(filter(None, (expectation.metric, expectation.minus)))
+        raise NotYet(f"no {names} in what was read" + (f": {expectation.told_by}" if expectation.told_by else ""))
+    return points
+
+
+def _change(values: list[float]) -> float:
+    third = len(values) // 3
+    if not third:
+        raise NotYet(f"{len(values)} values are too few to see a change")
+    return mean(values[-third:]) - mean(values[:third])
 
 
 def _rise(values: list[float]) -> float:
@@ -153,6 +147,17 @@ def _rise(values: list[float]) -> float:
             return values[end - 1] - values[start]
         end = start
     raise NotYet("one reading only; look again in a minute")
+
+
+REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "lowest": min,
+    "highest": max,
+    "mean": mean,
+    "median": median,
+    "sum": sum,
+    "change": _change,
+    "rise": _rise,
+}
 
 
 def _of_files(expectation: Expectation, situation: Situation) -> float:

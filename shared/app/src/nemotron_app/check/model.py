@@ -1,10 +1,16 @@
-"""What a model folder's config.json says of its kind: type, class, and whether its layers differ from each other."""
+"""What a model's config.json says of its kind: type, class, and whether its layers differ from each other.
 
+Nothing of the model is run, whatever code its folder holds.
+"""
+
+import re
 from pathlib import Path
 from typing import Any
 
 from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, how_to_add
+
+HUB_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)")
 
 HETEROGENEOUS = "DeciLMForCausalLM"
 """Its layers are described one by one in `block_configs`: attention here, none there, MLPs of many widths."""
@@ -44,3 +50,22 @@ def probe(folder: Path) -> tuple[dict[str, Any], list[str]]:
     if not ok:
         lines.append("  download config.json again, from the model's own page")
     return {"ok": ok, **facts}, lines
+
+
+def from_hub(name: str) -> Path:
+    """A folder with config.json of a model of the Hugging Face hub; nothing else is downloaded.
+
+    Raises:
+        UserError: there is no such model, it is not open to everybody, or there is no way to the hub.
+    """
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+    except ImportError as error:
+        raise UserError(f"{name}: the hub is read with huggingface_hub", how_to_add("huggingface-hub")) from error
+    try:
+        return Path(hf_hub_download(name, "config.json")).parent
+    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
+        what = f"{name}: config.json cannot be fetched from the hub ({type(error).__name__})"
+        remedy = "check the name and the network, set HF_TOKEN where a licence is asked for; or give the model's folder"
+        raise UserError(what, remedy) from error

@@ -24,7 +24,7 @@ LARGEST = 512 << 20
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
 GPU_LINE = re.compile(r"MiB \|\s+(\d{1,3})%\s")
 """A GPU in the table that `nvidia-smi` prints."""
-PER_STEP = {"step", "rollouts", "rollouts_wanted", "actors", "actors_wanted", "steps", "trained_percent"}
+MOMENTS = {"steps", "rollouts", "rollouts_wanted", "actors", "actors_wanted", "trained_percent"}
 """Named groups of a log that are no values of a step, but of the moment."""
 
 
@@ -62,6 +62,11 @@ class Readings:
         if metric in self.moments:
             return list(enumerate(self.moments[metric]))
         return sorted(self.series.get(metric, {}).items())
+
+    def recognise(self, log: LibraryLog) -> None:
+        """Note whose output was understood."""
+        if log.title not in self.libraries:
+            self.libraries.append(log.title)
 
     def add(self, found: Mapping[str, Mapping[int, float]]) -> None:
         """Take over what one file tells. Where it begins anew at an earlier step, what was after it is forgotten."""
@@ -146,40 +151,44 @@ def lines_of(file: Path, notes: list[str]) -> Iterator[str]:
 def _read_log(
     file: Path, libraries: list[LibraryLog], wanted: Mapping[str, re.Pattern[str]], readings: Readings
 ) -> None:
+    """Count the lines that are wanted, and take the metrics out of those that a library writes."""
     found: dict[str, dict[int, float]] = {}
     step, began = 0, None
     tried = [(word, re.compile(line), log) for log in libraries for word, line in log.lines.items()]
     try:
         for line in lines_of(file, readings.notes):
-            for pattern, compiled in wanted.items():
-                if compiled.search(line):
-                    readings.counts[pattern] += 1
-                    readings.seen.setdefault(pattern, line.strip()[:200])
+            for pattern in (one for one, compiled in wanted.items() if compiled.search(line)):
+                readings.counts[pattern] += 1
+                readings.seen.setdefault(pattern, line.strip()[:200])
             if "MiB |" in line and (gpu := GPU_LINE.search(line)):
                 readings.moments.setdefault("gpu_utilization", []).append(float(gpu[1]))
-            for word, compiled, log in tried:
-                match = compiled.search(line) if word in line else None
-                if match is None:
-                    continue
-                if log.title not in readings.libraries:
-                    readings.libraries.append(log.title)
-                groups = {name: text for name, text in match.groupdict().items() if text is not None}
+            for log, groups in _matches(line, tried):
+                readings.recognise(log)
                 if "step" in groups:
                     before, step = step, int(groups["step"]) + 1 - log.first_step
                     found = _cut(found, before, step)
                     found.setdefault("step", {})[step] = step
-                if "time" in groups and (moment := _seconds(groups["time"])) is not None:
+                moment = _seconds(groups.get("time", ""))
+                if moment is not None:
                     began = moment if began is None else began
                     found.setdefault("seconds", {})[step] = moment - began
-                for name, text in groups.items():
-                    value = _number(text)
-                    if value is not None and name in PER_STEP - {"step"}:
+                for name, value in ((name, _number(text)) for name, text in groups.items()):
+                    if value is not None and name in MOMENTS:
                         readings.moments.setdefault(name, []).append(value)
                     elif value is not None and name not in {"step", "time"}:
                         found.setdefault(name, {})[step] = value
     except OSError as error:
         readings.notes.append(f"{file}: not readable: {error.strerror}")
     readings.add(found)
+
+
+def _matches(
+    line: str, tried: Iterable[tuple[str, re.Pattern[str], LibraryLog]]
+) -> Iterator[tuple[LibraryLog, dict[str, str]]]:
+    """Each library's pattern that fits, and the groups of it that hold something."""
+    for word, pattern, log in tried:
+        if word in line and (match := pattern.search(line)):
+            yield log, {name: text for name, text in match.groupdict().items() if text is not None}
 
 
 def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
@@ -210,8 +219,7 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
                 found.setdefault(name, {})[step] = float(value)
     if damaged:
         readings.notes.append(f"{file}: {damaged} damaged line{'s' if damaged > 1 else ''} left out")
-    if log.title not in readings.libraries:
-        readings.libraries.append(log.title)
+    readings.recognise(log)
     readings.add(found)
 
 
@@ -229,11 +237,10 @@ def _read_scalars(file: Path, libraries: list[LibraryLog], readings: Readings) -
                     readings.moments.setdefault(name, []).append(value)
                 else:
                     found.setdefault(name, {})[step] = value
-        except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise
+        except Exception as error:  # whatever a damaged file makes the library raise
             readings.notes.append(f"{file}: not readable: {error}")
             continue
-        if log.title not in readings.libraries:
-            readings.libraries.append(log.title)
+        readings.recognise(log)
     readings.add(found)
 
 

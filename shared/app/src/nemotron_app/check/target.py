@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from nemotron_app.check.model import HUB_NAME, from_hub
 from nemotron_app.runs import run_state
 from nemotron_app.store_options import Look
 from nemotron_shared.artifacts.artifact import Artifact
@@ -68,7 +69,7 @@ def find(wanted: str, look: Look) -> Target:
     """
     path = Path(wanted).expanduser()
     runs = look.store.home / "runs"
-    if (runs / wanted).is_dir():
+    if "/" not in wanted and not is_path(wanted) and (runs / wanted).is_dir():
         return _run(runs / wanted)
     named = wanted in SHORT_NAMES  # `sft` is the artifact, even where a folder is called so
     if path.is_dir() and not named:
@@ -77,7 +78,13 @@ def find(wanted: str, look: Look) -> Target:
         return Target(str(path), "a file", [path])
     if is_path(wanted) or path.suffix in {*LOGS, ".jsonl"}:
         raise NotFound(f"{path}: no such file or folder", "give a run, an artifact, a folder of logs or a log file")
-    reference = parse_reference(wanted, look.family)
+    try:
+        reference = parse_reference(wanted, look.family)
+    except UserError:
+        hub = HUB_NAME.fullmatch(wanted)
+        if hub is None:
+            raise
+        return Target(hub[1], "a model of the hub", model=from_hub(hub[1]))
     begun = [folder for folder in runs.glob(f"{reference.name}-*") if folder.name.rpartition("-")[0] == reference.name]
     if reference.version == LATEST:
         running = [folder for folder in begun if run_state(folder).state == "running"]

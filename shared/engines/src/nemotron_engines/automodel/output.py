@@ -10,8 +10,9 @@ LOG = LibraryLog(
     title="Automodel",
     lines={
         "| grad_norm ": (
-            r"^(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \|.*)?\bstep (?P<step>\d+) \| epoch \d+ \| loss (?P<loss>\S+)"
-            r" \| grad_norm (?P<grad_norm>\S+) \| lr (?P<lr>\S+)(?: \|.*?\| tps (?P<tokens_per_second>[\d.]+))?"
+            r"^(?:(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \|.*)?"
+            r"\bstep (?P<step>\d+) \| epoch \d+ \| loss (?P<loss>\S+) \| grad_norm (?P<grad_norm>\S+)"
+            r" \| lr (?P<lr>\S+)(?: \|.*?\| tps (?P<tokens_per_second>[\d.]+))?"
         ),
         "[val] name": r'\[val\] name "[^"]*" \| step (?P<step>\d+) \| epoch \d+ \| loss (?P<valid_loss>\S+)',
         "parameters percentage": r"Trainable parameters percentage: (?P<trained_percent>[\d.]+)%",
