@@ -20,6 +20,7 @@ from check_logs import (
 
 from nemotron_app.main import dispatch
 from nemotron_shared.errors import UserError
+from nemotron_shared.lock import locked
 
 HEALTHY = falling(2.5, 1.5, 50)
 CONFIG = """
@@ -130,6 +131,18 @@ def test_gpus_that_idle_are_a_failure_and_unseen_ones_are_not_judged(tmp_path: P
     write_events(tmp_path / "logs" / "exp_004" / "tensorboard", use)
     found = check(capsys, log, tmp_path / "logs", "--expect", "sft/super49b")[1]
     assert (verdicts(found)["gpus"], value(found, "gpus")) == ("pass", 90)
+
+
+def test_the_gpus_of_a_run_on_this_machine_are_asked_themselves(home: Path, capsys, monkeypatch) -> None:
+    folder = tiny_run(home, [2.5, 2.4], finished=False)
+    program = written(home / "bin" / "nvidia-smi", f"#!/bin/sh\ncat <<'END'\n{nvidia_smi(84)}END\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("nemotron_app.check.readings.SAMPLES", 1)
+    assert verdicts(check(capsys, folder, "--expect", "sft/super49b")[1])["gpus"] == "not judged"
+    with locked(folder / "lock", wait=False):
+        found = check(capsys, folder, "--expect", "sft/super49b")[1]
+    assert found["state"] == "running" and (verdicts(found)["gpus"], value(found, "gpus")) == ("pass", 84)
 
 
 def test_what_cannot_be_judged_yet_is_no_pass(tmp_path: Path, capsys) -> None:

@@ -18,7 +18,7 @@ import click
 from nemotron_app.check.expectations import Expected, choose
 from nemotron_app.check.judge import Judged, Situation, judge, overall
 from nemotron_app.check.model import probe
-from nemotron_app.check.readings import Readings, read
+from nemotron_app.check.readings import Readings, gpus_now, read
 from nemotron_app.check.target import Target, find, merged
 from nemotron_app.plain import table_lines
 from nemotron_app.store_options import Look, store_options
@@ -32,7 +32,9 @@ SHARE_OF_READING = 0.2
 
 @click.command("check", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("wanted", metavar="RUN...", nargs=-1, required=True)
-@click.option("--expect", metavar="STAGE/NAME|FILE", help="the expectations to judge by")
+@click.option(
+    "--expect", metavar="STAGE/NAME|FILE", help="the expectations to judge by; without it the run's config tells"
+)
 @click.option("--watch", is_flag=True, help="look again as long as the run goes on")
 @click.option("--every", type=click.FloatRange(min=0.1), default=EVERY, show_default=True, metavar="S")
 @store_options
@@ -48,6 +50,9 @@ def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool
             return 0 if facts["ok"] else 1
         expected = choose(expect, target.stage, target.config)
         readings = read(target.files, [one.line for one in expected.content.expectations if one.line])
+        asked_for = {one.metric for one in expected.content.expectations} - readings.moments.keys()
+        if "gpu_utilization" in asked_for and target.state == "running" and target.is_here:
+            readings.moments["gpu_utilization"] = gpus_now()
         situation = Situation.of(target, readings)
         judged = [judge(one, situation) for one in expected.content.expectations]
         now = tuple((one.expectation.id, one.verdict) for one in judged)

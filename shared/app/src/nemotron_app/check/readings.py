@@ -7,6 +7,9 @@ unfinished last line may break off within a number: all three are seen to here.
 
 import json
 import re
+import shutil
+import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ LARGEST = 512 << 20
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
 GPU_LINE = re.compile(r"MiB \|\s+(\d{1,3})%\s")
 """A GPU in the table that `nvidia-smi` prints."""
+SAMPLES = 3
 MOMENTS = {"steps", "rollouts", "rollouts_wanted", "actors", "actors_wanted", "trained_percent"}
 """Named groups of a log that are no values of a step, but of the moment."""
 
@@ -59,7 +63,7 @@ class Readings:
 
     def values(self, metric: str) -> list[tuple[int, float]]:
         """(step, value) in order; what belongs to a moment has its number instead of a step."""
-        if metric in self.moments:
+        if self.moments.get(metric):
             return list(enumerate(self.moments[metric]))
         return sorted(self.series.get(metric, {}).items())
 
@@ -262,6 +266,17 @@ def _cut(found: dict[str, dict[int, float]], before: int, step: int) -> dict[str
     if step >= before:
         return found
     return {name: {at: value for at, value in one.items() if at < step} for name, one in found.items()}
+
+
+def gpus_now() -> list[float]:
+    """How much each GPU of this machine works, asked a few times within seconds; empty where there is none."""
+    program = shutil.which("nvidia-smi")
+    found: list[float] = []
+    for _ in range(SAMPLES if program else 0):
+        said = subprocess.run([str(program)], capture_output=True, text=True, errors="replace", check=False)
+        found += [float(percent) for percent in GPU_LINE.findall(said.stdout)]
+        time.sleep(1)
+    return found
 
 
 def _number(text: str) -> float | None:

@@ -4,6 +4,7 @@ sft   super3-sft-model:v2   super3-sft-model-891fc106f3a7   logs/   9453356-logs
 """
 
 import os
+import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ class Target:
     files: those to read.
     folders: those that were listed; a file that is not there can be missed in them alone.
     state: of a run of ours; None where nothing tells.
+    is_here: the run's process is on this machine.
     stage, config: of the run, where they are known.
     scores: metrics that an artifact's manifest holds.
     model: a model's folder, where there is nothing else to look at.
@@ -49,6 +51,7 @@ class Target:
     files: list[Path] = field(default_factory=list)
     folders: list[Path] = field(default_factory=list)
     state: str | None = None
+    is_here: bool = False
     stage: str | None = None
     config: dict[str, Any] | None = None
     scores: dict[str, float] = field(default_factory=dict)
@@ -117,7 +120,8 @@ def _run(folder: Path) -> Target:
     kind = folder.name.rpartition("-")[0]
     stages = (stage for stage in STAGES.values() if kind.endswith(stage.result.kind))
     target = Target(folder.name, "a run", list(_listed(folder)), [folder])
-    target.state, target.config = run_state(folder).state, _config(folder)
+    state = run_state(folder)
+    target.state, target.is_here, target.config = state.state, state.host == platform.node(), _config(folder)
     target.stage = next((stage.name for stage in stages), None)
     if target.stage is None:
         raise UserError(f"{folder.name}: data preparation; there is nothing to compare it with", "give a training")
@@ -177,6 +181,7 @@ def merged(targets: Sequence[Target]) -> Target:
         files=[file for one in targets for file in one.files],
         folders=[folder for one in targets for folder in one.folders],
         state=described.state,
+        is_here=described.is_here,
         stage=described.stage,
         config=described.config,
         scores={name: value for one in targets for name, value in one.scores.items()},
