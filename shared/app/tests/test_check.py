@@ -269,6 +269,15 @@ def test_a_run_of_ours_is_found_by_name_folder_and_artifact_name(home: Path, cap
     assert value(found, "step-time") == pytest.approx(0.1)
 
 
+def test_data_is_refused_and_the_copy_of_a_run_is_known_by_its_config(home: Path, capsys) -> None:
+    tiny_run(home, [9.0, 5.0], name="super3-sft-data-aaaa")
+    for wanted in ("super3-sft-data-aaaa", "sft-data"):
+        with pytest.raises(UserError, match="super3-sft-data is prepared data"):
+            dispatch(["check", wanted])
+    copy = tiny_run(home, [9.0, 5.0]).rename(home / "a-copy")
+    assert check(capsys, copy)[1]["expectations"].endswith("stages/sft/config/expect/tiny.yaml")
+
+
 def test_a_stopped_run_is_not_judged_by_its_end(home: Path, capsys) -> None:
     tiny_run(home, [9.0, 5.0, 3.0], finished=False)
     assert dispatch(["check", "sft"]) == 0

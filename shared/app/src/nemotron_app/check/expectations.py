@@ -202,11 +202,12 @@ def choose(asked: str | None, stage: str | None, config: Mapping[str, Any] | Non
             raise UserError(f"--expect: no expectations named '{asked}'", did_you_mean(asked, known, listed))
         return known[asked]
     if config is None:
-        raise UserError("a log does not say which recipe it is of", f"say it with --expect NAME; {listed}")
-    fitting = [one for one in known.values() if one.stage == stage and not one.misfits(config)]
+        raise UserError("what was given does not say which recipe it is of", f"say it with --expect NAME; {listed}")
+    known = {name: one for name, one in known.items() if stage in {one.stage, None}}
+    fitting = [one for one in known.values() if not one.misfits(config)]
     if fitting:
         return max(fitting, key=lambda one: len(one.content.when))
-    near = {one.name: one.misfits(config) for one in known.values() if one.stage == stage}
+    near = {one.name: one.misfits(config) for one in known.values()}
     name, wrong = min(near.items(), key=lambda pair: len(pair[1]), default=("", []))
     reason = f"; the nearest, {name}, is for other runs: {', '.join(wrong)}" if name else ""
     instead = f"--expect {name} judges by it nevertheless; " if name else ""

@@ -144,7 +144,8 @@ def lines_of(file: Path, notes: list[str]) -> Iterator[str]:
             rest = rest[:LONGEST_LINE]  # a file of something else has no lines at all
             for line in lines:
                 text = line[:LONGEST_LINE].decode("utf-8", "replace")
-                yield ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text
+                if text:
+                    yield ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text
             if LARGEST // 2 <= stream.tell() < size - LARGEST // 2:
                 notes.append(f"{file}: {size / 1e9:.1f} GB; what is between its first and last 256 MB was not read")
                 stream.seek(size - LARGEST // 2)
@@ -200,27 +201,25 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
     found: dict[str, dict[int, float]] = {}
     step, damaged, began = 0, 0, None
     try:
-        lines = file.read_bytes().split(b"\n")[:-1]  # what follows the last line end is unfinished
+        for line in lines_of(file, readings.notes):
+            try:
+                entry: Any = json.loads(line)
+                before, step = step, int(entry["step"]) + 1 - log.first_step
+            except (ValueError, TypeError, KeyError, RecursionError):
+                damaged += 1
+                continue
+            found = _cut(found, before, step)
+            for key, value in entry.items():
+                name = log.keys.get(key, key)
+                if name == "time" and (moment := _seconds(str(value))) is not None:
+                    began = moment if began is None else began
+                    found.setdefault("seconds", {})[step] = moment - began
+                elif name == "seconds" and step in found.get(name, {}):
+                    pass  # a validation after the step, whose time is none of the step's
+                elif name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
+                    found.setdefault(name, {})[step] = float(value)
     except OSError as error:
         readings.notes.append(f"{file}: not readable: {error.strerror}")
-        return
-    for line in lines:
-        try:
-            entry: Any = json.loads(line)
-            before, step = step, int(entry["step"]) + 1 - log.first_step
-        except (ValueError, TypeError, KeyError, RecursionError):
-            damaged += bool(line.strip())
-            continue
-        found = _cut(found, before, step)
-        for key, value in entry.items():
-            name = log.keys.get(key, key)
-            if name == "time" and (moment := _seconds(str(value))) is not None:
-                began = moment if began is None else began
-                found.setdefault("seconds", {})[step] = moment - began
-            elif name == "seconds" and step in found.get(name, {}):
-                pass  # a validation after the step, whose time is none of the step's
-            elif name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                found.setdefault(name, {})[step] = float(value)
     if damaged:
         readings.notes.append(f"{file}: {damaged} damaged line{'s' if damaged > 1 else ''} left out")
     readings.recognise(log)

@@ -117,15 +117,21 @@ def _folder(path: Path, look: Look) -> Target:
 
 
 def _run(folder: Path) -> Target:
-    kind = folder.name.rpartition("-")[0]
-    stages = (stage for stage in STAGES.values() if kind.endswith(stage.result.kind))
+    made = folder.name.rpartition("-")[0]
+    _refuse_data(made)
     target = Target(folder.name, "a run", list(_listed(folder)), [folder])
     state = run_state(folder)
     target.state, target.is_here, target.config = state.state, state.host == platform.node(), _config(folder)
-    target.stage = next((stage.name for stage in stages), None)
-    if target.stage is None:
-        raise UserError(f"{folder.name}: data preparation; there is nothing to compare it with", "give a training")
+    # None in the copy of a run's folder under another name
+    target.stage = next((stage.name for stage in STAGES.values() if made.endswith(stage.result.kind)), None)
     return target
+
+
+def _refuse_data(name: str) -> None:
+    if any(name.endswith(stage.data.kind) for stage in STAGES.values()):
+        raise UserError(
+            f"{name} is prepared data, which has no expectations", "docs/inspect.md shows how to look at it"
+        )
 
 
 def _config(folder: Path) -> dict[str, Any] | None:
@@ -139,6 +145,7 @@ def _config(folder: Path) -> dict[str, Any] | None:
 def _artifact(artifact: Artifact, look: Look) -> Target:
     """A result with its metrics, and the config and logs of its run as long as these are kept."""
     manifest = artifact.manifest
+    _refuse_data(manifest.name)
     target = Target(artifact.reference, f"a {manifest.type}", state="finished")
     producer = manifest.producer
     run = look.store.home / "runs" / f"{manifest.name}-{producer.config_digest[:12]}"
