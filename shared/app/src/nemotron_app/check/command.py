@@ -80,9 +80,11 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
     """What people read: what it is, one line for each expectation, and what to do about those that do not hold."""
     target, readings = situation.target, situation.readings
     state = target.state or ("over" if situation.over else "silent for half an hour" if situation.silent else "")
-    sources = ", ".join(readings.libraries) or "nothing that is known"
-    lines = [f"{target.title}: {', '.join(filter(None, (target.kind, state)))}; step {_progress(readings, target)}"]
-    lines += [f"read: {sources} in {len(target.files)} file{'s' if len(target.files) != 1 else ''}"]
+    step = f"; step {_progress(readings, target)}" if target.files else ""
+    lines = [f"{target.title}: {', '.join(filter(None, (target.kind, state)))}{step}"]
+    read_from = [*readings.libraries, *(["the artifact's scores"] if target.scores else [])]
+    in_files = f", in {len(target.files)} file{'s' if len(target.files) > 1 else ''}" if target.files else ""
+    lines += [f"read: {', '.join(read_from) or 'nothing that is known'}{in_files}"]
     lines += [f"expected: {expected.content.title} ({expected.path})", ""]
     rows = []
     for one in judged:

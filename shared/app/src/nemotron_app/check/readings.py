@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from nemotron_shared.runtime.metrics import FILE as METRICS
 
 PIECE = 1 << 20
 LONGEST_LINE = 1 << 16
-LARGEST = 512 << 20
+LONGEST_NUMBER = 40
+LARGEST = 256 << 20
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
 GPU_LINE = re.compile(r"MiB \|\s+(\d{1,3})%\s")
 """A GPU in the table that `nvidia-smi` prints."""
@@ -90,7 +92,7 @@ def read(files: Iterable[Path], patterns: Iterable[str]) -> Readings:
     readings = Readings()
     libraries = _libraries(readings)
     records = {name: log for log in libraries for name in log.records}
-    wanted = {pattern: re.compile(pattern) for pattern in patterns}
+    wanted = {pattern: re.compile(pattern, re.MULTILINE) for pattern in patterns}
     by_kind: dict[str, list[tuple[float, Path]]] = {"log": [], "tensorboard": [], "records": [], "metrics": []}
     for file in files:
         kind = _kind(file, records)
@@ -134,23 +136,28 @@ def _libraries(readings: Readings) -> list[LibraryLog]:
     return found
 
 
-def lines_of(file: Path, notes: list[str]) -> Iterator[str]:
-    """Whole lines without escape sequences; what follows a carriage return counts as a line of its own."""
+def pieces_of(file: Path, notes: list[str]) -> Iterator[list[str]]:
+    """Whole lines without escape sequences, about a megabyte at a time; a carriage return ends a line too."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         rest = b""
         while piece := stream.read(PIECE):
             *lines, rest = re.split(rb"[\r\n]+", rest + piece)
             rest = rest[:LONGEST_LINE]  # a file of something else has no lines at all
-            for line in lines:
-                text = line[:LONGEST_LINE].decode("utf-8", "replace")
-                if text:
-                    yield ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text
+            texts = [line[:LONGEST_LINE].decode("utf-8", "replace") for line in lines if line]
+            yield [ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text for text in texts]
             if LARGEST // 2 <= stream.tell() < size - LARGEST // 2:
-                notes.append(f"{file}: {size / 1e9:.1f} GB; what is between its first and last 256 MB was not read")
+                notes.append(f"{file}: {size / 1e9:.1f} GB; what is between its first and last 128 MB was not read")
                 stream.seek(size - LARGEST // 2)
                 stream.readline(LONGEST_LINE)  # the rest of a line
                 rest = b""
+
+
+def _holds(text: str, pattern: str, compiled: re.Pattern[str]) -> bool:
+    """Whether a pattern is found anywhere. Words are looked for as words, many times as fast as by an expression."""
+    if re.fullmatch(r"[\w :|]+", pattern):
+        return any(word in text for word in pattern.split("|"))
+    return bool(compiled.search(text))
 
 
 def _read_log(
@@ -161,13 +168,15 @@ def _read_log(
     step, began = 0, None
     tried = [(word, re.compile(line), log) for log in libraries for word, line in log.lines.items()]
     try:
-        for line in lines_of(file, readings.notes):
-            for pattern in (one for one, compiled in wanted.items() if compiled.search(line)):
+        for lines in pieces_of(file, readings.notes):
+            text = "\n".join(lines)
+            here = {pattern: compiled for pattern, compiled in wanted.items() if _holds(text, pattern, compiled)}
+            for line, pattern in ((line, one) for one, sought in here.items() for line in lines if sought.search(line)):
                 readings.counts[pattern] += 1
                 readings.seen.setdefault(pattern, line.strip()[:200])
-            if "MiB |" in line and (gpu := GPU_LINE.search(line)):
-                readings.moments.setdefault("gpu_utilization", []).append(float(gpu[1]))
-            for log, groups in _matches(line, tried):
+            for percent in GPU_LINE.findall(text) if "MiB |" in text else ():
+                readings.moments.setdefault("gpu_utilization", []).append(float(percent))
+            for log, groups in _matches(lines, [one for one in tried if one[0] in text]):
                 readings.recognise(log)
                 if "step" in groups:
                     before, step = step, int(groups["step"]) + 1 - log.first_step
@@ -188,12 +197,14 @@ def _read_log(
 
 
 def _matches(
-    line: str, tried: Iterable[tuple[str, re.Pattern[str], LibraryLog]]
+    lines: list[str], tried: list[tuple[str, re.Pattern[str], LibraryLog]]
 ) -> Iterator[tuple[LibraryLog, dict[str, str]]]:
-    """Each library's pattern that fits, and the groups of it that hold something."""
-    for word, pattern, log in tried:
-        if word in line and (match := pattern.search(line)):
-            yield log, {name: text for name, text in match.groupdict().items() if text is not None}
+    """Line by line each library's pattern that fits, and the groups of it that hold something."""
+    for line in lines if tried else ():
+        for word, pattern, log in tried:
+            if word in line and (match := pattern.search(line)):
+                found = match.groupdict().items()
+                yield log, {name: text for name, text in found if text and len(text) < LONGEST_NUMBER}
 
 
 def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
@@ -201,11 +212,11 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
     found: dict[str, dict[int, float]] = {}
     step, damaged, began = 0, 0, None
     try:
-        for line in lines_of(file, readings.notes):
+        for line in chain.from_iterable(pieces_of(file, readings.notes)):
             try:
                 entry: Any = json.loads(line)
                 before, step = step, int(entry["step"]) + 1 - log.first_step
-            except (ValueError, TypeError, KeyError, RecursionError):
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 damaged += 1
                 continue
             found = _cut(found, before, step)
@@ -216,8 +227,8 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
                     found.setdefault("seconds", {})[step] = moment - began
                 elif name == "seconds" and step in found.get(name, {}):
                     pass  # a validation after the step, whose time is none of the step's
-                elif name != "step" and isinstance(value, int | float) and not isinstance(value, bool):
-                    found.setdefault(name, {})[step] = float(value)
+                elif name != "step" and isinstance(value, int | float) and (number := _number(str(value))) is not None:
+                    found.setdefault(name, {})[step] = number
     except OSError as error:
         readings.notes.append(f"{file}: not readable: {error.strerror}")
     if damaged:
@@ -288,5 +299,5 @@ def _number(text: str) -> float | None:
 def _seconds(text: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -146,7 +146,7 @@ def _artifact(artifact: Artifact, look: Look) -> Target:
     """A result with its metrics, and the config and logs of its run as long as these are kept."""
     manifest = artifact.manifest
     _refuse_data(manifest.name)
-    target = Target(artifact.reference, f"a {manifest.type}", state="finished")
+    target = Target(artifact.reference, "an artifact", state="finished")
     producer = manifest.producer
     run = look.store.home / "runs" / f"{manifest.name}-{producer.config_digest[:12]}"
     if run.is_dir() and producer.config_digest:
@@ -185,7 +185,7 @@ def merged(targets: Sequence[Target]) -> Target:
     return Target(
         title=", ".join(one.title for one in targets),
         kind=", ".join(dict.fromkeys(one.kind for one in targets)),
-        files=[file for one in targets for file in one.files],
+        files=list({file.resolve(): file for one in targets for file in one.files}.values()),  # each once
         folders=[folder for one in targets for folder in one.folders],
         state=described.state,
         is_here=described.is_here,
