@@ -8,6 +8,8 @@ from check_logs import automodel_log, falling, gym_bar, sft_log, write_metrics
 
 from nemotron_app.check import readings
 from nemotron_app.check.readings import read
+from nemotron_shared.runtime.progress import Progress
+from nemotron_shared.runtime.run import Run
 
 
 def test_an_unfinished_last_line_is_left_for_the_next_look(tmp_path: Path) -> None:
@@ -67,6 +69,22 @@ def test_times_become_the_time_of_a_step(tmp_path: Path) -> None:
     entries: list[dict[str, float]] = [{"step": step, "loss": 1.0, "seconds": seconds} for step, seconds in clock]
     write_metrics(file, [*entries, {"step": 4, "valid_loss": 1.0, "seconds": 9.0}])
     assert read([file], []).values("step_seconds") == [(1, 0.5), (2, 0.5), (4, pytest.approx(0.6))]
+
+
+def test_the_lines_of_our_own_stages_are_read_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Run(tmp_path / "run", "super3-rl-model"), log_interval=1)
+    (tmp_path / "run").mkdir()
+    progress.start(step=0, last=3, tokens=0)
+    progress.log(1, {"loss": 3.91, "reward": 0.25, "lr": 0.003, "grad_norm": 1.0}, tokens=2_000_000)
+    progress.log(2, {"loss": 3.5}, tokens=None)
+    progress.log(2, {"valid_loss": 3.75, "valid_reward": 0.5}, tokens=4_000_000)
+    log = tmp_path / "slurm-1.out"
+    log.write_text(capsys.readouterr().err)
+    found = read([log], [])
+    assert found.libraries == ["a stage"] and (found.step, found.steps) == (2, 3)
+    assert found.values("loss") == [(1, 3.91), (2, 3.5)] and found.values("reward") == [(1, 0.25)]
+    assert found.values("valid_loss") == [(2, 3.75)] and found.values("valid_reward") == [(2, 0.5)]
+    assert found.values("tokens_per_second")[0][1] > 1000
 
 
 def test_of_a_very_large_log_both_ends_are_read_and_that_is_said(
