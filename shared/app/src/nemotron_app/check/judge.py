@@ -39,7 +39,7 @@ class Situation:
 
     Attributes:
         over: no further step will come.
-        silent: nothing was written for long, and nothing says that the work is over.
+        silent: nothing was written for long, and nothing says that the work is over, or that it goes on.
     """
 
     target: Target
@@ -53,7 +53,8 @@ class Situation:
         written = [moment for kind, moment in readings.newest.items() if kind != "ENDED"]
         done = readings.steps is not None and readings.step >= readings.steps
         over = target.state in {"finished", "stopped"} or "ENDED" in readings.newest or done
-        return cls(target, readings, over, not over and bool(written) and is_quiet(max(written)))
+        unknown = not over and target.state is None
+        return cls(target, readings, over, unknown and bool(written) and is_quiet(max(written)))
 
 
 def judge(expectation: Expectation, situation: Situation) -> Judged:
