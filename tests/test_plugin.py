@@ -1,4 +1,4 @@
-"""A package from outside the repository adds an engine, a reward, an evaluation task and a family, by entry points."""
+"""A package from outside the repository adds an engine, a reward, a task, a family and a log, by entry points."""
 
 import json
 import os
@@ -109,3 +109,11 @@ def test_the_reward_and_the_task_are_used(installed: Mapping[str, str]) -> None:
     made = json.loads(run_json(installed, "super3", "eval", *short("eval"), *tasks, "--json"))
     results = json.loads((Path(made["path"]) / "results.json").read_text())
     assert {score["task"] for score in results["scores"]} == {"capitals"}
+
+
+def test_the_output_of_its_library_is_read(installed: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "toy.log").write_text("toy 1 of 4: sadness 2.5\ntoy 2 of 4: sadness 0.5\n")
+    rule = "{id: a, what: a, metric: loss, how: last, pass: {at_most: 1}, remedy: none}"
+    (tmp_path / "mine.yaml").write_text(f"title: toys\nwhen: {{}}\nexpectations: [{rule}]\n")
+    said = run(installed, "check", str(tmp_path / "toy.log"), "--expect", str(tmp_path / "mine.yaml"))
+    assert "read: a box of toys" in said and "step 2 of 4" in said and "verdict: pass" in said

@@ -139,7 +139,8 @@ def model_folder(folder: Path, architecture: str) -> Path:
     """A model as its config.json and the header of its weights describe it."""
     save_tokenizer(folder)
     fields = load_architecture(architecture, {})
-    (folder / "config.json").write_text(json.dumps({"model_type": "nemotron_h"} | fields))
+    layers = {"block_configs": [{}] * 80} if architecture == "super49b" else {}
+    (folder / "config.json").write_text(json.dumps({"model_type": "nemotron_h"} | fields | layers))
     size = Parameters(49_000_000_000) if architecture == "super49b" else parameters_of(fields, 512)
     shapes = {"lm_head.weight": [size.total - size.experts], "layers.1.mixer.experts.up_proj": [size.experts]}
     entries = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
@@ -322,6 +323,20 @@ def test_every_config_passes_on_the_machine_it_is_written_for(
     stage: str, name: str, make_case: Callable[[str, str], Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge(make_case(stage, name), all_there, monkeypatch)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_super_49b_without_block_configs_is_refused(
+    stage: str, make_case: Callable[[str, str], Case], tmp_path: Path
+) -> None:
+    case = make_case(stage, "super49b")
+    model = next(word for word in case.overrides if word.startswith("run.model=/"))
+    folder = tmp_path / "other"
+    shutil.copytree(model.partition("=")[2], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if key != "block_configs"}))
+    case.overrides[case.overrides.index(model)] = f"run.model={folder}"
+    assert "config.json has no block_configs" in "\n".join(case.dry())
 
 
 @pytest.mark.slow  # 11 environments for each of 40 configs

@@ -60,6 +60,8 @@ commands
   artifacts [list|show|lineage|verify|alias|path|rm|gc]
                                  what has been made, from what; make room
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
+  check RUN... [--expect NAME] [--watch]
+                                 whether a run shows what a healthy one shows; what a model folder is
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far

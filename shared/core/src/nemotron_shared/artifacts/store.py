@@ -45,6 +45,16 @@ VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
+def default_home() -> Path:
+    """`.nemotron` of the working directory; anywhere in the repository that this code runs from, the one at its top.
+
+    A stage that is started in its own folder finds there what the other stages made.
+    """
+    here, top = Path.cwd(), Path(__file__).resolve().parents[5]
+    is_repository = (top / "uv.lock").is_file() and (top / "stages").is_dir()
+    return (top if is_repository and here.is_relative_to(top) else here) / DEFAULT_HOME
+
+
 @dataclass(frozen=True)
 class Store:
     """Artifacts below `home`. Reading needs nothing to exist yet."""
@@ -53,8 +63,8 @@ class Store:
 
     @classmethod
     def open(cls, home: str | None = None) -> "Store":
-        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron` of the working directory."""
-        return cls(Path(home or os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute())
+        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron`: see `default_home`."""
+        return cls(Path(home or os.environ.get(HOME_VARIABLE) or default_home()).expanduser().absolute())
 
     @property
     def root(self) -> Path:

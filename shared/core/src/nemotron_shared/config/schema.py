@@ -34,7 +34,8 @@ class RunSection(Section):
     family: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Model family, the first part of every artifact name. The `nemotron` command sets it."""
     home: How[str | None]
-    """Folder of the artifact store. `null`: `$NEMOTRON_HOME`, else `.nemotron` in the working directory."""
+    """Folder of the artifact store. `null`: `$NEMOTRON_HOME`, else `.nemotron` in the working directory, or at the top
+    of the repository that one is in."""
     data: How[str | None]
     """Data artifact to read."""
     model: How[str | None]

@@ -8,13 +8,16 @@ A start raises all of them at once, `--dry-run` lists them. What a start would m
 says so) may be missing; whether that could be made is then judged too.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import yaml
 
 from nemotron_shared.artifacts import Artifact, Source, Store
+from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve, resolve_section
@@ -84,6 +87,10 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     else:
         machine = Machine.described(arguments.machine)
     checked: Preflight[ConfigT] = Preflight(composed, run, store, machine)
+    here = Path.cwd() / DEFAULT_HOME
+    if run.home is None and HOME_VARIABLE not in os.environ and store.home != here:
+        beside = f"; not {here}, which run.home={DEFAULT_HOME} would take" if here.is_dir() else ""
+        checked.notes.append(f"the store is the repository's: {store.home}{beside}")
     recipe = _family_of_recipe(composed)
     if recipe and recipe[0] != run.family:
         message = f"{recipe[1]}: a recipe of the family {recipe[0]}, and run.family is {run.family}"
