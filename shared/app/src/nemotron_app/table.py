@@ -65,7 +65,7 @@ commands
                                  write the report of what has been made so far
 
 options, before or after the words above
-  -c, --config NAME|PATH         config of the stage (default: default; a CPU wants: tiny)
+  -c, --config NAME|PATH         config of the stage (default: the model's own recipe; a CPU wants: tiny)
   key=value, +key=, ++key=, ~key change config values (Hydra grammar)
   --sample N                     prepare at most N rows
   --force                        redo the work even where a result exists

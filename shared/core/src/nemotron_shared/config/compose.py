@@ -76,7 +76,7 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
                 continue
             files.append(file)
             prefix = f"{item.package}." if item.package not in {None, "", "_global_"} else ""
-            name = f"{file.parent.name}/{file.name}" if prefix else file.name
+            name = f"{item.config_path}.yaml"
             for key, line in _node_lines(yaml.compose(file.read_text(encoding="utf-8")), prefix):
                 if not key.startswith("defaults"):
                     origins[key] = f"{name}:{line}"
