@@ -49,12 +49,12 @@ def config_of(request: "Request", stage: str) -> str:
     """
     family = families()[request.family]
     config = family.config(stage, request.config or request.family)
-    if request.config is None and config == request.family:
-        if not (stage_directory(stage) / "config" / f"{config}.yaml").is_file():
-            raise UserError(
-                f"{request.family} has no recipe of its own for {stage}",
-                f"for your own data, say: nemotron {request.family} {stage} -c local",
-            )
+    own = request.config is None and config == request.family
+    if own and not (stage_directory(stage) / "config" / f"{config}.yaml").is_file():
+        raise UserError(
+            f"{request.family} has no recipe of its own for {stage}",
+            f"for your own data, say: nemotron {request.family} {stage} -c local",
+        )
     return config
 
 

@@ -12,8 +12,10 @@ from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
+from nemotron_engines.automodel.dialect import KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import Strict, leaves, merge
+from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
 
 COMPONENTS = "nemo_automodel.components"
@@ -58,35 +60,6 @@ READ: dict[str, dict[str, Any]] = {
     "loss_fn": {"_target_": str},
     "optimizer": {"_target_": str},
 }  # fmt: skip
-# What our own sections say; two places for one value would be one too many.
-OURS = {
-    "seed": "run.seed",
-    "step_scheduler.max_steps": "train.train_iters",
-    "step_scheduler.num_epochs": "train.train_iters",
-    "step_scheduler.global_batch_size": "train.global_batch_size",
-    "step_scheduler.local_batch_size": "train.micro_batch_size",
-    "step_scheduler.val_every_steps": "train.eval_interval",
-    "step_scheduler.ckpt_every_steps": "checkpoint.save_interval",
-    "step_scheduler.preemption_signal": "nothing: SIGTERM and Ctrl-C always save",
-    "checkpoint.checkpoint_dir": "run.home",
-    "checkpoint.enabled": "nothing: a run always keeps checkpoints",
-    "checkpoint.restore_from": "nothing: the same command continues",
-    "checkpoint.max_recent_checkpoints": "checkpoint.most_recent_k",
-    "model.pretrained_model_name_or_path": "run.model",
-    "model.force_hf": "engine=transformers",
-    "optimizer.lr": "optimizer.lr",
-    "optimizer.weight_decay": "optimizer.weight_decay",
-    "optimizer.eps": "optimizer.adam_eps",
-    "lr_scheduler.max_lr": "optimizer.lr",
-    "lr_scheduler.min_lr": "optimizer.min_lr",
-    "lr_scheduler.lr_decay_style": "scheduler.lr_decay_style",
-    "lr_scheduler.lr_warmup_steps": "scheduler.lr_warmup_iters",
-    "clip_grad_norm.max_norm": "optimizer.clip_grad",
-    "distributed.strategy": "engine.strategy",
-    "peft.use_dora": "nothing: such adapters cannot be merged here",
-    "dataset.path_or_dataset_id": "engine.chats.train",
-    "validation_dataset.path_or_dataset_id": "engine.chats.valid",
-}
 TRUSTED = ("nemo_automodel.", "torch.optim.", "torch.distributed.", "torch.nn.")
 
 
@@ -100,7 +73,7 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
         UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
-    strict = Strict(OURS, origins)
+    strict = Strict(owned(KEYS), origins)
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
