@@ -37,7 +37,13 @@ KEYS: dict[str, Meaning] = {
 LAUNCHER = Dialect(
     library="NeMo Evaluator's launcher",
     engine="nemo_evaluator_launcher",
-    marks=frozenset({"execution", "deployment"}),
+    marks=tuple(
+        frozenset({name})
+        for name in (
+            "execution",
+            "deployment",
+        )
+    ),
     keys=KEYS,
     sections=frozenset({"execution", "deployment", "evaluation", "export"}),
     rest=None,

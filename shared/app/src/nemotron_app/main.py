@@ -26,6 +26,7 @@ COMMANDS = ("pipeline", "data", *STAGES)
 # Imported when they are called, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
     "artifacts": "nemotron_app.artifacts",
+    "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "engine": "nemotron_app.engines",
     "report": "nemotron_app.report.command",

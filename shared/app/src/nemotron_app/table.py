@@ -61,6 +61,7 @@ commands
                                  what has been made, from what; make room
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
   engine [list|install NAME]     the engines; make an environment for one that needs its own
+  config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far
 

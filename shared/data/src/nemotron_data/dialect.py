@@ -45,7 +45,14 @@ KEYS: dict[str, Meaning] = {
 DATA_PREP = Dialect(
     library="NVIDIA's data preparation",
     engine=None,
-    marks=frozenset({"blend_path", "num_shards", "output_dir"}),
+    marks=tuple(
+        frozenset({name})
+        for name in (
+            "blend_path",
+            "num_shards",
+            "output_dir",
+        )
+    ),
     keys=KEYS,
     sections=frozenset(),
     rest=None,

@@ -63,15 +63,15 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     """
     path = find_config(config_dir, choice)
     with TemporaryDirectory(prefix="nemotron-config-") as scratch:
-        translated = None if path.parent == config_dir.resolve() else _translated(path)
-        if translated is None:
+        said = None if path.parent == config_dir.resolve() else translated(path)
+        if said is None:
             return _compose(config_dir, path, path, overrides, None)
         start = Path(scratch) / path.with_suffix(".yaml").name
-        start.write_text(translated.text, encoding="utf-8")
-        return _compose(config_dir, path, start, overrides, translated)
+        start.write_text(said.text, encoding="utf-8")
+        return _compose(config_dir, path, start, overrides, said)
 
 
-def _translated(path: Path) -> Translated | None:
+def translated(path: Path) -> Translated | None:
     """A config of another library, said in ours; None for one of ours."""
     text = path.read_text(encoding="utf-8")
     try:
@@ -82,10 +82,8 @@ def _translated(path: Path) -> Translated | None:
     return translate(path, content, dialect, dict(_node_lines(yaml.compose(text), ""))) if dialect else None
 
 
-def _compose(
-    config_dir: Path, path: Path, start: Path, overrides: Sequence[str], translated: Translated | None
-) -> Composed:
-    """Args: start: the file to begin with, which is `path` itself unless that was translated."""
+def _compose(config_dir: Path, path: Path, start: Path, overrides: Sequence[str], said: Translated | None) -> Composed:
+    """Args: start: the file to begin with, which is `path` itself unless that was said in ours."""
     folders = list(dict.fromkeys([start.parent, path.parent, config_dir.resolve(), *shared_groups()]))
     # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
     search = f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]"
@@ -103,9 +101,9 @@ def _compose(
             file = next((one for one in candidates if one.is_file()), None)
             if file is None or str(item.config_path).startswith("hydra"):
                 continue
-            if translated is not None and file == start:
+            if said is not None and file == start:
                 files.append(path)
-                origins |= translated.origins
+                origins |= said.origins
                 continue
             files.append(file)
             prefix = f"{item.package}." if item.package not in {None, "", "_global_"} else ""
@@ -125,7 +123,7 @@ def _compose(
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
     for key in filter(None, map(override_key, overrides)):
         origins[key] = f"{COMMAND_LINE} ({theirs[key]})" if key in theirs else COMMAND_LINE
-    return Composed(tree, origins, files, [*(translated.notes if translated else []), *notes])
+    return Composed(tree, origins, files, [*(said.notes if said else []), *notes])
 
 
 def _in_our_keys(

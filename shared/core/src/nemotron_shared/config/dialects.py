@@ -52,23 +52,24 @@ class Dialect:
     Attributes:
         library: its name, for messages.
         engine: the name that `engine=` takes; None where the keys are meant for any engine.
-        marks: sections at the top of a file that only this library's files have.
+        marks: sections at the top of a file that together only this library's files have, one set or several.
         keys: what each key means; one that names a section means all that is in it.
         rest: where all other keys go, below the names that they have; None: they are unknown.
         sections: the sections of the library's config, so that a single key is known as one of its.
         resolvers: functions that its files compute with.
-        whole: what a file says as a whole, such as which recipe it builds on; it wins over single keys.
+        whole: what a file says as a whole, by its content and name, such as which recipe it builds on; it wins over
+            single keys.
         fits: whether the keys are about a config of ours, by its own keys.
     """
 
     library: str
     engine: str | None
-    marks: frozenset[str]
+    marks: tuple[frozenset[str], ...]
     keys: Mapping[str, Meaning]
     sections: frozenset[str]
     rest: str | None = "engine.overrides"
     resolvers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    whole: Callable[[Settings], Settings] | None = None
+    whole: Callable[[Settings, str], Settings] | None = None
     fits: Callable[[Collection[str]], bool] = lambda known: True
 
     def meaning(self, key: str) -> tuple[str, Meaning] | None:
@@ -153,8 +154,10 @@ def dialects() -> tuple[Dialect, ...]:
 
 def dialect_of(content: Any) -> Dialect | None:
     """Whose keys a file has at its top; None for one of ours, and for what is no mapping."""
-    found = [one for one in dialects() if isinstance(content, dict) and one.marks & content.keys()]
-    return max(found, key=lambda one: len(one.marks & content.keys()), default=None)
+    sections = content.keys() if isinstance(content, dict) else set()
+    matches = [(sum(marks <= sections for marks in one.marks), one) for one in dialects()]
+    count, found = max(matches, key=lambda match: match[0], default=(0, None))
+    return found if count else None
 
 
 def translate(file: Path, content: dict[str, Any], dialect: Dialect, lines: Mapping[str, int]) -> Translated:
@@ -181,7 +184,7 @@ def translate(file: Path, content: dict[str, Any], dialect: Dialect, lines: Mapp
             raise UserError(f"{file.name}:{lines.get(key, 1)}: {error.message}", error.remedy) from error
         values |= settings
         origins |= {ours: f"{file.name}:{lines.get(key, 1)} ({key})" for ours in settings}
-    for ours, value in (dialect.whole(readable) if dialect.whole else {}).items():
+    for ours, value in (dialect.whole(readable, file.name) if dialect.whole else {}).items():
         values[ours] = value
         origins.setdefault(ours, f"{file.name}:1")
     engine = [{"override engine": dialect.engine}] if dialect.engine else []
@@ -197,10 +200,11 @@ def translate(file: Path, content: dict[str, Any], dialect: Dialect, lines: Mapp
 
 
 def _entries(content: dict[str, Any], dialect: Dialect, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys and values, a section as a whole where the dialect has an entry for it."""
+    """Keys and values, a section as a whole where the dialect has an entry for it and for nothing in it."""
     for name, value in content.items():
         key = f"{above}{name}"
-        if isinstance(value, dict) and value and key not in dialect.keys:
+        divided = any(other.startswith(f"{key}.") for other in dialect.keys)
+        if isinstance(value, dict) and value and (divided or dialect.meaning(key) is None):
             yield from _entries(value, dialect, f"{key}.")
         else:
             yield key, value
@@ -260,7 +264,7 @@ def said_in_ours(
             continue
         understood = [one for one in dialects() if one.engine in (None, engine) and one.fits(known) and one.knows(key)]
         if not understood:
-            _refuse_other_library(key, engine)
+            _refuse_other_library(key, yaml.safe_load(text), engine)
             said.append(override)
             continue
         dialect = max(understood, key=lambda one: (one.meaning(key) is not None, one.engine is not None))
@@ -274,12 +278,12 @@ def said_in_ours(
     return said, theirs, notes
 
 
-def _refuse_other_library(key: str, engine: str | None) -> None:
+def _refuse_other_library(key: str, value: Any, engine: str | None) -> None:
     for dialect in dialects():
-        found = dialect.meaning(key)
-        if found is not None and isinstance(found[1], str):
-            ours = f"{found[1]}{key.removeprefix(found[0])}"
-            raise UserError(
-                f"command line: '{key}' is a key of {dialect.library}, and the engine here is '{engine}'",
-                f"say {ours}=..." + (f", or choose engine={dialect.engine}" if dialect.engine else ""),
-            )
+        if dialect.meaning(key) is None:
+            continue
+        ours = " ".join(f"{name}={json.dumps(said)}" for name, said in dialect.settings(key, value).items())
+        raise UserError(
+            f"command line: '{key}' is a key of {dialect.library}, and the engine here is '{engine}'",
+            (f"here it is {ours}" if ours else "leave it out") + f", or choose engine={dialect.engine}",
+        )

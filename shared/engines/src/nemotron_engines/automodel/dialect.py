@@ -38,6 +38,14 @@ def packing(value: Any) -> Settings:
     return {"engine.chats.pack": True, "engine.chats.seq_length": value} if value else {"engine.chats.pack": False}
 
 
+def weights(value: Any) -> Settings:
+    """Type of the weights; what is computed in is the same."""
+    name = {"bf16": "bfloat16", "auto": "bfloat16", "fp32": "float32"}.get(
+        str(value), str(value).removeprefix("torch.")
+    )
+    return {"engine.weights_dtype": name, "engine.dtype": name}
+
+
 def betas(value: Any) -> Settings:
     """Both of Adam's."""
     return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
@@ -68,7 +76,7 @@ KEYS: dict[str, Meaning] = {
     "model.pretrained_model_name_or_path": lambda value: {"run.model": model_reference(value)},
     "model.trust_remote_code": NoEffect("Automodel has a class of its own for this model, so no foreign code runs"),
     "model.force_hf": only(False, remedy="for the class of transformers choose engine=transformers"),
-    "model.torch_dtype": NoEffect("engine.dtype decides"),
+    "model.torch_dtype": weights,
     "model.backend._target_": NoEffect("the backend's class is fixed"),
     **{f"model.backend.{name}": f"engine.backend.{name}"
        for name in ("attn", "linear", "rms_norm", "experts", "dispatcher", "rope_fusion")},
@@ -108,6 +116,27 @@ KEYS: dict[str, Meaning] = {
     "wandb.name": NoEffect("W&B's run has the name of ours"),
     "wandb.dir": NoEffect("W&B's files lie in the run's folder"),
 }  # fmt: skip
+
+
+def whole(content: Settings, name: str) -> Settings:
+    """What Automodel takes where a file is silent: bfloat16, its own warm-up, and chats without a preparation.
+
+    Raises:
+        UserError: the file counts epochs only.
+    """
+    steps, schedule = (content.get("step_scheduler") or {}).get("max_steps"), content.get("lr_scheduler")
+    if steps is None:
+        raise UserError("step_scheduler.max_steps is not set, and epochs are not counted here", "add it to the file")
+    found: Settings = {"run.data": None}
+    if "torch_dtype" not in (content.get("model") or {}):
+        found |= weights("auto")
+    if schedule is None:
+        found |= {"scheduler.lr_decay_style": "constant", "scheduler.lr_warmup_iters": 0}
+    elif schedule.get("lr_warmup_steps") is None:
+        found["scheduler.lr_warmup_iters"] = min(1000, steps // 10)
+    return found
+
+
 SECTIONS = frozenset(key.partition(".")[0] for key in KEYS) | {
     "dist_env",
     "loss_fn",
@@ -120,7 +149,16 @@ SECTIONS = frozenset(key.partition(".")[0] for key in KEYS) | {
 AUTOMODEL = Dialect(
     library="NeMo Automodel",
     engine="automodel",
-    marks=frozenset({"step_scheduler", "dist_env", "validation_dataset", "packed_sequence"}),
+    marks=tuple(
+        frozenset({name})
+        for name in (
+            "step_scheduler",
+            "dist_env",
+            "validation_dataset",
+            "packed_sequence",
+        )
+    ),
     keys=KEYS,
     sections=SECTIONS,
+    whole=whole,
 )

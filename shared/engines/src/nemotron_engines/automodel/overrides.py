@@ -94,9 +94,7 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
     if name == "_target_" and not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
         what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
         raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
-    known = READ.get(section, {}) | taken(section, engine)
-    if not section:
-        known |= dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
+    known = known_names(section, engine.strategy)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
     strict.require_known(section, name, known, f"Automodel's {taker}")
     hint = known[name]
@@ -105,12 +103,18 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
         raise strict.refusal(key, f"{value!r} is not of type {wanted}")
 
 
-def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
-    """Names that a section takes, each with its type, or with None where the type is not written down."""
+def known_names(section: str, strategy: str = "fsdp2") -> dict[str, Any]:
+    """Names that a section knows, each with its type, or with None where the type is not written down."""
+    known = READ.get(section, {}) | taken(section, strategy)
+    return known if section else known | dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
+
+
+def taken(section: str, strategy: str) -> dict[str, Any]:
+    """Those that a class or function takes."""
     path = TAKERS.get(section)
     if path is None:
         return {}
-    if section == "distributed" and engine.strategy == "ddp":
+    if section == "distributed" and strategy == "ddp":
         path = path.replace("FSDP2Config", "DDPConfig")
     module, _, attributes = path.partition(":")
     taker: Any = reduce(getattr, attributes.split("."), importlib.import_module(module))

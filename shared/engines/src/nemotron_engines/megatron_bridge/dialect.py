@@ -87,7 +87,13 @@ SECTIONS = frozenset(
 MEGATRON_BRIDGE = Dialect(
     library="Megatron-Bridge",
     engine="megatron_bridge",
-    marks=frozenset({"recipe", "convert_to_hf"}),
+    marks=tuple(
+        frozenset({name})
+        for name in (
+            "recipe",
+            "convert_to_hf",
+        )
+    ),
     keys=KEYS,
     sections=SECTIONS,
 )

@@ -94,7 +94,9 @@ GRPO: dict[str, Meaning] = COMMON | {
     "grpo.max_val_samples": lambda value: {} if value is None else {"train.eval_rows": value},
     "grpo.seed": "run.seed",
     "data.train_jsonl_fpath": lambda value: {"engine.train_rows": value, "run.data": None},
+    "data.train.data_path": lambda value: {"engine.train_rows": value, "run.data": None},
     "data.validation_jsonl_fpath": "engine.valid_rows",
+    "data.validation.data_path": "engine.valid_rows",
 }  # fmt: skip
 SFT: dict[str, Meaning] = COMMON | {
     "policy.train_global_batch_size": "train.global_batch_size",
@@ -108,9 +110,9 @@ SFT: dict[str, Meaning] = COMMON | {
 }
 
 
-def grpo_file(content: Settings) -> Settings:
+def grpo_file(content: Settings, name: str) -> Settings:
     """Base, data and environment of a GRPO recipe."""
-    found = _whole(content, "grpo")
+    found = _whole(content, name, "grpo")
     gym = has(content, "env.nemo_gym") or bool(at(content, "env.should_use_nemo_gym"))
     found["engine.environment"] = "nemo_gym" if gym else "base"
     if not gym:
@@ -118,12 +120,12 @@ def grpo_file(content: Settings) -> Settings:
     return found
 
 
-def sft_file(content: Settings) -> Settings:
+def sft_file(content: Settings, name: str) -> Settings:
     """Base and data of a fine-tuning recipe."""
-    return _whole(content, "sft") | {"run.data": None}
+    return _whole(content, name, "sft") | {"run.data": None}
 
 
-def _whole(content: Settings, algorithm: str) -> Settings:
+def _whole(content: Settings, name: str, algorithm: str) -> Settings:
     """The config that a recipe builds on, by its name; and the optimizer of the backend that trains.
 
     Raises:
@@ -131,10 +133,10 @@ def _whole(content: Settings, algorithm: str) -> Settings:
     """
     bases = load_table(LATEST).bases
     own = content.get("defaults")
-    wanted = PurePosixPath(str(own[0] if isinstance(own, list) else own)).name if own else None
+    wanted = PurePosixPath(str(own[0] if isinstance(own, list) else own or name)).name
     usual = "examples/configs/sft.yaml" if algorithm == "sft" else "examples/configs/grpo_math_1B.yaml"
-    base = usual if wanted is None else next((one for one in bases if PurePosixPath(one).name == wanted), None)
-    if base is None or base not in bases:
+    base = next((one for one in bases if PurePosixPath(one).name == wanted), None if own else usual)
+    if base is None:
         raise UserError(
             f"defaults: {own}: not one of NeMo-RL's configs that are known here", f"there are: {', '.join(bases)}"
         )
@@ -167,7 +169,7 @@ def reinforces(known: Any) -> bool:
 NEMO_RL_GRPO = Dialect(
     library="NeMo-RL",
     engine="nemo_rl",
-    marks=frozenset({"grpo"}),
+    marks=(frozenset({"policy", "grpo"}),),
     keys=GRPO,
     sections=BASE_SECTIONS | {"grpo"},
     resolvers=RESOLVERS,
@@ -177,7 +179,7 @@ NEMO_RL_GRPO = Dialect(
 NEMO_RL_SFT = Dialect(
     library="NeMo-RL",
     engine="nemo_rl",
-    marks=frozenset({"sft"}),
+    marks=(frozenset({"policy", "sft"}),),
     keys=SFT,
     sections=BASE_SECTIONS | {"sft"},
     resolvers=RESOLVERS,
