@@ -8,7 +8,7 @@ from support import ROOT, STAGES, last_json, nemotron, script, torchrun
 
 from nemotron_shared.config.compose import compose
 
-FOR_ALL = ("default", "tiny", "qa")
+FOR_ALL = ("default", "local", "tiny", "qa")
 
 
 def configs_of(stage: str) -> list[str]:

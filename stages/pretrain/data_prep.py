@@ -1,7 +1,7 @@
 """Text to token shards: JSONL, Parquet, plain text or a blend in; Megatron bin/idx and blend.json out.
 
     python stages/pretrain/data_prep.py -c tiny
-    python stages/pretrain/data_prep.py data_prep.source=corpus.jsonl data_prep.tokenizer.model=/models/nemotron
+    python stages/pretrain/data_prep.py -c local data_prep.source=corpus.jsonl data_prep.tokenizer.model=FOLDER
 
 A row is an object with a text, {"text": "Mira lives in Oster."}. It becomes one document of token ids with
 the end-of-text id after it, in the split that the hash of its text decides. The way of a document:

@@ -53,7 +53,7 @@ def recipe(*overrides: str, processes: int = 1) -> dict:
 
 
 def test_any_config_takes_the_engine() -> None:
-    for choice in ("default", "tiny", "qa"):
+    for choice in ("local", "tiny", "qa"):
         assert config(choice, "engine=automodel").engine.name == "automodel"
 
 

@@ -27,6 +27,7 @@ COMMANDS = ("pipeline", "data", *STAGES)
 OTHER_COMMANDS = {
     "artifacts": "nemotron_app.artifacts",
     "check": "nemotron_app.check.command",
+    "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "engine": "nemotron_app.engines",
     "report": "nemotron_app.report.command",
@@ -40,7 +41,7 @@ class Request:
 
     family: str
     command: tuple[str, ...]
-    config: str
+    config: str | None
     overrides: tuple[str, ...]
     dry_run: bool
     json: bool
@@ -127,9 +128,7 @@ def model(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **o
     overrides = (*overrides_of(ctx.params, [word for word in words if _is_override(word)]), f"run.family={family}")
     if task:
         if command != ["eval"]:
-            raise UserError(
-                "-t picks tasks of an evaluation", f"say: nemotron {family} eval -c {ctx.params['config']} -t {task[0]}"
-            )
+            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval -t {task[0]}")
         overrides += (f"evaluation.tasks=[{','.join(task)}]",)
     asked = options["dry_run"], options["json"], machine_of(ctx.params)
     request = Request(family, tuple(command), ctx.params["config"], overrides, *asked)

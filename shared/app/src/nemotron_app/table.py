@@ -63,11 +63,12 @@ commands
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is
   engine [list|install NAME]     the engines; make an environment for one that needs its own
+  config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far
 
 options, before or after the words above
-  -c, --config NAME|PATH         config of the stage (default: default; a CPU wants: tiny)
+  -c, --config NAME|PATH         config of the stage (default: the model's own recipe; a CPU wants: tiny)
   key=value, +key=, ++key=, ~key change config values (Hydra grammar)
   --sample N                     prepare at most N rows
   --force                        redo the work even where a result exists

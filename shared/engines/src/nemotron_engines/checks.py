@@ -53,7 +53,7 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
     described = read_json(model.path / "config.json")
     if recipe == section.architecture and (wrong := differences(described, fields)):
         what = f"run.model: {model.reference} is not what this recipe of {recipe} is for: {', '.join(wrong)}"
-        yield Problem(what, "give a model of that size, or use -c default (-c tiny) with this one")
+        yield Problem(what, "give a model of that size, or use -c local (-c tiny) with this one")
     ours, theirs = _data_tokenizer(config, inputs.get("data")), model.manifest.files.get(TOKENIZER)
     if ours is not None and theirs is not None and ours != theirs.sha256:
         what = f"the data was made with another tokenizer than the model's ({model.path})"

@@ -19,7 +19,7 @@ from nemotron_shared.errors import UserError
 SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
 
 OPTIONS = (
-    click.Option(["-c", "--config"], default="default", show_default=True, metavar="NAME|PATH", help="config file"),
+    click.Option(["-c", "--config"], metavar="NAME|PATH", help="config file; without it, the production recipe"),
     click.Option(["--sample"], type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)"),
     click.Option(["--workers"], type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)"),
     click.Option(
@@ -60,7 +60,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         error.show()
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
-    return Arguments(values["config"], overridden, values["dry_run"], values["json"], machine_of(values))
+    return Arguments(values["config"] or "default", overridden, values["dry_run"], values["json"], machine_of(values))
 
 
 def machine_of(options: dict[str, Any]) -> Path | None:

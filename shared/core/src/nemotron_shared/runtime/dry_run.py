@@ -33,6 +33,7 @@ class Preview:
     inputs: dict[str, str | None]
     produces: str
     rendered: str | None = None
+    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -64,6 +65,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         inputs=checked.shown,
         produces=step.produces.format(family=checked.run.family),
         rendered=rendered,
+        notes=checked.notes,
         problems=[str(problem) for problem in problems],
     )
 
@@ -73,6 +75,7 @@ def _as_text(preview: Preview) -> str:
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
+    lines += ["", "# notes", *preview.notes] if preview.notes else []
     lines += ["", "# problems", *(preview.problems or ["none: this could run"])]
     return "\n".join(lines)
 

@@ -91,10 +91,14 @@ def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: 
     return as_errors(lambda: engine_of(config).check(config, inputs, machine), origins)
 
 
-def lacking(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
-    """What the chosen engine needs for its config and the machine does not have."""
-    name, engine = config.engine.name, engine_of(config)
-    return as_errors(lambda: missing(name, engine.needs(config, inputs, machine), machine), origins)
+def needs_of(config: StageConfig, inputs: Inputs, machine: Machine) -> Needs:
+    """What the chosen engine needs for its config."""
+    return engine_of(config).needs(config, inputs, machine)
+
+
+def lacking(config: StageConfig, needs: Needs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
+    """What of the engine's needs the machine does not have."""
+    return as_errors(lambda: missing(config.engine.name, needs, machine), origins)
 
 
 def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:

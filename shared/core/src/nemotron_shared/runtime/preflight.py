@@ -26,7 +26,8 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.data_choice import data_by_settings
-from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
+from nemotron_shared.runtime.disk import size
+from nemotron_shared.runtime.engine import as_errors, lacking, needs_of, problems_of
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.remedies import command_of, how_to_make, how_to_prepare
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
+TOLD_BYTES = 1_000_000_000
+"""From here on it is said how much memory a run takes; the tiny model's few megabytes interest nobody."""
 
 
 @dataclass
@@ -86,7 +89,7 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
         machine = Machine.here(store.home, run.nproc_per_node if arguments.dry_run else 1)
     else:
         machine = Machine.described(arguments.machine)
-    checked: Preflight[ConfigT] = Preflight(composed, run, store, machine)
+    checked: Preflight[ConfigT] = Preflight(composed, run, store, machine, notes=list(composed.notes))
     here = Path.cwd() / DEFAULT_HOME
     if run.home is None and HOME_VARIABLE not in os.environ and store.home != here:
         beside = f"; not {here}, which run.home={DEFAULT_HOME} would take" if here.is_dir() else ""
@@ -108,7 +111,11 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
         if step.engines is not None:
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound
-            checked.lacking += [] if unsound else lacking(config, checked.inputs, machine, origins)
+            if not unsound:
+                needs = needs_of(config, checked.inputs, machine)
+                checked.lacking += lacking(config, needs, machine, origins)
+                if needs.process_bytes >= TOLD_BYTES:
+                    checked.notes.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     return checked
 

@@ -65,6 +65,14 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
     environment: Literal["math", "nemo_gym", "base"]
     """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: what `engine.base` says, with the data it
     names (`run.data: null`)."""
+    train_rows: str | None
+    """JSONL file of rows for the environment, instead of a data artifact (`run.data: null`)."""
+    valid_rows: str | None
+    """The same for validation. `null` with train_rows: no validation."""
+
+    def own_files(self) -> tuple[str | None, ...]:
+        """Files that are read besides the data artifact."""
+        return (self.train_rows, self.valid_rows)
 
 
 class NeMoRLSFTEngine(NeMoRLEngine):
