@@ -37,13 +37,7 @@ KEYS: dict[str, Meaning] = {
 LAUNCHER = Dialect(
     library="NeMo Evaluator's launcher",
     engine="nemo_evaluator_launcher",
-    marks=tuple(
-        frozenset({name})
-        for name in (
-            "execution",
-            "deployment",
-        )
-    ),
+    is_its=lambda content: bool({"execution", "deployment"} & content.keys()),
     keys=KEYS,
     sections=frozenset({"execution", "deployment", "evaluation", "export"}),
     rest=None,

@@ -45,14 +45,7 @@ KEYS: dict[str, Meaning] = {
 DATA_PREP = Dialect(
     library="NVIDIA's data preparation",
     engine=None,
-    marks=tuple(
-        frozenset({name})
-        for name in (
-            "blend_path",
-            "num_shards",
-            "output_dir",
-        )
-    ),
+    is_its=lambda content: bool({"blend_path", "num_shards", "output_dir"} & content.keys()),
     keys=KEYS,
     sections=frozenset(),
     rest=None,

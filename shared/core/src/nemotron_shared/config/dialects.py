@@ -52,7 +52,7 @@ class Dialect:
     Attributes:
         library: its name, for messages.
         engine: the name that `engine=` takes; None where the keys are meant for any engine.
-        marks: sections at the top of a file that together only this library's files have, one set or several.
+        is_its: whether the content of a file is this library's.
         keys: what each key means; one that names a section means all that is in it.
         rest: where all other keys go, below the names that they have; None: they are unknown.
         sections: the sections of the library's config, so that a single key is known as one of its.
@@ -64,7 +64,7 @@ class Dialect:
 
     library: str
     engine: str | None
-    marks: tuple[frozenset[str], ...]
+    is_its: Callable[[Settings], bool]
     keys: Mapping[str, Meaning]
     sections: frozenset[str]
     rest: str | None = "engine.overrides"
@@ -154,10 +154,7 @@ def dialects() -> tuple[Dialect, ...]:
 
 def dialect_of(content: Any) -> Dialect | None:
     """Whose keys a file has at its top; None for one of ours, and for what is no mapping."""
-    sections = content.keys() if isinstance(content, dict) else set()
-    matches = [(sum(marks <= sections for marks in one.marks), one) for one in dialects()]
-    count, found = max(matches, key=lambda match: match[0], default=(0, None))
-    return found if count else None
+    return next((one for one in dialects() if isinstance(content, dict) and one.is_its(content)), None)
 
 
 def translate(file: Path, content: dict[str, Any], dialect: Dialect, lines: Mapping[str, int]) -> Translated:
@@ -259,7 +256,11 @@ def said_in_ours(
     for override in overrides:
         left, equals, text = override.partition("=")
         key = left.lstrip("+~").strip()
-        if not equals or left.startswith("~") or any(key == one or key.startswith(f"{one}.") for one in known):
+        if (
+            not equals
+            or left.startswith(("~", "run."))
+            or any(key == one or key.startswith(f"{one}.") for one in known)
+        ):
             said.append(override)
             continue
         understood = [one for one in dialects() if one.engine in (None, engine) and one.fits(known) and one.knows(key)]

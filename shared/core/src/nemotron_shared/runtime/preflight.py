@@ -26,8 +26,7 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.data_choice import data_by_settings
-from nemotron_shared.runtime.disk import size
-from nemotron_shared.runtime.engine import as_errors, lacking, needs_of, problems_of
+from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.remedies import command_of, how_to_make, how_to_prepare
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
-TOLD_BYTES = 1_000_000_000
-"""From here on it is said how much memory a run takes; the tiny model's few megabytes interest nobody."""
 
 
 @dataclass
@@ -112,10 +109,9 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound
             if not unsound:
-                needs = needs_of(config, checked.inputs, machine)
-                checked.lacking += lacking(config, needs, machine, origins)
-                if needs.process_bytes >= TOLD_BYTES:
-                    checked.notes.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
+                lacks, memory = lacking(config, checked.inputs, machine, origins)
+                checked.lacking += lacks
+                checked.notes += [memory] if memory else []
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     return checked
 

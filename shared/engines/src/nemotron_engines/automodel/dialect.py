@@ -149,15 +149,7 @@ SECTIONS = frozenset(key.partition(".")[0] for key in KEYS) | {
 AUTOMODEL = Dialect(
     library="NeMo Automodel",
     engine="automodel",
-    marks=tuple(
-        frozenset({name})
-        for name in (
-            "step_scheduler",
-            "dist_env",
-            "validation_dataset",
-            "packed_sequence",
-        )
-    ),
+    is_its=lambda content: bool({"step_scheduler", "dist_env", "validation_dataset"} & content.keys()),
     keys=KEYS,
     sections=SECTIONS,
     whole=whole,

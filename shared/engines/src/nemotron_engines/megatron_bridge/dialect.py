@@ -87,13 +87,7 @@ SECTIONS = frozenset(
 MEGATRON_BRIDGE = Dialect(
     library="Megatron-Bridge",
     engine="megatron_bridge",
-    marks=tuple(
-        frozenset({name})
-        for name in (
-            "recipe",
-            "convert_to_hf",
-        )
-    ),
+    is_its=lambda content: isinstance(content.get("recipe"), dict) or "convert_to_hf" in content,
     keys=KEYS,
     sections=SECTIONS,
 )

@@ -166,10 +166,15 @@ def reinforces(known: Any) -> bool:
     return any(key.startswith("grpo.") for key in known)
 
 
+def fine_tunes(content: Settings) -> bool:
+    """Whether a recipe is one of fine-tuning, by its section or by what it builds on."""
+    return "sft" in content or "sft" in str(content.get("defaults"))
+
+
 NEMO_RL_GRPO = Dialect(
     library="NeMo-RL",
     engine="nemo_rl",
-    marks=(frozenset({"policy", "grpo"}),),
+    is_its=lambda content: "policy" in content and not fine_tunes(content),
     keys=GRPO,
     sections=BASE_SECTIONS | {"grpo"},
     resolvers=RESOLVERS,
@@ -179,7 +184,7 @@ NEMO_RL_GRPO = Dialect(
 NEMO_RL_SFT = Dialect(
     library="NeMo-RL",
     engine="nemo_rl",
-    marks=(frozenset({"policy", "sft"}),),
+    is_its=lambda content: "policy" in content and fine_tunes(content),
     keys=SFT,
     sections=BASE_SECTIONS | {"sft"},
     resolvers=RESOLVERS,
