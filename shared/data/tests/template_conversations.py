@@ -54,6 +54,8 @@ def conversation(
                 answered = {"role": "tool", "content": text(choose), "tool_call_id": call["id"]}
                 messages.append(answered | {"name": call["function"]["name"]})
         thinks = choose.random()
+        if messages[-1]["role"] == "tool" and thinks > 0.95:
+            return messages[: -1 if thinks > 0.98 else None], TOOLS  # ends with a call or its answer
         if thinks < 0.1:
             messages.append(answer(choose, f"<think>\n{text(choose)}\n</think>\n\n{text(choose)}", 0))
         elif thinks < 0.15:

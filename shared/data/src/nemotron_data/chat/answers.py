@@ -107,6 +107,8 @@ class AnswerFinder:
             or (closing.strip() and opening.rstrip().endswith(closing.strip()))
         ):
             raise UserError("the chat template puts more than an answer into the answer's turn", ADD_MARKS)
+        if ASKED in told.of(0):
+            opening = told.of(0).partition(ASKED)[0]  # without what stands before the loop
         second_opening = told.text[answer_end:second]
         same = len(commonprefix([opening[::-1], second_opening[::-1]]))
         later = second_opening[: len(second_opening) - same]
@@ -127,14 +129,16 @@ class AnswerFinder:
         if answer.startswith(frame.header) and (frame.header or follows_question):
             return len(frame.header)
         # after a tool's message many templates go on with the assistant's turn, some behind a mark
-        if i and trace.parts[i - 1]:
-            asked = self._trace(messages[:i], tools, True, options)
-            before = trace.text[slice(*trace.parts[i - 1][-1])]
-            prompt = asked.text[asked.parts[i - 1][-1][0] :] if asked.parts[i - 1] else ""
-            if prompt.startswith(before):
-                prompt = _before_thought(prompt.removeprefix(before)).rstrip()
-                if answer.startswith(prompt):
-                    return len(prompt)
+        asked = self._trace(messages[:i], tools, True, options)
+        prompt = asked.text[asked.end :]
+        last = next((j for j, parts in enumerate(asked.parts) if parts and parts[-1][1] == asked.end), i)
+        if last < i and messages[last].get("role") != "assistant":
+            # the prompt may be part of the last message's turn
+            known, now = trace.of(last), asked.of(last)
+            prompt = now.removeprefix(known) + prompt if now.startswith(known) else now
+        prompt = _before_thought(prompt).rstrip()
+        if answer.startswith(prompt):
+            return len(prompt)
         raise UserError(f"the chat template begins an answer unlike its prompt: turn {i} cannot be located", ADD_MARKS)
 
     def _end_mark(self, i: int, frame: Frame, trace: Trace) -> list[Span]:
