@@ -3,6 +3,8 @@
 Written for these tests: the control flow and the marks are those of the public templates, the rest is cut short.
 """
 
+# ruff: noqa: E501 (lines of Jinja)
+
 SPLIT = "{%- if '</think>' in content %}{%- set content = content.split('</think>')[-1] %}{%- endif %}"
 
 NEMOTRON = """{%- set ns = namespace(last=-1) %}

@@ -4,6 +4,8 @@ Most are a frame (how turns begin and end), a way to write tools, and a way with
 templates do besides that is in `public_oddities`.
 """
 
+# ruff: noqa: E501 (lines of Jinja)
+
 import re
 from dataclasses import dataclass, field
 from itertools import product

@@ -45,7 +45,9 @@ def conversation(
             calls = []
             for _ in range(choose.choice([1, 1, 2]) if parallel else 1):
                 called += 1
-                arguments = choose.choice([{"a": 1, "ü": text(choose)}, {"q": text(choose)}, {}, {"a": [1, {"b": "é"}]}])
+                arguments = choose.choice(
+                    [{"a": 1, "ü": text(choose)}, {"q": text(choose)}, {}, {"a": [1, {"b": "é"}]}]
+                )
                 function = {"name": choose.choice(["add", "find"]), "arguments": arguments}
                 calls.append({"id": f"call{called:05d}", "type": "function", "function": function})
             content = choose.choice([None, "", text(choose)]) if content_with_calls else choose.choice([None, ""])

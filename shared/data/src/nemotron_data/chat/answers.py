@@ -14,7 +14,6 @@ answers and nowhere else, and no others in them; a conversation that fails this,
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from nemotron_data.chat.rows import REASONING_NAMES, Message
@@ -34,7 +33,7 @@ Tracer = Callable[[Sequence[Message], Any, bool, dict[str, Any]], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    r"""What a template puts around a plain answer, in so far as the assistant did not write it or it is not in its turn.
+    r"""What a template puts before and behind a plain answer.
 
     Attributes:
         header: before it, such as "<|im_start|>assistant\n"; empty where prompts end with the question.
@@ -55,19 +54,23 @@ class AnswerFinder:
 
     def find(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
         """The text, and the [start, end) characters that the assistant wrote, in order and disjoint."""
-        if options or self._usual is None:
+        if options:
             frame = self._frame(options)
-            self._usual = self._usual if options else frame
         else:
-            frame = self._usual
+            frame = self._usual = self._usual or self._frame({})
         trace = self._trace(messages, tools, False, options)
         self._check(messages, tools, options)
         spans: list[Span] = []
         for i, message in enumerate(messages):
             if message.get("role") != "assistant" or not trace.parts[i]:
                 continue
-            header = self._header(i, frame, trace, messages, tools, options)
             (start, end), *more = trace.parts[i]
+            follows_question = i == 0 or messages[i - 1].get("role") in ("user", "system")
+            if trace.text[start:end].startswith(frame.header) and (frame.header or follows_question):
+                header = len(frame.header)
+            else:
+                asked = self._trace(messages[:i], tools, True, options)
+                header = _other_header(i, trace, asked, messages)
             answer = [(start + header, end), *more, *self._end_mark(i, frame, trace)]
             # a space at the end is often one token with the next word, which is not the assistant's
             start, end = answer[-1]
@@ -84,62 +87,37 @@ class AnswerFinder:
         told = self._trace([QUESTION, ANSWER, QUESTION, ANSWER], None, False, options)
         asked = self._trace([QUESTION, ANSWER, QUESTION], None, True, options)
         answers = [told.of(1).split(SAID), told.of(3).split(SAID)]
-        opening, _, rest = told.text.partition(ASKED)
-        if any(len(answer) != 2 for answer in answers) or rest.count(ASKED) != 1 or asked.text.count(ASKED) != 2:
+        if any(len(answer) != 2 for answer in answers) or (told.text.count(ASKED), asked.text.count(ASKED)) != (2, 2):
             raise UserError("the chat template does not go through the messages one by one", ADD_MARKS)
-        (lead, closing), (last_lead, last_closing) = answers
-        (answer_end,), (last_answer,) = (end for _, end in told.parts[1]), (start for start, _ in told.parts[3])
-        second = told.text.rindex(ASKED)
+        (lead, end), (last_lead, last_end) = answers
+        first, second = told.text.index(ASKED), told.text.rindex(ASKED)
 
-        # what the prompt adds to the question
-        prompt = asked.text[asked.text.rindex(ASKED) :]
-        question = told.text[second:last_answer]
+        # what the prompt adds to the question; some templates put it into the question's turn
+        question, prompt = told.text[second : told.parts[3][0][0]], asked.text[asked.text.rindex(ASKED) :]
         if not prompt.startswith(question):
             raise UserError("the chat template's prompt ends the question in another way", ADD_MARKS)
         prompt = _before_thought(prompt.removeprefix(question))
-        header = commonprefix([_before_thought(lead), _before_thought(last_lead), *([prompt] if prompt.strip() else [])])
+        header = _common(_before_thought(lead), _before_thought(last_lead))
+        header = _common(header, prompt) if prompt.strip() else header
         if not header.startswith(prompt.rstrip()):
             raise UserError("the chat template's answers do not begin as its prompts end", ADD_MARKS)
 
-        # does the answer's turn end with its end, no earlier and no later?
-        if closing != last_closing and (
-            not (self._is_end(closing) and self._is_end(last_closing))
-            or (closing.strip() and opening.rstrip().endswith(closing.strip()))
-        ):
-            raise UserError("the chat template puts more than an answer into the answer's turn", ADD_MARKS)
-        if ASKED in told.of(0):
-            opening = told.of(0).partition(ASKED)[0]  # without what stands before the loop
-        second_opening = told.text[answer_end:second]
-        same = len(commonprefix([opening[::-1], second_opening[::-1]]))
+        # what stands before the first question and before the second one should be the same
+        opening = told.of(0).partition(ASKED)[0] if ASKED in told.of(0) else told.text[:first]
+        second_opening = told.text[told.parts[1][-1][1] : second]
+        same = len(_common(opening[::-1], second_opening[::-1]))
         later = second_opening[: len(second_opening) - same]
-        if later.strip() and not (self._is_end(later) and second_opening[-same:].strip()):
+        if later.strip() and not (same and self._is_end(later)):
             raise UserError("the chat template opens later questions in another way", ADD_MARKS)
+        # an answer with a next turn may end with another mark than the last one, but not with that turn's beginning
+        shared = _common(end.rstrip()[::-1], told.text[:first].rstrip()[::-1])[::-1]
+        moved = shared != self._eos_token and END_MARK.search(shared) is not None
+        if moved or (end != last_end and not (self._is_end(end) and self._is_end(last_end))):
+            raise UserError("the chat template puts more than an answer into the answer's turn", ADD_MARKS)
         return Frame(header if header.strip() else "", later if later.strip() else "")
 
     def _is_end(self, text: str) -> bool:
         return text.strip() in ("", self._eos_token) or END_MARK.fullmatch(text.strip()) is not None
-
-    def _header(
-        self, i: int, frame: Frame, trace: Trace, messages: Sequence[Message], tools: Any, options: dict[str, Any]
-    ) -> int:
-        """How many characters of turn i the prompt already holds."""
-        start, end = trace.parts[i][0]
-        answer = trace.text[start:end]
-        follows_question = i == 0 or messages[i - 1].get("role") in ("user", "system")
-        if answer.startswith(frame.header) and (frame.header or follows_question):
-            return len(frame.header)
-        # after a tool's message many templates go on with the assistant's turn, some behind a mark
-        asked = self._trace(messages[:i], tools, True, options)
-        prompt = asked.text[asked.end :]
-        last = next((j for j, parts in enumerate(asked.parts) if parts and parts[-1][1] == asked.end), i)
-        if last < i and messages[last].get("role") != "assistant":
-            # the prompt may be part of the last message's turn
-            known, now = trace.of(last), asked.of(last)
-            prompt = now.removeprefix(known) + prompt if now.startswith(known) else now
-        prompt = _before_thought(prompt).rstrip()
-        if answer.startswith(prompt):
-            return len(prompt)
-        raise UserError(f"the chat template begins an answer unlike its prompt: turn {i} cannot be located", ADD_MARKS)
 
     def _end_mark(self, i: int, frame: Frame, trace: Trace) -> list[Span]:
         """The end mark of turn i where the template puts it out after the turn."""
@@ -166,12 +144,35 @@ class AnswerFinder:
                 continue
             text = trace.of(i)
             if ASKED in text:
-                raise UserError(f"the chat template puts other texts into turn {i}, an answer", ADD_MARKS)
+                raise UserError(f"the chat template puts other texts into an answer: turn {i}", ADD_MARKS)
             if SAID not in text and SAID in (message.get("content") or "") and not message.get("tool_calls"):
-                raise UserError(f"the chat template does not show turn {i}, an answer", ADD_MARKS)
+                raise UserError(f"the chat template does not show an answer: turn {i}", ADD_MARKS)
             said += text.count(SAID)
         if said != trace.text.count(SAID):
             raise UserError("the chat template shows answers outside of their turns", ADD_MARKS)
+
+
+def _common(one: str, other: str) -> str:
+    """What both begin with."""
+    differ = (at for at, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs)
+    return one[: next(differ, min(len(one), len(other)))]
+
+
+def _other_header(i: int, trace: Trace, asked: Trace, messages: Sequence[Message]) -> int:
+    """How many characters of turn i `asked`, the prompt for it, ends with.
+
+    After a tool's message many templates go on with the assistant's turn, some behind a mark.
+    """
+    prompt = asked.text[asked.end :]
+    last = next((j for j, parts in enumerate(asked.parts) if parts and parts[-1][1] == asked.end), i)
+    if last < i and messages[last].get("role") != "assistant":
+        # the prompt may be in the last message's turn, which then is longer than in the whole conversation
+        known, now = trace.of(last), asked.of(last)
+        prompt = now.removeprefix(known) + prompt
+    prompt = _before_thought(prompt).rstrip()
+    if not trace.text.startswith(prompt, trace.parts[i][0][0]):
+        raise UserError(f"the chat template begins an answer unlike its prompt: turn {i}", ADD_MARKS)
+    return len(prompt)
 
 
 def _before_thought(text: str) -> str:

@@ -23,6 +23,8 @@ Span = tuple[int, int]
 OPEN, CLOSE = "\ufdd2", "\ufdd3"
 NUMBERED = re.compile(f"{OPEN}([0-9]+){CLOSE}")
 
+PRINTING: tuple[type[nodes.Node], ...] = (nodes.Output, nodes.CallBlock)
+
 
 class Mark(str):
     """An empty piece of text. It stays of this type only on its way straight into the whole text."""
@@ -88,8 +90,8 @@ class _MarkLoops(NodeTransformer):
 
     def visit_For(self, loop: nodes.For) -> list[nodes.Node]:
         """{% for message in messages %}"""
-        if not isinstance(loop.target, nodes.Name):
-            self.generic_visit(loop)
+        if not isinstance(loop.target, nodes.Name) or not any(map(loop.find, PRINTING)):
+            self.generic_visit(loop)  # a loop that puts nothing out, only looks for something
             return [loop]
         self._count += 1
         number = self._count
