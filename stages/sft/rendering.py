@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.formats import ChatFormat, find_format
 from nemotron_data.chat.rows import ChatFields, Message, validate_messages
 from nemotron_data.chat.template import ChatTemplate, Span, find_template
@@ -111,6 +112,8 @@ class Renderer:
                 if not any(message["role"] == "assistant" for message in messages[question:end]):
                     continue
                 asked = self.template.render(messages[: question + 1], tools)
+                # without what some templates put at the end of every conversation
+                asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
                 text, spans = self.template.render_with_spans(messages[:end], tools)
                 if not text.startswith(asked):
                     what = f"the chat template rewrites earlier text: turn {question} cannot be located"

@@ -160,7 +160,8 @@ EACH = "{% for m in messages %}"
 UNDERIVABLE = {
     "answers in the questions' turns": (
         EACH
-        + "{% if m.role == 'user' %}{{ m.content + '>' + ('' if loop.last else loop.nextitem.content) }}{% endif %}{% endfor %}",
+        + "{% if m.role == 'user' %}{{ m.content + '>' + ('' if loop.last else loop.nextitem.content) }}{% endif %}"
+        "{% endfor %}",
         QUESTION,
     ),
     "answers shown again": (

@@ -97,20 +97,20 @@ class AnswerFinder:
         if not prompt.startswith(question):
             raise UserError("the chat template's prompt ends the question in another way", ADD_MARKS)
         prompt = _before_thought(prompt.removeprefix(question))
-        header = _common(_before_thought(lead), _before_thought(last_lead))
-        header = _common(header, prompt) if prompt.strip() else header
+        header = common_start(_before_thought(lead), _before_thought(last_lead))
+        header = common_start(header, prompt) if prompt.strip() else header
         if not header.startswith(prompt.rstrip()):
             raise UserError("the chat template's answers do not begin as its prompts end", ADD_MARKS)
 
         # what stands before the first question and before the second one should be the same
         opening = told.of(0).partition(ASKED)[0] if ASKED in told.of(0) else told.text[:first]
         second_opening = told.text[told.parts[1][-1][1] : second]
-        same = len(_common(opening[::-1], second_opening[::-1]))
+        same = len(common_start(opening[::-1], second_opening[::-1]))
         later = second_opening[: len(second_opening) - same]
         if later.strip() and not (same and self._is_end(later)):
             raise UserError("the chat template opens later questions in another way", ADD_MARKS)
         # an answer with a next turn may end with another mark than the last one, but not with that turn's beginning
-        shared = _common(end.rstrip()[::-1], told.text[:first].rstrip()[::-1])[::-1]
+        shared = common_start(end.rstrip()[::-1], told.text[:first].rstrip()[::-1])[::-1]
         moved = shared != self._eos_token and END_MARK.search(shared) is not None
         if moved or (end != last_end and not (self._is_end(end) and self._is_end(last_end))):
             raise UserError("the chat template puts more than an answer into the answer's turn", ADD_MARKS)
@@ -152,7 +152,7 @@ class AnswerFinder:
             raise UserError("the chat template shows answers outside of their turns", ADD_MARKS)
 
 
-def _common(one: str, other: str) -> str:
+def common_start(one: str, other: str) -> str:
     """What both begin with."""
     differ = (at for at, (mine, theirs) in enumerate(zip(one, other, strict=False)) if mine != theirs)
     return one[: next(differ, min(len(one), len(other)))]
