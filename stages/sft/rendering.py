@@ -112,9 +112,10 @@ class Renderer:
                 if not any(message["role"] == "assistant" for message in messages[question:end]):
                     continue
                 asked = self.template.render(messages[: question + 1], tools)
-                # without what some templates put at the end of every conversation
-                asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
                 text, spans = self.template.render_with_spans(messages[:end], tools)
+                if not text.startswith(asked):
+                    # perhaps it ends with what some templates put at the end of every conversation
+                    asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
                 if not text.startswith(asked):
                     what = f"the chat template rewrites earlier text: turn {question} cannot be located"
                     raise UserError(what, "set data_prep.split_turns=never")
