@@ -54,10 +54,15 @@ class AnswerFinder:
 
     def find(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
         """The text, and the [start, end) characters that the assistant wrote, in order and disjoint."""
-        if options:
-            frame = self._frame(options)
-        else:
-            frame = self._usual = self._usual or self._frame({})
+        frame = None if options else self._usual
+        if frame is None:
+            try:
+                frame = self._frame(None, options)
+            except UserError:
+                if not tools:
+                    raise
+                frame = self._frame(tools, options)  # some templates are for tools alone
+            self._usual = self._usual if options else frame
         trace = self._trace(messages, tools, False, options)
         self._check(messages, tools, options)
         spans: list[Span] = []
@@ -66,8 +71,10 @@ class AnswerFinder:
                 continue
             (start, end), *more = trace.parts[i]
             follows_question = i == 0 or messages[i - 1].get("role") in ("user", "system")
-            if trace.text[start:end].startswith(frame.header) and (frame.header or follows_question):
-                header = len(frame.header)
+            text = trace.text[start:end]
+            space = len(text) - len(text.lstrip()) if frame.header else 0
+            if text.startswith(frame.header, space) and (frame.header or follows_question):
+                header = space + len(frame.header)
             else:
                 asked = self._trace(messages[:i], tools, True, options)
                 header = _other_header(i, trace, asked, messages)
@@ -82,10 +89,10 @@ class AnswerFinder:
                     spans.append((start, end))
         return trace.text, spans
 
-    def _frame(self, options: dict[str, Any]) -> Frame:
+    def _frame(self, tools: Any, options: dict[str, Any]) -> Frame:
         """Look at two plain questions and their answers, and at the prompt for the second one."""
-        told = self._trace([QUESTION, ANSWER, QUESTION, ANSWER], None, False, options)
-        asked = self._trace([QUESTION, ANSWER, QUESTION], None, True, options)
+        told = self._trace([QUESTION, ANSWER, QUESTION, ANSWER], tools, False, options)
+        asked = self._trace([QUESTION, ANSWER, QUESTION], tools, True, options)
         answers = [told.of(1).split(SAID), told.of(3).split(SAID)]
         if any(len(answer) != 2 for answer in answers) or (told.text.count(ASKED), asked.text.count(ASKED)) != (2, 2):
             raise UserError("the chat template does not go through the messages one by one", ADD_MARKS)
@@ -93,18 +100,23 @@ class AnswerFinder:
         first, second = told.text.index(ASKED), told.text.rindex(ASKED)
 
         # what the prompt adds to the question; some templates put it into the question's turn
-        question, prompt = told.text[second : told.parts[3][0][0]], asked.text[asked.text.rindex(ASKED) :]
+        question = told.text[second : told.parts[3][0][0]].rstrip()
+        prompt = asked.text[asked.text.rindex(ASKED) :]
         if not prompt.startswith(question):
             raise UserError("the chat template's prompt ends the question in another way", ADD_MARKS)
-        prompt = _before_thought(prompt.removeprefix(question))
-        header = common_start(_before_thought(lead), _before_thought(last_lead))
-        header = common_start(header, prompt) if prompt.strip() else header
-        if not header.startswith(prompt.rstrip()):
+        prompt = _before_thought(prompt.removeprefix(question)).lstrip()
+        leads = [_before_thought(lead).lstrip(), _before_thought(last_lead).lstrip()]
+        header = common_start(*leads)
+        # a prompt may go on with words that answers begin with only at times
+        goes_on = header and leads == [header, header] and prompt.startswith(header.rstrip())
+        header = common_start(header, prompt) if prompt else header
+        if not header.startswith(prompt.rstrip()) and not goes_on:
             raise UserError("the chat template's answers do not begin as its prompts end", ADD_MARKS)
 
         # what stands before the first question and before the second one should be the same
         opening = told.of(0).partition(ASKED)[0] if ASKED in told.of(0) else told.text[:first]
         second_opening = told.text[told.parts[1][-1][1] : second]
+        opening, second_opening = (re.sub(r"\d", "0", text) for text in (opening, second_opening))  # "[Round 2]"
         same = len(common_start(opening[::-1], second_opening[::-1]))
         later = second_opening[: len(second_opening) - same]
         if later.strip() and not (same and self._is_end(later)):

@@ -130,7 +130,7 @@ class ChatTemplate:
             if found is None or "".join(found) != text:
                 raise UserError("the turns of this conversation cannot be located", ADD_MARKS)
             pieces = found
-        return trace_of(pieces, owners, len(messages))
+        return trace_of(pieces, owners, messages)
 
     def _marked_spans(self, text: str, messages: Any, tools: Any, options: dict[str, Any]) -> list[Span]:
         """Render again with marks in the text, which must be the same text otherwise."""

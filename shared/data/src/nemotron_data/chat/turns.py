@@ -42,6 +42,7 @@ class TurnMarks(Extension):
         super().__init__(environment)
         self.owners: list[int | None] = []
         self._numbers: dict[int, int] = {}
+        self._answers: set[int] = set()
         self._within: list[tuple[int, int]] = []
         self.visible = False
         """Put the numbers of the marks into the text?"""
@@ -55,6 +56,7 @@ class TurnMarks(Extension):
         """Begin to tell these messages apart, which must be objects of their own."""
         self.owners, self._within = [], []
         self._numbers = {id(message): number for number, message in enumerate(messages)}
+        self._answers = {number for number, message in enumerate(messages) if message.get("role") == "assistant"}
 
     def entered(self, loop: int, value: object) -> str:
         """A loop's next turn is about `value`."""
@@ -76,7 +78,11 @@ class TurnMarks(Extension):
         return at is not None
 
     def _mark(self) -> str:
-        self.owners.append(self._within[-1][1] if self._within else None)
+        # in a loop within a loop only what is about answers in both is an answer's: a tool's answer may be put out in
+        # the turn of its call, and a call looked up in the turn of the tool's answer
+        within = [number for _, number in self._within]
+        others = [number for number in within if number not in self._answers]
+        self.owners.append(next(iter([*others[-1:], *within[-1:]]), None))
         return f"{OPEN}{len(self.owners) - 1}{CLOSE}" if self.visible else Mark()
 
 
@@ -136,9 +142,9 @@ class Trace:
         return "".join(self.text[start:end] for start, end in self.parts[message])
 
 
-def trace_of(pieces: Sequence[str], owners: Sequence[int | None], messages: int) -> Trace:
+def trace_of(pieces: Sequence[str], owners: Sequence[int | None], messages: Sequence[dict[str, Any]]) -> Trace:
     """From pieces between marks to the parts of each message; piece k + 1 follows mark k."""
-    parts: list[list[Span]] = [[] for _ in range(messages)]
+    parts: list[list[Span]] = [[] for _ in messages]
     position = last = 0
     for owner, piece in zip([None, *owners], pieces, strict=True):
         end = position + len(piece)
@@ -149,6 +155,8 @@ def trace_of(pieces: Sequence[str], owners: Sequence[int | None], messages: int)
                 parts[owner].append((position, end))
             last = end
         position = end
+    if last < position and messages and not parts[-1] and messages[-1].get("role") == "assistant":
+        parts[-1], last = [(last, position)], position  # some loops end before the last answer
     return Trace("".join(pieces), parts, last)
 
 
