@@ -318,6 +318,61 @@ NO_PROMPT = """{% for message in messages %}{{ '<|im_start|>' + message['role'] 
 {% generation %}{{ message['content'] + '<|im_end|>\n' }}{% endgeneration %}{% else %}{{ message['content'] + '<|im_end|>\n' }}
 {% endif %}{% endfor %}"""
 
+# the call that a tool answers is looked up in a loop within the tool's turn, as Command R7B does
+LOOKED_UP = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {{- '<|CHATBOT|>' }}
+        {%- generation %}
+        {%- for call in message.tool_calls or [] %}{{- '<|ACTION|>' + call.function.name }}{%- endfor %}
+        {{- (message.content or '') + '<|END|>' }}
+        {%- endgeneration %}
+    {%- elif message.role == 'tool' %}
+        {{- '<|RESULT|>' }}
+        {%- for earlier in messages %}
+            {%- for call in earlier.tool_calls or [] if call.id == message.tool_call_id %}
+                {{- call.function.name + ': ' }}
+            {%- endfor %}
+        {%- endfor %}
+        {{- message.content + '<|END|>' }}
+    {%- else %}{{- '<|' + message.role + '|>' + message.content + '<|END|>' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|CHATBOT|>' }}{%- endif %}"""
+
+# as Nemotron Nano 2 does; prompts open a thought, and so does the last answer
+LAST_APART = """{{- '<SPECIAL_10>System\n' + (messages[0]['content'] if messages[0]['role'] == 'system' else '') + '\n\n' }}
+{%- set turns = messages[1:] if messages[0]['role'] == 'system' else messages -%}
+{%- set ns = namespace(last=none) %}
+{%- if turns[-1]['role'] == 'assistant' %}{%- set ns.last = turns[-1] %}{%- set turns = turns[:-1] %}{%- endif %}
+{%- for message in turns %}
+    {%- if message['role'] == 'assistant' %}
+        {{- '<SPECIAL_11>Assistant\n' }}
+        {%- generation %}{{- message['content'].split('</think>')[-1].strip() + '\n<SPECIAL_12>\n' }}{%- endgeneration %}
+    {%- else %}{{- '<SPECIAL_11>User\n' + message['content'].strip() + '\n' }}{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<SPECIAL_11>Assistant\n<think>\n' }}
+{%- elif ns.last is not none %}
+    {{- '<SPECIAL_11>Assistant\n' }}
+    {%- generation %}{{- '<think>\n' + ns.last['content'].strip() + '\n<SPECIAL_12>\n' }}{%- endgeneration %}
+{%- endif %}"""
+
+# the prompt goes on with words of its own, and its white space differs from the answers'
+WORDY_PROMPT = """{% for message in messages %}
+{% if message.role == 'assistant' %}
+
+### Response:
+{% generation %}{{ message.content | trim }}
+{% endgeneration %}{% else %}
+
+### {{ message.role | capitalize }}:
+{{ message.content | trim }}
+{% endif %}
+{% endfor %}
+{% if add_generation_prompt %}
+### Response:
+Here are my reasoning steps:
+{% endif %}"""
+
 ODDITIES: dict[str, tuple[str, ...]] = {
     "nemotron nano": (nemotron("\n</think>\n", "true", "false"),),
     "nemotron super": (nemotron("\n</think>\n", "true", "low_effort is defined"),),
@@ -339,4 +394,7 @@ ODDITIES: dict[str, tuple[str, ...]] = {
     "two loops and macros": (MACROS,),
     "all in a macro": (ALL_IN_A_MACRO, "tools"),
     "without a prompt": (NO_PROMPT, "tools"),
+    "calls looked up": (LOOKED_UP,),
+    "last answer apart": (LAST_APART, "tools"),
+    "wordy prompt": (WORDY_PROMPT, "tools"),
 }
