@@ -64,8 +64,9 @@ class TokenizerSection(Section):
     model: str | None
     """`tiny`, which is made on the spot, or the path of a Hugging Face tokenizer folder. Required: `null` is an
     error."""
-    add_bos: bool
-    """Begin each document with the beginning-of-text id. Not used in sft, where the chat template writes all special
+    add_bos: bool | None
+    """Begin each document with the beginning-of-text id. `null`: with what the tokenizer's own post-processor puts
+    there, as Megatron-LM's tool does; mostly nothing. Not used in sft, where the chat template writes all special
     tokens."""
     add_eos: bool
     """End each document with the end-of-text id. Not used in sft."""
