@@ -59,6 +59,8 @@ commands
                                  look at prepared data: text, loss mask, lengths, duplicates
   artifacts [list|show|lineage|verify|alias|path|rm|gc]
                                  what has been made, from what; make room
+  model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
+                                 bring a model in as an artifact
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   report [--family NAME] [--out FILE]
@@ -72,6 +74,7 @@ options, before or after the words above
   -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
   --machine FILE                 with --dry-run: judge for the machine that FILE describes
   --json                         results as JSON on stdout
+  --trust-code                   run the Python files of a model that cannot do without
   --allow-experimental           run a family marked experimental
   --version, -h, --help
 

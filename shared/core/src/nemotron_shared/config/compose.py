@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -26,12 +26,13 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
+TRUST = "trust_remote_code"
 CONFIG_PACKAGES = "nemotron.config"
 """Entry points: packages whose folder holds config groups that every stage may use, such as `engine/*.yaml`."""
 # Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
@@ -44,11 +45,14 @@ class Composed:
     """The merged configuration before references are resolved.
 
     `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists what was merged, first to last.
+    `trust_keys` are those of the name `trust_remote_code`, and where they stood: no file may ask for that, so they are
+    not in the tree.
     """
 
     tree: DictConfig
     origins: dict[str, str]
     files: list[Path]
+    trust_keys: dict[str, str] = field(default_factory=dict)
 
 
 def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed:
@@ -58,6 +62,8 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         UserError: no such config, a broken YAML file, a malformed override, or an override of an unknown key.
     """
     path = find_config(config_dir, choice)
+    trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
+    overrides = [override for override in overrides if override_key(override) not in trust_keys]
     folders = [path.parent, config_dir.resolve(), *shared_groups()]
     # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
     places = ",".join(f"file://{folder}" for folder in dict.fromkeys(folders) if folder != path.parent)
@@ -91,7 +97,12 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
     origins |= {key: COMMAND_LINE for key in map(override_key, overrides) if key}
-    return Composed(tree, origins, files)
+    for key in [key for key in leaf_keys(tree) if key.split(".")[-1] == TRUST]:
+        section, _, name = key.rpartition(".")
+        with open_dict(tree):
+            OmegaConf.select(tree, section).pop(name)
+        trust_keys.setdefault(key, origins.pop(key, "config"))
+    return Composed(tree, origins, files, trust_keys)
 
 
 def find_config(config_dir: Path, choice: str) -> Path:

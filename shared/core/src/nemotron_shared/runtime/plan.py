@@ -58,19 +58,29 @@ def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
     Raises:
         UserError: all that keeps the step from running, before any work is done.
     """
-    checked = preflight(step, arguments)
+    checked, prepared = preflight(step, arguments), None
     if checked.prepares and step.prepare is not None:
         refuse(checked.problems + checked.lacking)
         say(f"{checked.prepares}: preparing it first")
-        checked = preflight(step, arguments, step.prepare.make(arguments)[0])
+        prepared = step.prepare.make(arguments)[0]
+        checked = preflight(step, arguments, prepared)
     for note in checked.notes:
         say(note)
     if checked.problems:
         refuse(checked.problems + checked.lacking)
-    plan = identify(step, checked)
-    if plan.finished is None:  # a result that is there can be used on any machine
+    if checked.is_decided:
+        plan = identify(step, checked)
+        if plan.finished is not None:  # a result that is there can be used on any machine, and without its inputs
+            return plan
         refuse(checked.lacking)
-    return plan
+        if not checked.imports:
+            return plan
+    for found in checked.imports:
+        assert found.bring_in is not None
+        found.bring_in()
+    checked = preflight(step, arguments, prepared)
+    refuse(checked.problems + checked.lacking)
+    return identify(step, checked)
 
 
 def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT]:
@@ -78,7 +88,8 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     config, values, inputs, store = checked.config, checked.values, checked.inputs, checked.store
     assert config is not None, "a config that is not valid was refused"
     name = step.produces.format(family=config.run.family)
-    sources = checked.sources
+    tokenizer = inputs.get("tokenizer")  # an artifact, and its files are no sources besides
+    sources = [found for found in checked.sources if not tokenizer or not found.uri.startswith(f"{tokenizer.path}/")]
     what: dict[str, Any] = {"step": step.module}
     how: dict[str, Any] = {}
     for section in ("run", *step.sections):
