@@ -55,7 +55,7 @@ def train_with_nemo_rl(
     installation = find_installation(config.engine)
     script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
     if code := code_in(Path(places.model)):
-        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {places.model}")
+        run.say(f"--trust-code: NeMo-RL runs {', '.join(code)} of {places.model}")
     values = build(config, algorithm, places, installation.base)
     file = run.directory / "nemo_rl.yaml"
     write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
