@@ -10,6 +10,8 @@ import select
 import sys
 from collections.abc import Callable, Iterable
 
+from nemotron_shared.redaction import redact
+
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
 
@@ -53,7 +55,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print("error:", printable(str(error), keep="\n\t"), file=sys.stderr, flush=True)
+        print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)

@@ -27,20 +27,38 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
     (re.compile(r"(\bhttps?://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}"),
     (re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+)[^\s'\"]+"), rf"\1{HIDDEN}"),
-    # --token abc and key=abc; bos_token and its like are words of tokenizers
+    # key=abc, "key": "abc" and --key abc; bos_token and its like are words of tokenizers
     (re.compile(
-        r"(?i)(?<![a-z])(?!(?:bos|eos|pad|unk|sep|cls|mask)_token)"
-        r"((?:[\w.-]*[._-])?(?:token|secret|passw(?:or)?d|passphrase|api_?key|access_?key|credentials?)"
-        r"(?:['\"]?[=:]\s?['\"]?|\s(?=[^-\s]{8,})))(?!null\b|none\b|true\b|false\b|\*\*\*)[^\s'\",&}\]]{6,}"),
+        r"(?i)((?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)"
+        r"(?:token|secret|passw(?:or)?d|passphrase|api_?key|access_?key|credentials?)"
+        r"(?:=['\"]?|['\"]:\s?['\"]))(?!null\b|none\b|\*\*\*|\$\{)[^\s'\",&}\]]{6,}"),
      rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(--[\w-]*(?:token|secret|password|api-key)\s+)[^\s-]\S{5,}"), rf"\1{HIDDEN}"),
 )  # fmt: skip
-_read_by_config: set[str] = set()
+HARMLESS = re.compile(r"USER|LOGNAME|HOST(?:NAME)?|(?:SLURM|CUDA|NEMOTRON)_\w+")
+"""Variables that a config may read and everybody may see."""
+_read_by_config: dict[str, str] = {}
 
 
-def keep_secret(value: str) -> None:
-    """Treat a value that a config reads from the environment as secret; a path or a number is what it says."""
-    if len(value) >= SHORTEST and not _is_plain(value):
-        _read_by_config.add(value)
+def keep_secret(name: str) -> None:
+    """Treat a variable that a config reads as secret, but for a path or a number, which is what it says."""
+    value = os.environ.get(name, "")
+    if len(value) >= SHORTEST and not _is_plain(value) and not HARMLESS.fullmatch(name):
+        _read_by_config[value] = name
+
+
+def with_references(value: Any) -> Any:
+    """A config as it may be written: with `${oc.env:NAME}` again for what it read from there, and nothing else secret.
+
+    Who reads the file with OmegaConf, as our own commands do, gets the value from the environment.
+    """
+
+    def change(text: str) -> str:
+        for secret, name in _read_by_config.items():
+            text = text.replace(secret, f"${{oc.env:{name}}}")
+        return redact(text)
+
+    return _in_all_texts(value, change)
 
 
 def _is_plain(value: str) -> bool:
@@ -51,7 +69,7 @@ def _is_plain(value: str) -> bool:
 def secret_values() -> list[str]:
     """The values to be hidden, in every spelling, the longest first: one may contain another."""
     telling = {value for name, value in os.environ.items() if TELLING.search(name) and not _is_plain(value)}
-    known = {value for value in telling | _read_by_config if len(value) >= SHORTEST}
+    known = {value for value in telling | set(_read_by_config) if len(value) >= SHORTEST}
     return sorted(known | {quote(value, safe="") for value in known}, key=len, reverse=True)
 
 

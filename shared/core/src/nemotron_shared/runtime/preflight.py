@@ -219,7 +219,9 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str, *, tr
         except UserError as error:  # capitals, which no artifact's name has
             if not BARE.fullmatch(reference):
                 raise
-            raise UserError(error.message, f"the model of that name on the hub is run.{role}=hf://{reference}") from error
+            raise UserError(
+                error.message, f"the model of that name on the hub is run.{role}=hf://{reference}"
+            ) from error
         shown = artifact.reference
     else:
         found = find(store, outside, weights=True, trusted=trusted)

@@ -193,6 +193,6 @@ def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None
     """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged."""
     model.save_pretrained(directory, safe_serialization=True)
     if type(model).__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
-        for file in Path(model.name_or_path).glob("*.py"):
+        for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)

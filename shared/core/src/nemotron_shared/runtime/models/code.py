@@ -55,7 +55,9 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
     elsewhere = sorted({str(target).split("--")[0] for target in targets if "--" in str(target)})
     if elsewhere:
         what = f"{label}: its code lies in another repository ({', '.join(elsewhere)}), whose revision nothing pins"
-        raise UserError(what, "download both, put the Python files into the model's folder, and give run.model=./FOLDER")
+        raise UserError(
+            what, "download both, put the Python files into the model's folder, and give run.model=./FOLDER"
+        )
     if not trusted:
         what = f"{label}: its model_type '{kind}' needs the Python files that come with the model"
         raise UserError(what, f"read them, then add {OPTION} to the command")
