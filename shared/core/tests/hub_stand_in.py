@@ -45,7 +45,7 @@ class Hub(ThreadingHTTPServer):
         served: bytes of large files that were sent.
         asked: the paths of all requests.
         spoiled: names of files that arrive with a wrong byte.
-        cut_after: bytes after which the connection of a large file breaks.
+        give_up_after: bytes of large files after which it answers that it is not available.
     """
 
     daemon_threads = True
@@ -63,7 +63,7 @@ class Hub(ThreadingHTTPServer):
         self.revisions: set[str] = set()
         self.asked: list[str] = []
         self.spoiled: set[str] = set()
-        self.cut_after: int | None = None
+        self.give_up_after: int | None = None
 
     def environment(self, home: Path, token: str = TOKEN) -> dict[str, str]:
         """This process's environment with this hub as the hub, and its cache below `home`."""
@@ -206,9 +206,8 @@ class HubRequest(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(content)}"
             content, status = content[int(first) : end], 206
         if large and self.command == "GET":
-            if self.server.cut_after is not None and len(content) > self.server.cut_after:
-                self._send(content, status, headers, self.server.cut_after)
-                self.close_connection = True
+            if self.server.give_up_after is not None and self.server.served + len(content) > self.server.give_up_after:
+                self._refuse("Unavailable", 503)
                 return
             self.server.served += len(content)
         self._send(content, status, headers)
@@ -247,10 +246,10 @@ class HubRequest(BaseHTTPRequestHandler):
     def _refuse(self, code: str, status: int = 404) -> None:
         self._send(b"{}", status, {"X-Error-Code": code, "X-Error-Message": code})
 
-    def _send(self, content: bytes, status: int, headers: dict[str, str], only: int | None = None) -> None:
+    def _send(self, content: bytes, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
         for key, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(content[:only])
+            self.wfile.write(content)

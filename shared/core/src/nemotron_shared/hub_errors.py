@@ -4,6 +4,7 @@ with hub_errors("hf://org/name", HubPlace("org/name", None, "model")):
     ...      # GatedRepoError -> "hf://org/name: a gated model", "ask for access on its page ..."
 """
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ class HubPlace:
     kind: Literal["model", "data set"]
 
 
+def _without_secrets(record: logging.LogRecord) -> bool:
+    """A filter of log records: the library names the signed addresses that it has trouble with."""
+    record.msg, record.args = redact(record.getMessage()), ()
+    return True
+
+
 @contextmanager
 def hub_errors(text: str, place: HubPlace) -> Generator[None]:
     """Turn what the hub's library raises into errors with a remedy.
@@ -37,6 +44,8 @@ def hub_errors(text: str, place: HubPlace) -> Generator[None]:
     except ImportError as error:
         what = f"{text}: hf:// addresses need the package huggingface_hub"
         raise UserError(what, how_to_add("huggingface-hub")) from error
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.addFilter(_without_secrets)  # the same function is kept once
     option = "--repo-type dataset " if place.kind == "data set" else ""
     try:
         yield

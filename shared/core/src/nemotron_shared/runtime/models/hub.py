@@ -31,6 +31,7 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
+from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, size
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
@@ -46,6 +47,9 @@ SINGLES = ("model.safetensors", "pytorch_model.bin")
 WEIGHTS = (".safetensors", ".bin")
 SHA256, GIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 PROGRESS_SECONDS = 5.0
+RANGE = 32 * 2**20
+"""Bytes of one request, and what a kill loses at most."""
+TRANSFERS = 8
 
 
 @dataclass(frozen=True)
@@ -159,12 +163,14 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
     Raises:
         UserError: no room, no connection, or content that is not what the hub promised, even when fetched again.
     """
-    text, names, cache_folder = str(look.model), list(look.artifact.manifest.files), look.require_room()
+    text, entries, cache_folder = str(look.model), look.artifact.manifest.files, look.require_room()
+    names = list(entries)
     if look.missing:
         say(f"[{text}] downloading {size(look.missing_bytes)} of commit {look.commit[:12]} to {cache_folder}")
     place = HubPlace(look.model.repository, look.model.revision, "model")
     with hub_errors(text, place), full_disk_explained(cache_folder):
         with _progress(text, look):
+            _resume(look, look.missing)
             _download(look.model, look.commit, names)
         if damaged := _damaged(look):
             # a blob of the cache that is not what its name says: gone wrong on the disk, or on the way
@@ -172,6 +178,7 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
             for name in damaged:
                 (look.folder / name).resolve().unlink()
                 (look.folder / name).unlink(missing_ok=True)
+            _resume(look, {name: entries[name].bytes for name in damaged if SHA256.fullmatch(look.expected[name])})
             _download(look.model, look.commit, names)
             damaged = _damaged(look)
     if damaged:
@@ -257,7 +264,7 @@ def _parameters(
 
 
 def _download(model: HubModel, commit: str, names: list[str]) -> Path:
-    """Bring files of a commit into the hub's cache, going on where an earlier download was cut off."""
+    """Bring files of a commit into the hub's cache, as the library does it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
@@ -269,6 +276,33 @@ def _download(model: HubModel, commit: str, names: list[str]) -> Path:
     finally:
         if not before:
             enable_progress_bars()
+
+
+def _resume(look: Look, sizes: dict[str, int]) -> None:
+    """Bring large files into the hub's cache by ranges, going on where an earlier process was killed.
+
+    The library's own download goes on within one process, and begins again in the next.
+    """
+    from huggingface_hub import HfFileSystem
+
+    blobs, system = look.folder.parent.parent / "blobs", HfFileSystem(skip_instance_cache=True)
+
+    def bring(name: str) -> None:
+        blob = blobs / look.expected[name]
+        partial = blob.with_name(f"{blob.name}.partial")
+        address = f"{look.model.repository}@{look.commit}/{name}"
+        with locked(blob.with_name(f".{blob.name}.lock"), wait=True):  # another store may want it, too
+            if blob.is_file():
+                return
+            with partial.open("ab") as file, system.open(address, "rb", block_size=RANGE, cache_type="none") as there:
+                while (begun := file.tell()) < sizes[name]:
+                    there.seek(begun)
+                    file.write(there.read(min(RANGE, sizes[name] - begun)))
+                    file.flush()
+            partial.replace(blob)
+
+    with ThreadPoolExecutor(TRANSFERS) as pool:
+        list(pool.map(bring, sizes))
 
 
 def _damaged(look: Look) -> list[str]:
