@@ -166,7 +166,7 @@ def test_what_is_not_what_the_hub_promises_is_not_imported(hub: Hub, store: Stor
         ("hf://local/none", "hf://local/none: no such model on the hub, or a private one\n  check the name"),
         ("hf://local/tiny@v9", "hf://local/tiny@v9: no revision 'v9'\n  name a branch, tag or commit"),
         ("hf://local/gated", "hf://local/gated: a gated model\n  ask for access on its page, then set HF_TOKEN"),
-        ("hf://local/gguf", "holds no config.json; it has a.gguf"),
+        ("hf://local/gguf", "holds no config.json of a model; it has a.gguf"),
         ("hf://local/empty", "holds no weights in safetensors or PyTorch's format"),
         ("hf://local/part", "model.safetensors.index.json names files that are not there: b.safetensors"),
         ("hf://local/new", "its model_type 'new' is not known to the installed transformers, and it brings no code"),

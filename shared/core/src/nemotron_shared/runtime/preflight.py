@@ -233,7 +233,9 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str, *, tr
         return
     require_intact(artifact, store.home, again)
     checked.inputs[role] = replace(artifact, trusted=trusted)
-    require_loadable(reference, config_of(artifact.path), trusted=trusted)
+    config = config_of(artifact.path)
+    if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
+        require_loadable(reference, config, trusted=trusted)
 
 
 def _take(checked: Preflight, found: Found) -> None:

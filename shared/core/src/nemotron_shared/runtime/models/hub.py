@@ -126,9 +126,9 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
             small += [name for name in files if MODEL_FILES.fullmatch(name) and name not in small]
         folder = _download(model, found, small)
         config = config_of(folder)
-        if weights and not config:
+        if weights and not (config.get("model_type") or config.get("auto_map")):
             remedy = "give a model in Hugging Face's layout: config.json and safetensors"
-            raise UserError(f"{text}: holds no config.json; it has {_some(files)}", remedy)
+            raise UserError(f"{text}: holds no config.json of a model; it has {_some(files)}", remedy)
         if not weights and "tokenizer.json" not in small:
             raise UserError(f"{text}: holds no tokenizer.json; it has {_some(files)}", "give another tokenizer")
         large: list[str] = []
@@ -232,7 +232,9 @@ def _weights(text: str, folder: Path, files: dict[str, _File]) -> list[str]:
             names = sorted(set(read_json(folder / index).get("weight_map", {}).values()))
         if absent := [name for name in names if name not in files]:
             what = f"{text}: {index} names files that are not there: {', '.join(absent[:3])}"
-            raise UserError(what, f"the repository, or the hub's cache, is incomplete: hf download {text[5:]}")
+            raise UserError(
+                what, f"the repository, or the hub's cache, is incomplete: hf download {text[5:].partition('@')[0]}"
+            )
         if names:
             if single == SINGLES[1]:
                 say(f"[{text}] its weights are pickles: they are read weights-only, no code in them runs")
