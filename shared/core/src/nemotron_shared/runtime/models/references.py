@@ -15,7 +15,7 @@ from nemotron_shared.errors import UserError
 
 MAIN = "main"
 HUB = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)(?:@([^\s@]+))?")
-BARE = re.compile(r"[\w.-]+/[\w.-]+(?:@\S+)?")
+BARE = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?:@\S+)?")
 LONGEST_NAME = 100
 TOKENIZER = "-tokenizer"
 
