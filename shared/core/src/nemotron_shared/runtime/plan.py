@@ -13,6 +13,7 @@ from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
+from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.preflight import Preflight, preflight
 
 if TYPE_CHECKING:
@@ -90,14 +91,15 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     name = step.produces.format(family=config.run.family)
     tokenizer = inputs.get("tokenizer")  # an artifact, and its files are no sources besides
     sources = [found for found in checked.sources if not tokenizer or not found.uri.startswith(f"{tokenizer.path}/")]
+    digests = {str(found.path): _content(role, found) for role, found in inputs.items() if found}
     what: dict[str, Any] = {"step": step.module}
     how: dict[str, Any] = {}
     for section in ("run", *step.sections):
         whats, hows = what_and_how({section: values[section]}, config)
-        what |= dict(flat(_without_paths(whats, inputs)))
+        what |= dict(flat(_without_paths(whats, digests)))
         how |= dict(flat(hows))
     how = {key: value for key, value in how.items() if key not in ASKED_ONCE}
-    what |= {f"input {role}": artifact and artifact.manifest.digest for role, artifact in inputs.items()}
+    what |= {f"input {role}": artifact and digests[str(artifact.path)] for role, artifact in inputs.items()}
     what |= {f"source {source.uri}": source.digest for source in sources}
     what |= {f"content of {key}": json_digest(value) for key, value in checked.contents.items()}
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config)]
@@ -114,13 +116,21 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
 
 
-def _without_paths(value: Any, inputs: Mapping[str, Artifact | None]) -> Any:
+def _content(role: str, artifact: Artifact) -> str:
+    """What an input is. A tokenizer is the same alone and with its model beside it."""
+    if role != "tokenizer":
+        return artifact.manifest.digest
+    files = artifact.manifest.files.items()
+    return json_digest({name: entry.sha256 for name, entry in files if TOKENIZER_FILES.fullmatch(name)})
+
+
+def _without_paths(value: Any, digests: Mapping[str, str]) -> Any:
     """Replace where an input lies by what it is, so that a moved store changes no identity."""
     if isinstance(value, dict):
-        return {key: _without_paths(child, inputs) for key, child in value.items()}
+        return {key: _without_paths(child, digests) for key, child in value.items()}
     if isinstance(value, list):
-        return [_without_paths(child, inputs) for child in value]
+        return [_without_paths(child, digests) for child in value]
     if isinstance(value, str):
-        for artifact in filter(None, inputs.values()):
-            value = value.replace(str(artifact.path), artifact.manifest.digest)
+        for path, digest in digests.items():
+            value = value.replace(path, digest)
     return value

@@ -83,17 +83,17 @@ def find(store: Store, wanted: HubModel | MegatronModel, *, weights: bool, trust
 
 def pinned(store: Store, wanted: HubModel, *, weights: bool) -> Artifact | None:
     """The newest version that was imported for the same repository and revision, or for a commit of that name."""
-    names = [wanted.name()] if weights else [wanted.name(), wanted.name(TOKENIZER)]
-    for name in names:
-        for version in reversed(store.versions(name)):
+    by_commit = re.fullmatch(r"[0-9a-f]{7,40}", wanted.revision) is not None
+    there = []
+    for name in [wanted.name()] if weights else [wanted.name(), wanted.name(TOKENIZER)]:
+        for version in store.versions(name):
             found = store.load(name, version)
             about = found.manifest.metadata
-            if about.get("repository") != wanted.repository:
-                continue
-            by_commit = re.fullmatch(r"[0-9a-f]{7,40}", wanted.revision) is not None
-            if about["revision"] == wanted.revision or (by_commit and about["commit"].startswith(wanted.revision)):
-                return found
-    return None
+            same = about.get("revision") == wanted.revision
+            same = same or (by_commit and str(about.get("commit")).startswith(wanted.revision))
+            if same and about.get("repository") == wanted.repository:
+                there.append(found)
+    return max(there, key=lambda found: (found.manifest.created_at, found.manifest.version), default=None)
 
 
 def import_hub(store: Store, look: Look) -> Artifact:
