@@ -88,6 +88,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
             "wandb",
         ],
     },
+    "; for a newer one: nemotron model import {wanted}": {"wanted": ["hf://org/name"]},
+    "nemotron model import {reference}": {"reference": ["hf://org/name@v2", "./FOLDER"]},
+    "bring it in again: nemotron model import {reference}": {"reference": ["hf://org/name"]},
+    "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},
+    "for the model on the hub: nemotron model import hf://{reference}": {"reference": ["org/name"]},
     # nemotron_engines
     "install the version that uv.lock names: uv sync --all-packages": {},
     "it belongs to the ordinary environment: uv sync --all-packages": {},
@@ -232,6 +237,9 @@ def test_the_command_of_a_message_works(
         if rest[:2] == ["runs", "stop"]:  # which only a running process could obey
             rest.append("--help")
         rest += ["--dry-run"] if rest[0] in FAMILIES else []
+        if rest[:2] == ["model", "import"]:  # of a hub that is not there
+            monkeypatch.setattr("nemotron_app.models.look_at", lambda model, **_: model)
+            monkeypatch.setattr("nemotron_app.models.import_hub", lambda store, _: store.resolve("super3-sft-model"))
         try:
             code = main(rest)
         except SystemExit as ended:  # argparse has helped

@@ -38,6 +38,7 @@ def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     command += ["--dry-run"] if request.dry_run else []
     command += ["--machine", str(request.machine)] if request.machine else []
     command += ["--json"] if request.json else []
+    command += ["--trust-code"] if request.trust_code else []
     return command
 
 

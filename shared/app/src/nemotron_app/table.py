@@ -59,6 +59,8 @@ commands
                                  look at prepared data: text, loss mask, lengths, duplicates
   artifacts [list|show|lineage|verify|alias|path|rm|gc]
                                  what has been made, from what; make room
+  model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
+                                 bring a model in as an artifact
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is
@@ -75,6 +77,7 @@ options, before or after the words above
   -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
   --machine FILE                 with --dry-run: judge for the machine that FILE describes
   --json                         results as JSON on stdout
+  --trust-code                   run the Python files of a model that cannot do without
   --allow-experimental           run a family marked experimental
   --version, -h, --help
 

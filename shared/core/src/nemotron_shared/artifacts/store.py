@@ -33,6 +33,7 @@ from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, p
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.lock import locked
+from nemotron_shared.redaction import redact, redact_values
 
 HOME_VARIABLE = "NEMOTRON_HOME"
 DEFAULT_HOME = ".nemotron"
@@ -195,12 +196,13 @@ class Store:
             fingerprint=fingerprint,
             digest=table_digest(files),
             files=files,
-            producer=producer,
+            # digests are of what was read and made; only the words about it are for everybody to read
+            producer=replace(producer, command=redact(producer.command)),
             parents=tuple(parents),
-            sources=tuple(sources),
-            metadata=dict(metadata or {}),
-            metrics=dict(metrics or {}),
-            segments=[dict(segment) for segment in segments],
+            sources=tuple(Source(redact(one.uri), one.digest, redact_values(one.detail)) for one in sources),
+            metadata=redact_values(dict(metadata or {})),
+            metrics=redact_values(dict(metrics or {})),
+            segments=[redact_values(dict(segment)) for segment in segments],
         )
         # Read back what will be written: an error now costs nothing, and what JSON changes (tuples) changes here.
         readable = Manifest.parse(manifest.to_bytes(), directory / MANIFEST)

@@ -27,13 +27,14 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import Translated, dialect_of, said_in_ours, translate
 from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
+TRUST = "trust_remote_code"
 CONFIG_PACKAGES = "nemotron.config"
 """Entry points: packages whose folder holds config groups that every stage may use, such as `engine/*.yaml`."""
 # Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
@@ -46,13 +47,15 @@ class Composed:
     """The merged configuration before references are resolved.
 
     `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists what was merged, first to last;
-    `notes` say which keys of another library have no effect.
+    `notes` say which keys of another library have no effect. `trust_keys` are those of the name `trust_remote_code`,
+    and where they stood: no file may ask for that, so they are not in the tree.
     """
 
     tree: DictConfig
     origins: dict[str, str]
     files: list[Path]
     notes: list[str] = field(default_factory=list)
+    trust_keys: dict[str, str] = field(default_factory=dict)
 
 
 def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed:
@@ -62,13 +65,15 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         UserError: no such config, a broken YAML file, a malformed override, or an override of an unknown key.
     """
     path = find_config(config_dir, choice)
+    trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
+    overrides = [override for override in overrides if override_key(override) not in trust_keys]
     with TemporaryDirectory(prefix="nemotron-config-") as scratch:
         said = None if path.parent == config_dir.resolve() else translated(path)
         if said is None:
-            return _compose(config_dir, path, path, overrides, None)
+            return _compose(config_dir, path, path, overrides, None, trust_keys)
         start = Path(scratch) / path.with_suffix(".yaml").name
         start.write_text(said.text, encoding="utf-8")
-        return _compose(config_dir, path, start, overrides, said)
+        return _compose(config_dir, path, start, overrides, said, trust_keys)
 
 
 def translated(path: Path) -> Translated | None:
@@ -82,7 +87,14 @@ def translated(path: Path) -> Translated | None:
     return translate(path, content, dialect, dict(_node_lines(yaml.compose(text), ""))) if dialect else None
 
 
-def _compose(config_dir: Path, path: Path, start: Path, overrides: Sequence[str], said: Translated | None) -> Composed:
+def _compose(
+    config_dir: Path,
+    path: Path,
+    start: Path,
+    overrides: Sequence[str],
+    said: Translated | None,
+    trust_keys: dict[str, str],
+) -> Composed:
     """Args: start: the file to begin with, which is `path` itself unless that was said in ours."""
     folders = list(dict.fromkeys([start.parent, path.parent, config_dir.resolve(), *shared_groups()]))
     # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
@@ -123,7 +135,12 @@ def _compose(config_dir: Path, path: Path, start: Path, overrides: Sequence[str]
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
     for key in filter(None, map(override_key, overrides)):
         origins[key] = f"{COMMAND_LINE} ({theirs[key]})" if key in theirs else COMMAND_LINE
-    return Composed(tree, origins, files, [*(said.notes if said else []), *notes])
+    for key in [key for key in leaf_keys(tree) if key.split(".")[-1] == TRUST]:
+        section, _, name = key.rpartition(".")
+        with open_dict(tree):
+            OmegaConf.select(tree, section).pop(name)
+        trust_keys.setdefault(key, origins.pop(key, "config"))
+    return Composed(tree, origins, files, [*(said.notes if said else []), *notes], trust_keys)
 
 
 def _in_our_keys(

@@ -39,8 +39,8 @@ class RunSection(Section):
     data: How[str | None]
     """Data artifact to read."""
     model: How[str | None]
-    """Model to start from, or in eval the one in question: an artifact, or the path of a Hugging Face folder. `null`:
-    random weights."""
+    """Model to start from, or in eval the one in question: an artifact, `hf://org/name[@revision]`, the path of a
+    Hugging Face folder, or `megatron:PATH`. `null`: random weights."""
     missing_data: How[Literal["error", "prepare"]]
     """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first."""
     missing_model: How[Literal["error", "random"]]
@@ -62,8 +62,8 @@ class TokenizerSection(Section):
     """Which tokenizer turns text into ids."""
 
     model: str | None
-    """`tiny`, which is made on the spot, or the path of a Hugging Face tokenizer folder. Required: `null` is an
-    error."""
+    """`tiny`, which is made on the spot, `hf://org/name[@revision]`, or the path of a Hugging Face tokenizer folder.
+    Required: `null` is an error."""
     add_bos: bool | None
     """Begin each document with the beginning-of-text id. `null`: with what the tokenizer's own post-processor puts
     there, as Megatron-LM's tool does; mostly nothing. Not used in sft, where the chat template writes all special

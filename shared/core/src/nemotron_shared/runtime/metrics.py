@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values
 
 FILE = "metrics.jsonl"
 Metric = Literal[
@@ -54,7 +55,7 @@ class MetricsLog:
     def append(self, step: int, **values: Any) -> None:
         """Write one line at once, so that a kill loses none that came before."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.write(json.dumps({"step": step, **redact_values(values)}) + "\n")
 
     def cut_after(self, step: int) -> None:
         """Forget what was logged after `step`."""

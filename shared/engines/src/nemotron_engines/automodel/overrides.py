@@ -12,6 +12,9 @@ from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
+import torch
+from hydra.utils import get_object
+
 from nemotron_engines.automodel.dialect import KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import Strict, leaves, merge
@@ -60,7 +63,8 @@ READ: dict[str, dict[str, Any]] = {
     "loss_fn": {"_target_": str},
     "optimizer": {"_target_": str},
 }  # fmt: skip
-TRUSTED = ("nemo_automodel.", "torch.optim.", "torch.distributed.", "torch.nn.")
+IMPORTED = ("nemo_automodel.", "torch.")
+"""Packages that are imported to see what a `_target_` is; nothing else is, for an import runs code too."""
 
 
 def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Mapping[str, str]) -> dict[str, Any]:
@@ -91,8 +95,8 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
     strict.require_free(key)
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
         raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
-    if name == "_target_" and not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
-        what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
+    if name == "_target_" and not engine.allow_custom_targets and not is_allowed_target(str(value)):
+        what = f"'{value}' is no loss or optimizer of torch and nothing of Automodel, and would be called"
         raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
     known = known_names(section, engine.strategy)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
@@ -107,6 +111,25 @@ def known_names(section: str, strategy: str = "fsdp2") -> dict[str, Any]:
     """Names that a section knows, each with its type, or with None where the type is not written down."""
     known = READ.get(section, {}) | taken(section, strategy)
     return known if section else known | dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
+
+
+def is_allowed_target(path: str) -> bool:
+    """Whether a `_target_` resolves to something of Automodel's own, or to a module or optimizer class of torch.
+
+    The object decides, not its name: `torch.distributed.run.os.system` begins like torch and is the shell, and
+    `torch.distributed.run.main` is torch's and starts any script.
+    """
+    if not path.startswith(IMPORTED):
+        return False
+    try:
+        found = get_object(path)
+    except (ImportError, ValueError):  # also where the package is not installed
+        return False
+    home = f"{getattr(found, '__module__', None)}."
+    if home.startswith("nemo_automodel."):
+        return callable(found)
+    classes = (torch.nn.Module, torch.optim.Optimizer)
+    return isinstance(found, type) and issubclass(found, classes) and home.startswith("torch.")
 
 
 def taken(section: str, strategy: str) -> dict[str, Any]:
