@@ -98,7 +98,20 @@ def place(
     return prepare
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.words[0] in PROGRAMS], ids=str)
+def takes_long(command: Command) -> bool:
+    """A cluster is started, or the whole pipeline runs, which another command of the documents does as well."""
+    words = set(command.words)
+    return "ray" in words or ("pipeline" in words and ("nano3" in words or "qa" in words))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, id=str(one), marks=[pytest.mark.slow] if takes_long(one) else [])
+        for one in COMMANDS
+        if one.words[0] in PROGRAMS
+    ],
+)
 def test_a_command_of_the_documents_runs(place, capfd: pytest.CaptureFixture[str], command: Command) -> None:
     if command.words[1].startswith("benchmarks/"):
         assert (ROOT / command.words[1]).is_file(), command.places
@@ -291,5 +304,6 @@ def test_what_is_not_there_yet_is_refused(run) -> None:
         assert option in result.stderr
 
 
+@pytest.mark.slow
 def test_generated_parts_of_the_documents_are_up_to_date() -> None:
     subprocess.run([sys.executable, str(ROOT / "ci" / "pages.py"), "--check"], check=True)

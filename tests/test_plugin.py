@@ -64,6 +64,7 @@ def test_its_settings_are_validated_by_its_own_class(
     assert told in run(installed, "super3", "sft", "-c", "tiny", "-d", *words, code=2 if "did you" in told else 1)
 
 
+@pytest.mark.slow
 def test_the_engine_works_through_the_command(installed: Mapping[str, str]) -> None:
     words = ("toyfamily", "sft", "-c", "small", "--json")
     made = json.loads(run_json(installed, *words))
@@ -78,6 +79,7 @@ def run_json(env: Mapping[str, str], *words: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_evaluation_task_becomes_data(installed: Mapping[str, str]) -> None:
     words = [*short("eval"), "--json", "data_prep.tasks=[capitals]"]
     made = json.loads(run_json(installed, "super3", "data", "prep", "eval", *words))
@@ -88,6 +90,7 @@ def test_the_evaluation_task_becomes_data(installed: Mapping[str, str]) -> None:
     assert "did you mean 'capitals'?" in unknown
 
 
+@pytest.mark.slow
 def test_the_reward_is_known_by_its_name(installed: Mapping[str, str]) -> None:
     rewards = "rewards=[{name: brevity, weight: 1.0}]"
     said = run(installed, "super3", "rl", "-c", "tiny", "-d", "run.missing_data=prepare", rewards)

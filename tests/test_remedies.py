@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from lanes import slow
 from support import MEMBERS, ROOT, STAGES, call_here, member_folder
 
 from nemotron_app.main import main
@@ -255,10 +256,7 @@ def test_the_command_that_makes_an_artifact_again_works(place: Path) -> None:
         assert main([*words, "--dry-run"]) == 0, words
 
 
-NOT_YET = pytest.mark.xfail(reason="the blends of the RL recipes name no data that can be prepared yet", strict=True)
-
-
-@pytest.mark.parametrize("stage", ["pretrain", "sft", "eval", pytest.param("rl", marks=NOT_YET)])
+@pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "eval", "rl")])
 def test_the_command_that_makes_what_is_missing_exists(
     place: Path, capfd: pytest.CaptureFixture[str], stage: str
 ) -> None:

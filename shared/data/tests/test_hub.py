@@ -215,6 +215,7 @@ print([file.path for file in expand(["hf://org/name"], subset="de")])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
 def test_the_offline_variables_are_honoured(tmp_path, variable):
     Cache(tmp_path / "home" / "hub").add("org/name", languages(tmp_path))

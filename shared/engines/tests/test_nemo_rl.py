@@ -70,6 +70,7 @@ def test_a_megatron_checkpoint_goes_through_its_converter(
     assert names == {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"}
 
 
+@pytest.mark.slow
 def test_a_pickle_of_the_other_converter_becomes_safetensors(
     installation: Installation, model: Path, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def corpus(tmp_path: Path) -> Path:
 SMALL_SHARDS = ("data_prep.shard_mb=1", "data_prep.merge=true")
 
 
+@pytest.mark.slow
 def test_workers_and_executors_make_no_difference(tmp_path: Path, home: Path, corpus: Path) -> None:
     digests = {
         (prepare(home, corpus, *SMALL_SHARDS, f"data_prep.workers={workers}", "run.force=true")).manifest.digest

@@ -156,6 +156,7 @@ def test_the_published_templates_prepare_every_conversation(tmp_path: Path, home
     assert sequences_in(made) == sequences_in(marked)
 
 
+@pytest.mark.slow
 def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", varied_chats(150))
     chosen = settings(f"data_prep.source={source}", "data_prep.pack_size=512", "data_prep.parquet_row_group_size=7")
