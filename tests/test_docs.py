@@ -89,7 +89,7 @@ def place(
         write_model(tmp_path / "my-model")
         if "inspect" in command.words:
             shutil.copytree(request.getfixturevalue("prepared"), tmp_path / "home")
-        elif not {"-c", "--config"} & set(command.words):
+        elif "local" in command.words or not {"-c", "--config"} & set(command.words):
             shutil.copytree(made, tmp_path / "home")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))

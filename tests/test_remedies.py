@@ -57,10 +57,10 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
     "see the models: nemotron --help": {},
-    "say: nemotron {family} eval -c {ctx.params['config']} -t {task[0]}": {
-        **FAMILY,
-        "ctx.params['config']": ["tiny", "default"],
-        "task[0]": ["sums"],
+    "say: nemotron {family} eval{chosen} -t {task[0]}": {**FAMILY, "chosen": [" -c tiny"], "task[0]": ["sums"]},
+    "for your own data, say: nemotron {request.family} {stage} -c local": {
+        "request.family": ["super3"],
+        "stage": ["sft"],
     },
     "make something first: nemotron {family} pipeline -c tiny{flag}": {
         "family": ["super49b"],

@@ -134,7 +134,8 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
     overrides = (*overrides_of(ctx.params, [word for word in words if _is_override(word)]), f"run.family={family}")
     if task:
         if command != ["eval"]:
-            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval -t {task[0]}")
+            chosen = f" -c {ctx.params['config']}" if ctx.params["config"] else ""
+            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval{chosen} -t {task[0]}")
         overrides += (f"evaluation.tasks=[{','.join(task)}]",)
     asked = options["dry_run"], options["json"], machine_of(ctx.params), bool(options["trust_code"])
     request = Request(family, tuple(command), ctx.params["config"], overrides, *asked)

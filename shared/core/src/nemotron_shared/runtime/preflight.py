@@ -263,6 +263,8 @@ def _find_tokenizers(checked: Preflight, step: "Step", *, trusted: bool) -> bool
     """
     for key in TOKENIZER_KEYS:
         *sections, name = key.split(".")
+        if sections[0] not in step.sections:
+            continue  # the data is the input, and has its tokenizer inside
         place: Any = checked.values
         for section in sections:
             place = place.get(section) or {}
@@ -271,9 +273,8 @@ def _find_tokenizers(checked: Preflight, step: "Step", *, trusted: bool) -> bool
         if wanted is None:
             continue
         found = find(checked.store, wanted, weights=False, trusted=trusted)
-        if sections[0] in step.sections:  # else the data is the input, and has it inside
-            _take(checked, found)
-            checked.inputs["tokenizer"], checked.shown["tokenizer"] = found.artifact, found.shown
+        _take(checked, found)
+        checked.inputs["tokenizer"], checked.shown["tokenizer"] = found.artifact, found.shown
         if found.artifact is None:
             return False
         require_intact(found.artifact, checked.store.home, f"bring it in again: nemotron model import {text}")
