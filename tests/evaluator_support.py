@@ -28,7 +28,7 @@ def tiny_model(folder: Path, *, spread: float = 0.3) -> tuple[Any, Any]:
     beside = folder.with_name(f"{folder.name}-tokenizer")
     provide_tokenizer("tiny", beside)
     tokenizer = load_tokenizer(beside)
-    section = RandomModelSection(architecture="tiny", overrides={}, tokenizer="tiny")
+    section = RandomModelSection(architecture="super3_tiny", overrides={}, tokenizer="tiny")
     model = random_model(section, tokenizer, 7, config_of("tiny").engine).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -124,7 +124,7 @@ def write_model(folder: Path) -> None:
     """As much of a model folder as can be looked at before a start: the tiny architecture and a single weight."""
     header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    (folder / "config.json").write_text(json.dumps(load_architecture("tiny", {}) | {"vocab_size": 1024}))
+    (folder / "config.json").write_text(json.dumps(load_architecture("super3_tiny", {}) | {"vocab_size": 1024}))
 
 
 def last_json(result: "CompletedProcess[str]") -> Any:

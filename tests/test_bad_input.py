@@ -57,7 +57,8 @@ CASES = {
                            ("rewards=[{name: kindness, weight: 1}]",)),
     "unknown task": Case("eval", ("no task named 'sum'", "did you mean 'sums'"), "train", ("evaluation.tasks=[sum]",)),
     "split": Case("pretrain", ("sum to 0.52",), overrides=("data_prep.split.train=0.5",)),
-    "unknown architecture": Case("pretrain", ("did you mean 'tiny'",), "train", ("model.architecture=tinny",)),
+    "unknown architecture": Case("pretrain", ("did you mean 'nano3_tiny'",), "train",
+                                 ("model.architecture=nano3_tinny",)),
     "unknown model field": Case("pretrain", ("did you mean 'hidden_size'",), "train",
                                 ("+model.overrides.hidden_siz=32",)),
 }  # fmt: skip

@@ -22,9 +22,9 @@ from omegaconf import OmegaConf
 from support import MEMBERS, ROOT, STAGES, call_here, nemotron, write_model
 
 from nemotron_app.main import main
-from nemotron_app.table import FAMILIES
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.config.compose import compose, leaf_keys
+from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import environment_of
 
 COMMANDS = commands()
@@ -34,7 +34,7 @@ TEXTS = {"web/a.jsonl": '{"text": "Mira lives in Oster."}\n', "books/a.txt": "To
 
 def stage_steps(command: Command) -> bool:
     """Whether a command runs steps of a stage, and not `nemotron artifacts`, `nemotron report` or `--help`."""
-    return any(word in FAMILIES or "stages" in re.split(r"[./]", word) for word in command.words) and not (
+    return any(word in families() or "stages" in re.split(r"[./]", word) for word in command.words) and not (
         {"artifacts", "report", "inspect"} & set(command.words)
     )
 
@@ -277,7 +277,7 @@ def test_artifact_names_of_the_documents_are_made_by_a_step() -> None:
     steps = [
         importlib.import_module(f"stages.{stage}.{verb}").STEP for stage in STAGES for verb in ("data_prep", "train")
     ]
-    known = {step.produces.format(family=family) for step in steps for family in FAMILIES}
+    known = {step.produces.format(family=family) for step in steps for family in families()}
     seen = set()
     for document in DOCUMENTS:
         names = re.findall(r"\b(?:super3|nano3|super49b)-[a-z]+-[a-z]+\b", document.read_text(encoding="utf-8"))

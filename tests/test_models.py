@@ -157,7 +157,7 @@ def test_a_model_of_the_hub_trains_and_again_without_the_hub(tmp_path: Path) -> 
 
     source = tmp_path / "source"
     save_tokenizer(source)
-    save_random_model(ModelSection(architecture="tiny", overrides={}), source, 7, source)
+    save_random_model(ModelSection(architecture="super3_tiny", overrides={}), source, 7, source)
     (tmp_path / "work").mkdir()
     canaries = {"CANARY_ENTITY": "canary-entity-4711", "WANDB_API_KEY": "canarykey0123456789", "HF_TOKEN": TOKEN}
     words = (

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from support import SHORT, nemotron
 
+from nemotron_shared.families import architecture
+
 SHORT_PIPELINE = [f"{stage}.{override}" for stage, overrides in SHORT.items() for override in overrides]
 ARTIFACTS = {
     "super3-pretrain-data", "super3-pretrain-model", "super3-sft-data", "super3-sft-model",
@@ -61,6 +63,20 @@ def test_a_pipeline_makes_again_what_a_change_concerns(run, tmp_path: Path) -> N
     assert "asking after SFT" in alone.stderr
     run(*nemotron("super3", "data", "prep", "rl", "-c", "tiny", *SHORT["rl"], "--force"))
     assert versions(home)["super3-rl-data"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["nano3", "ultra3", "lightning35"])
+def test_the_twin_of_every_family_goes_through_the_whole_pipeline(run, tmp_path: Path, family: str) -> None:
+    run(*nemotron(family, "pipeline", "-c", "tiny", *SHORT_PIPELINE))
+    made = versions(tmp_path / "home")
+    assert made == {name.replace("super3", family): 1 for name in ARTIFACTS}
+    model = tmp_path / "home" / "artifacts" / f"{family}-rl-model" / "v1"
+    config = json.loads((model / "config.json").read_text())
+    twin = architecture(f"{family}_tiny")
+    assert {key: config[key] for key in ("hidden_size", "moe_latent_size")} == {
+        key: twin[key] for key in ("hidden_size", "moe_latent_size")
+    }
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.config.compose import compose
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
 from nemotron_shared.runtime import preflight
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.dry_run import make_preview
@@ -161,7 +162,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("shelf")
     data_folder(place / "data")
     shutil.rmtree(data_folder(place / "text") / "tokenizer")
-    for name in ("tiny", "nano3", "super3", "super49b"):
+    for name in ("super3_tiny", *families()):
         model_folder(place / name, name)
     (place / "rows.jsonl").write_text("{}\n")
     return place
@@ -184,7 +185,7 @@ def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> C
             )
         recipe = case.choice not in OWN
         if run.model is not None or name == "local":
-            case.overrides.append(f"run.model={shelf / (family if recipe else 'tiny')}")
+            case.overrides.append(f"run.model={shelf / (family if recipe else 'super3_tiny')}")
         if name == "nano3_lora_automodel":
             case.overrides += [f"engine.chats.{one}={shelf / 'rows.jsonl'}" for one in ("train", "valid")]
         case.machine = machine_for(case)
@@ -293,7 +294,7 @@ def small_model(case: Case) -> bool:
     model = next((word for word in case.overrides if word.startswith("run.model=/")), None)
     if model is None or case.stage == "eval":
         return False
-    other = Path(model.partition("=")[2]).with_name("tiny")
+    other = Path(model.partition("=")[2]).with_name("super3_tiny")
     case.overrides[case.overrides.index(model)] = f"run.model={other}"
     return case.choice not in OWN
 
@@ -417,7 +418,7 @@ def test_commands_for_what_is_missing_exist(tmp_path: Path) -> None:
 
 
 def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(shelf / "tiny", tmp_path / "other")
+    other = shutil.copytree(shelf / "super3_tiny", tmp_path / "other")
     (other / "tokenizer.json").write_text("{}")
     words = (f"run.data={shelf / 'data'}", f"run.model={other}")
     assert "hidden_size 64 instead of 2688" in told("sft", "nano3", "nano3", *words, home=tmp_path)[1]
@@ -452,6 +453,6 @@ def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:
 
 def test_parameters_without_torch_are_those_that_transformers_counts() -> None:
     # counted by transformers on the meta device, with these vocabularies
-    counted = {"tiny": (600, 317_192), "nano3": (131_072, 31_577_937_344), "super3": (131_072, 120_668_687_360)}
+    counted = {"super3_tiny": (600, 317_192), "nano3": (131_072, 31_577_937_344), "super3": (131_072, 120_668_687_360)}
     for name, (vocabulary, parameters) in counted.items():
         assert parameters_of(load_architecture(name, {}), vocabulary).total == parameters

@@ -22,9 +22,9 @@ from lanes import slow
 from support import MEMBERS, ROOT, STAGES, call_here, member_folder
 
 from nemotron_app.main import main
-from nemotron_app.table import FAMILIES
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts.verified import forced_command
+from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import ENVIRONMENTS
 
 COMMAND = re.compile(
@@ -237,7 +237,7 @@ def test_the_command_of_a_message_works(
         assert program == "nemotron"
         if rest[:2] == ["runs", "stop"]:  # which only a running process could obey
             rest.append("--help")
-        rest += ["--dry-run"] if rest[0] in FAMILIES else []
+        rest += ["--dry-run"] if rest[0] in families() else []
         if rest[:2] == ["model", "import"]:  # of a hub that is not there
             monkeypatch.setattr("nemotron_app.models.look_at", lambda model, **_: model)
             monkeypatch.setattr("nemotron_app.models.import_hub", lambda store, _: store.resolve("super3-sft-model"))
@@ -265,14 +265,14 @@ def test_the_command_that_makes_what_is_missing_exists(
     shutil.rmtree(place / "home")
     tried = set()
     for config in sorted(path.stem for path in (step.directory / "config").glob("*.yaml")):
-        family = next((name for name in FAMILIES if config.startswith(name)), "super3")
-        flag = ["--allow-experimental"] if FAMILIES[family].experimental else []
+        family = next((name for name in families() if config.startswith(name)), "super3")
+        flag = ["--allow-experimental"] if families()[family].experimental else []
         step.main(["-c", config, f"run.family={family}", "--dry-run", "--json"])
         answer = json.loads(capfd.readouterr().out)
         for problem in answer["problems"]:
             for words in commands(problem):
                 words = [word.replace("=FILE", "=FILE.jsonl") for word in words]
-                if tuple(words) in tried or words[1] not in FAMILIES:
+                if tuple(words) in tried or words[1] not in families():
                     continue
                 tried.add(tuple(words))
                 code = main([*words[1:], *flag, "--dry-run"])

@@ -29,7 +29,7 @@ def make_model() -> Callable[[str], NemotronHForCausalLM]:
 
     def make(device: str) -> NemotronHForCausalLM:
         torch.manual_seed(0)
-        config = NemotronHConfig(**load_architecture("tiny", {"vocab_size": VOCABULARY}))
+        config = NemotronHConfig(**load_architecture("super3_tiny", {"vocab_size": VOCABULARY}))
         model = NemotronHForCausalLM(config)
         lift_time_step_limit(model)
         return model.to(device)

@@ -69,7 +69,7 @@ def make_model(folder: Path) -> tuple[Any, Any]:
     provide_tokenizer("tiny", folder.with_name("tokenizer"))
     tokenizer = load_tokenizer(folder.with_name("tokenizer"))
     engine = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=True)
-    section = ModelSection(architecture="tiny", overrides=FIELDS)
+    section = ModelSection(architecture="super3_tiny", overrides=FIELDS)
     save_model(random_model(section, tokenizer, 0, engine), folder.with_name("tokenizer"), folder)
     return load_model(folder, engine), tokenizer
 

@@ -26,7 +26,7 @@ HEALTHY = falling(2.5, 1.5, 50)
 CONFIG = """
 run: {family: super3}
 engine: {name: transformers}
-model: {architecture: tiny}
+model: {architecture: super3_tiny}
 data_prep: {source: synthetic}
 train: {train_iters: 300}
 """

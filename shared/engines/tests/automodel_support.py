@@ -26,7 +26,7 @@ def save_tiny(folder: Path, seed: int = 7, dt_bias: float | None = None) -> Path
     and get larger inputs, so that it shows.
     """
     save_tokenizer(folder / "tokenizer")
-    section = ModelSection(architecture="tiny", overrides={})
+    section = ModelSection(architecture="super3_tiny", overrides={})
     model = random_model(section, load_tokenizer(folder / "tokenizer"), seed, CHOICES)
     if dt_bias is not None:
         with torch.no_grad():

@@ -22,9 +22,12 @@ SMALL = {"pretrain": "data_prep.synthetic_documents=200", "sft": "data_prep.synt
 RECIPES = {
     "pretrain": {
         "super3": 64, "super3+super3_32gpus": 32, "super3+super3_128gpus": 128, "super3_phase2": 64,
-        "super3_long_context": 128, "nano3": 8,
+        "super3_long_context": 128, "nano3": 8, "ultra3": 768, "ultra3_phase2": 768, "lightning35": 16,
     },
-    "sft": {"super3": 16, "super3+super3_32gpus": 32, "super3_lora": 16, "nano3": 8, "nano3_lora": 8},
+    "sft": {
+        "super3": 16, "super3+super3_32gpus": 32, "super3_lora": 16, "nano3": 8, "nano3_lora": 8, "ultra3": 192,
+        "ultra3_lora": 32, "lightning35": 16, "lightning35_lora": 8,
+    },
 }  # fmt: skip
 EVERY_RECIPE = [(stage, name) for stage, names in RECIPES.items() for name in names]
 

@@ -24,7 +24,7 @@ def whole(tmp_path_factory) -> Path:
 
     folder = tmp_path_factory.mktemp("whole")
     save_tokenizer(folder / "tokenizer")
-    save_random_model(ModelSection(architecture="tiny", overrides={}), folder / "tokenizer", 7, folder / "model")
+    save_random_model(ModelSection(architecture="super3_tiny", overrides={}), folder / "tokenizer", 7, folder / "model")
     return folder / "model"
 
 

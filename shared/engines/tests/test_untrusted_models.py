@@ -53,7 +53,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("tiny")
     save_tokenizer(folder)
-    save_random_model(ModelSection(architecture="tiny", overrides={}), folder, 7, folder)
+    save_random_model(ModelSection(architecture="super3_tiny", overrides={}), folder, 7, folder)
     return folder
 
 

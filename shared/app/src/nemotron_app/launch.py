@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from nemotron_app.table import families
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import python_for_step
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.process import ending_with_us

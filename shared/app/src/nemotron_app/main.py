@@ -18,8 +18,9 @@ from pathlib import Path
 
 import click
 
-from nemotron_app.table import STAGES, families, usage
+from nemotron_app.table import STAGES, usage
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
+from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 
 COMMANDS = ("pipeline", "data", *STAGES)

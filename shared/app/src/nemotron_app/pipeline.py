@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemotron_app.launch import config_of, run_process, run_step, stage_directory, step_command
-from nemotron_app.table import PIPELINE, STAGES, PipelineStep, families
+from nemotron_app.table import PIPELINE, STAGES, PipelineStep
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 

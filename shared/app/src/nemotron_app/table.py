@@ -1,22 +1,9 @@
-"""The model families and the commands, as data."""
+"""The commands, as data."""
 
 from dataclasses import dataclass
 
-from nemotron_shared.config.registry import Registry
-from nemotron_shared.families import Family
+from nemotron_shared.families import families
 from nemotron_shared.stages import STAGES
-
-FAMILIES = {
-    "super3": Family("Nemotron 3 Super, hybrid Mamba-Transformer-MoE (the default family)"),
-    "nano3": Family("Nemotron 3 Nano, hybrid Mamba-Transformer-MoE"),
-    "super49b": Family("Llama 3.3 Nemotron Super 49B", ("sft", "rl", "eval"), experimental=True),
-}
-
-
-def families() -> dict[str, Family]:
-    """Ours, and those of installed packages."""
-    outside: Registry[Family] = Registry("family", "nemotron.families", {})
-    return FAMILIES | {name: outside.load(name) for name in outside.places()}
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ start here
 def usage() -> str:
     """The text of `nemotron --help`."""
     listed = "\n".join(
-        f"  {name:<10} {family.title}{' [experimental]' if family.experimental else ''}"
+        f"  {name:<12} {family.title}{' [experimental]' if family.experimental else ''}"
         for name, family in families().items()
     )
     return USAGE.format(families=listed)

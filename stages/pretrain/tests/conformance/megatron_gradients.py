@@ -32,7 +32,7 @@ class Tokenizer:
 
 def by_transformers(ids: torch.Tensor, folder: Path) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss, and gradients under the names of checkpoints; writes the weights into `folder`."""
-    model = random_model(ModelSection(architecture="tiny", overrides={}), Tokenizer(), 11, ENGINE).train()
+    model = random_model(ModelSection(architecture="super3_tiny", overrides={}), Tokenizer(), 11, ENGINE).train()
     with torch.no_grad():  # a correction that is zero would agree whatever is done with it
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):

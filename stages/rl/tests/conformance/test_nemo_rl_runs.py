@@ -17,7 +17,7 @@ SYNTHETIC = (
     "data_prep.source=synthetic",
     "run.missing_data=prepare",
     "run.missing_model=random",
-    "model.architecture=tiny",
+    "model.architecture=super3_tiny",
 )
 ROWS = ("data_prep.synthetic_problems=40", "data_prep.holdout.rows=8")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

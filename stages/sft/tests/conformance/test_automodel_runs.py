@@ -91,7 +91,7 @@ def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> N
 
     folder = newest(lora)
     merged = load_model(folder, CHOICES).eval()
-    section = SimpleNamespace(architecture="tiny", overrides={})
+    section = SimpleNamespace(architecture="super3_tiny", overrides={})
     base = random_model(section, load_tokenizer(folder), 1234, CHOICES).eval()  # ty: ignore[invalid-argument-type]
     adapted = json.loads((folder / "adapter" / "adapter_config.json").read_text())["target_modules"]
     for name, value in base.state_dict().items():
@@ -193,7 +193,8 @@ from transformers import AutoConfig, NemotronHConfig
 from nemo_automodel.components.models.common.utils import BackendConfig
 from nemotron_engines.automodel.guards import require_sane_weights
 from nemotron_engines.modeling.architecture import load_architecture
-config = NemotronHConfig(**load_architecture("tiny", {"vocab_size": 512}), architectures=["NemotronHForCausalLM"])
+fields = load_architecture("super3_tiny", {"vocab_size": 512})
+config = NemotronHConfig(**fields, architectures=["NemotronHForCausalLM"])
 parts = dict(attn="sdpa", linear="torch", experts="torch", dispatcher="torch", rope_fusion=False)
 junk = [torch.full((200_000,), float("nan")) for _ in range(50)]; del junk
 build = nemo_automodel.NeMoAutoModelForCausalLM.from_config

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import megatron_support
 import pytest
-from megatron_support import RECIPES, prepared_and_stubbed, task_of
+from megatron_support import RECIPES, config_of, prepared_and_stubbed, task_of
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import architecture
 
 pytestmark = pytest.mark.megatron
 build = partial(megatron_support.build, "sft")
@@ -26,11 +27,13 @@ def test_bridge_accepts_a_recipe_at_its_number_of_processes(
     name: str, tmp_path: Path, data: Artifact, capsys: pytest.CaptureFixture[str]
 ) -> None:
     container = build(name, tmp_path, data)
-    model, family = container.model, name.partition("_")[0]
-    assert (model.hidden_size, model.num_moe_experts) == {"super3": (4096, 512), "nano3": (2688, 128)}[family]
-    assert (container.train.train_iters, container.scheduler.lr_decay_iters) == (1700, 1700)
-    assert (container.scheduler.lr_decay_style, container.scheduler.lr_warmup_iters) == ("cosine", 4)
-    assert (container.optimizer.lr, container.optimizer.adam_beta2) == (1e-4 if "lora" in name else 5e-6, 0.95)
+    model, ours = container.model, config_of("sft", name)
+    fields = architecture(ours.run.family)
+    assert (model.hidden_size, model.num_moe_experts) == (fields["hidden_size"], fields["n_routed_experts"])
+    assert container.train.train_iters == container.scheduler.lr_decay_iters == ours.train.train_iters
+    assert container.scheduler.lr_decay_style == "cosine"
+    assert container.scheduler.lr_warmup_iters == ours.scheduler.lr_warmup_iters
+    assert (container.optimizer.lr, container.optimizer.adam_beta2) == (ours.optimizer.lr, ours.optimizer.adam_beta2)
     assert container.mixed_precision.bf16
     assert container.dataset.seq_length == model.seq_length == 128
     assert container.checkpoint.pretrained_checkpoint.endswith(f"model-{name}/megatron")
@@ -104,11 +107,3 @@ def test_packed_rows_are_neither_split_by_context_nor_batched(tmp_path: Path, da
         build("nano3", tmp_path / "a", data, "engine.context_parallel_size=2")
     with pytest.raises(UserError, match="Micro batch size should be 1"):
         build("nano3", tmp_path / "b", data, "train.micro_batch_size=2", "train.global_batch_size=16")
-
-
-def test_without_a_gpu_the_run_is_refused_after_the_configuration_was_judged(tmp_path: Path, data: Artifact) -> None:
-    from stages.sft.engines import megatron_bridge
-
-    plain = task_of("sft", "tiny", tmp_path, data, "engine=megatron_bridge")
-    with pytest.raises(UserError, match="packed rows need attention of Transformer Engine; Megatron-Bridge accepts"):
-        megatron_bridge.train(plain)

@@ -12,11 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.table import families
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.families import families
 from nemotron_shared.runtime.metrics import read_metrics
 from nemotron_shared.stages import RESULTS, TRAINING, products
 

@@ -159,8 +159,8 @@ class ModelSection(Section):
     """Architecture of a model that starts from random weights."""
 
     architecture: str
-    """Architecture of random weights: `tiny`, `nano3`, `super3`, or the path of a YAML file with NemotronHConfig
-    fields. Used only where there is no model to start from."""
+    """Architecture of random weights: a family (`nano3`), its small twin (`nano3_tiny`), or the path of a YAML file
+    with NemotronHConfig fields. Used only where there is no model to start from."""
     overrides: dict[str, Any]
     """NemotronHConfig fields to change, such as `{hidden_size: 128}`."""
 

@@ -1,0 +1,127 @@
+"""The model families: the first word of a command, and the first part of its artifacts' names.
+
+A family is a YAML file beside this one; its name is the family's:
+
+    title: Our own little hybrid
+    stages: [pretrain, sft]                # left out: all of them
+    architecture: {like: nano3, hidden_size: 2048}
+    tiny: {like: nano3}
+
+`architecture` has the fields of transformers' NemotronHConfig; `tiny` those of a twin with the same kinds of layers
+that a laptop trains, which `-c tiny` takes. `like` begins with those of another family. Both are names that
+`model.architecture` understands: `nano3`, `nano3_tiny`.
+
+A package outside this repository adds a family as an entry point of the group `nemotron.families`:
+
+    [project.entry-points."nemotron.families"]
+    mine = "my_package:MINE"
+
+    MINE = read_family(Path(__file__).parent / "mine.yaml", configs=Path(__file__).parent / "configs")
+
+`configs` holds a folder for each stage, with YAML files that `-c NAME` then finds: `nemotron mine sft -c small` takes
+`configs/sft/small.yaml`, which may build on the stage's own files (`defaults: [tiny, _self_]`). A config called as the
+family is its recipe, which `nemotron mine sft` takes when no config is named.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY
+from nemotron_shared.config.registry import Registry
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import STAGES
+
+LIKE = "like"
+TWIN = "_tiny"
+"""What follows a family's name in the name of its twin."""
+KINDS = {
+    "title": (str, "a text"), "stages": (list, "a list"), "experimental": (bool, "true or false"),
+    "architecture": (dict, "a mapping"), "tiny": (dict, "a mapping"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """Attributes: `stages` those that it has; `configs` a folder of configs by stage, beside the stages' own."""
+
+    title: str
+    stages: tuple[str, ...] = tuple(STAGES)
+    experimental: bool = False
+    architecture: Mapping[str, Any] = field(default_factory=dict)
+    tiny: Mapping[str, Any] = field(default_factory=lambda: {LIKE: DEFAULT_FAMILY})
+    configs: Path | None = None
+
+    def config(self, stage: str, choice: str) -> str:
+        """What `-c choice` means for a stage: a file of the family's own where there is one."""
+        file = self.configs / stage / f"{choice}.yaml" if self.configs else None
+        return str(file) if file and file.is_file() else choice
+
+
+def read_family(file: Path, configs: Path | None = None) -> Family:
+    """The family that a YAML file describes.
+
+    Raises:
+        UserError: the file is no YAML or no mapping, has a key that no family has, or a value of the wrong kind.
+    """
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise UserError(f"{file}: not valid YAML: {error}") from error
+    if not isinstance(content, dict) or "title" not in content:
+        raise UserError(f"{file}: not a family", "write a mapping with at least a `title`")
+    for key, value in content.items():
+        if key not in KINDS:
+            raise UserError(f"{file}: a family has no '{key}'", did_you_mean(str(key), [*KINDS]))
+        kind, called = KINDS[key]
+        if not isinstance(value, kind):
+            raise UserError(f"{file}: {key}: {value!r} is not {called}")
+    stages = content.get("stages", [*STAGES])
+    for name in stages:
+        if name not in STAGES:
+            raise UserError(f"{file}: there is no stage '{name}'", did_you_mean(str(name), [*STAGES]))
+    return Family(**(content | {"stages": tuple(stages)}), configs=configs)
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Ours, the default first, and those of installed packages."""
+    own = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.yaml"))}
+    own = {DEFAULT_FAMILY: own[DEFAULT_FAMILY]} | own
+    outside: Registry[Family] = Registry("family", "nemotron.families", {})
+    return {name: read_family(file) for name, file in own.items()} | {
+        name: outside.load(name) for name in outside.places()
+    }
+
+
+def architectures() -> list[str]:
+    """The names that `model.architecture` understands."""
+    return [name for family in families() for name in (family, f"{family}{TWIN}")]
+
+
+def architecture(name: str) -> dict[str, Any]:
+    """Fields of NemotronHConfig of a family, or of its twin: `nano3`, `nano3_tiny`.
+
+    Raises:
+        UserError: there is no such family, or it does not say; or it is like one that is like it.
+    """
+    return _fields(name, ())
+
+
+def _fields(name: str, before: tuple[str, ...]) -> dict[str, Any]:
+    family = name.removesuffix(TWIN)
+    if family not in families():
+        remedy = did_you_mean(name, architectures(), f"there are: {', '.join(architectures())}")
+        raise UserError(f"model.architecture: no architecture '{name}'", f"{remedy}; or give the path of a YAML file")
+    if name in before:
+        raise UserError(f"model.architecture: each is like the next: {' -> '.join((*before, name))}")
+    twin = TWIN if name.endswith(TWIN) else ""
+    found = dict(families()[family].tiny if twin else families()[family].architecture)
+    if not found:
+        raise UserError(f"model.architecture: the family {family} does not describe one", "give a YAML file's path")
+    like = found.pop(LIKE, None)
+    return (_fields(f"{like}{twin}", (*before, name)) if like else {}) | found
