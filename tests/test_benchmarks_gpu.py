@@ -35,7 +35,7 @@ def config_of(architecture: str, **fields: Any) -> NemotronHConfig:
 
 
 def test_operations_of_the_tiny_model_by_hand() -> None:
-    found = flops.sizes_of(config_of("tiny", vocab_size=100), keys_per_token=10.0)
+    found = flops.sizes_of(config_of("super3_tiny", vocab_size=100), keys_per_token=10.0)
     mamba = 64 * (2 * 128 + 2 * 2 * 16 + 8) + 128 * 64 + (128 + 2 * 2 * 16) * 4
     attention = 64 * 64 * 2 + 64 * 32 * 2
     experts = 2 * (2 * 32 * 64)  # two of eight, up and down in the latent space
@@ -203,7 +203,7 @@ def test_the_report_shows_figures_and_reasons(tmp_path: Path, capsys: pytest.Cap
     done = training.judge(
         training.CASES[0], ended(0, True, "mamba: kernels"), entries([float(n) for n in range(40)]), tmp_path
     )
-    training.add_utilisation(done, flops.sizes_of(config_of("tiny"), 10.0), 1e12)
+    training.add_utilisation(done, flops.sizes_of(config_of("super3_tiny"), 10.0), 1e12)
     full = Outcome("tiny transformers float32", "done", figures={"losses": done.figures["losses"]})
     other = Outcome("tiny automodel bfloat16", "not run", "no such package")
     gpu = {"name": "NVIDIA H100", "memory_bytes": 80 * 2**30, "cuda": "13.0", "bf16_matmul_flops": 7.9e14}

@@ -42,7 +42,7 @@ def test_the_version_is_the_package_version(run) -> None:
     [
         (["suppr3", "sft"], "did you mean 'super3'"),
         (["super3", "stf"], "did you mean 'sft'"),
-        (["super3"], "no command ''"),
+        (["super3"], "what shall super3 do?"),
         (["super3", "data", "prep", "srt"], "say: data prep"),
         (["super3", "sft", "tiny"], "overrides are written key=value"),
         (["super49b", "sft", "-c", "tiny"], "--allow-experimental"),
@@ -51,6 +51,12 @@ def test_the_version_is_the_package_version(run) -> None:
         (["super3", "sft", "-c", "tiny", "optimizer.lrr=1"], "did you mean 'optimizer.lr'"),
         (["super3", "sft", "-c", "tiny", "+optimizer.lrr=1"], "did you mean 'lr'"),
         (["artifacts", "show", "super3-sft-model"], "super3-sft-model"),
+        (["super3", "pretrain", "-c", "phase2"], "no config named 'phase2'"),
+        (["super3", "sft", "-c", "lora"], "did you mean 'super3_lora'?"),
+        (["lightning35", "data", "prep", "rl"], "say: nemotron lightning35 data prep rl -c local"),
+        (["ultra3", "pipeline"], "ultra3 has no recipe of its own for rl"),
+        (["super3", "pipeline", "-c", "tiny", "eval.evaluation.taskz=3"], "eval: command line: unknown key"),
+        (["super3", "pipeline", "-c", "tiny", "rl.train.train_iters=many"], "rl: command line: train.train_iters"),
     ],
 )
 def test_a_mistake_is_one_clear_error(run, words: list[str], message: str) -> None:

@@ -198,7 +198,7 @@ def machine_for(case: Case) -> Values:
     """The machine that a config is written for."""
     engine, section = case.engine, case.tree.engine
     packages = {one.name: version(one.name) for one in own_packages("nemotron-engines")}
-    machine: Values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 64, "free_disk_gb": 10000}
+    machine: Values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 64, "free_disk_gb": 20000}
     small = case.name.endswith("_32gpus")
     eight = {"name": "B200" if small else "H100", "count": 8, "memory_gb": 180 if small else 80}
     if engine == "nemo_rl":
@@ -400,6 +400,16 @@ def test_a_recipe_of_another_family_is_refused_with_its_own_command(
     stage: str, family: str, config: str, say: str, tmp_path: Path
 ) -> None:
     assert f"say: {say.format(home=tmp_path)}" in told(stage, family, config, home=tmp_path)[1]
+
+
+def test_a_layout_of_another_family_is_refused(tmp_path: Path) -> None:
+    said = told("pretrain", "nano3", "nano3", "engine=super3_128gpus", home=tmp_path)[1]
+    assert "engine=super3_128gpus: a layout of the family super3, and run.family is nano3" in said
+
+
+def test_a_later_phase_names_the_command_of_the_first(tmp_path: Path) -> None:
+    for name in ("super3_phase2", "super3_long_context"):
+        assert "make it: nemotron super3 pretrain -c super3 (or" in told("pretrain", "super3", name, home=tmp_path)[1]
 
 
 def test_a_task_that_the_data_will_not_have(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Case:
 
 
 HYBRID = str(Path(__file__).resolve().parent / "super3_1b.yaml")
-TINY = Model("tiny", "tiny", 2048, 8, 2e-3)
+TINY = Model("tiny", "super3_tiny", 2048, 8, 2e-3)
 SUPER3_1B = Model("super3-1b", HYBRID, 4096, 2, 2e-4)
 CASES = (
     Case(TINY, "transformers", "bfloat16", 300, 60),
@@ -62,7 +62,7 @@ CASES = (
     Case(SUPER3_1B, "transformers", "float32", 30, 75),
 )
 # A laptop's: the whole way of the cases, to see that it is one. Its figures say nothing about a GPU.
-REHEARSAL_MODEL = Model("tiny", "tiny", 128, 4, 2e-3)
+REHEARSAL_MODEL = Model("tiny", "super3_tiny", 128, 4, 2e-3)
 REHEARSAL = tuple(Case(REHEARSAL_MODEL, engine, "bfloat16", 12, 120) for engine in ENGINES)
 REHEARSAL += (Case(REHEARSAL_MODEL, "transformers", "float32", 12, 120),)
 

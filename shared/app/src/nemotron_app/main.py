@@ -151,8 +151,10 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
 
 
 def _check_command(family: str, command: list[str]) -> None:
-    if not command or command[0] not in COMMANDS:
-        wrong = command[0] if command else ""
+    if not command:
+        raise UserError(f"what shall {family} do?", f"say one of: {', '.join(COMMANDS)}; see: nemotron --help")
+    if command[0] not in COMMANDS:
+        wrong = command[0]
         raise UserError(
             f"no command '{wrong}' for {family}", did_you_mean(wrong, COMMANDS, f"there are: {', '.join(COMMANDS)}")
         )

@@ -9,13 +9,16 @@ override may be meant for one stage: `sft.train.train_iters=100`; without a stag
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nemotron_app.launch import config_of, run_process, run_step, stage_directory, step_command
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep
 from nemotron_shared.config.compose import compose
-from nemotron_shared.config.references import resolve_section
+from nemotron_shared.config.references import resolve, resolve_section
+from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import say
@@ -32,6 +35,7 @@ def run_pipeline(request: "Request") -> int:
         stage_directory(step.stage)
     if request.dry_run:
         return max(run_step(step.stage, verb, for_stage(request, step.stage)) for step in steps for verb in step.verbs)
+    _require_configs(steps, request)
     began, timings = time.monotonic(), []
     for number, step in enumerate(steps, start=1):
         say(f"\n── {number}/{len(steps)}  {step.title} ──")
@@ -50,6 +54,24 @@ def run_pipeline(request: "Request") -> int:
         request,
         {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config or request.family},
     )
+
+
+def _require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
+    """Stop before the first step for a setting that would stop a later one.
+
+    Raises:
+        UserError: a stage has no such config, or a setting of it is unknown or of a wrong kind.
+    """
+    for stage in {step.stage: step for step in steps}:
+        own = for_stage(request, stage)
+        config = config_of(own, stage)
+        schema = import_module(f"stages.{stage}.train").STEP.schema
+        try:
+            composed = compose(stage_directory(stage) / "config", config, own.overrides)
+            # what is read from data that is not there yet is judged by the step itself
+            validate(schema, resolve(composed.tree, lambda role, field: 1), composed.origins)
+        except UserError as error:
+            raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
 
 def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:

@@ -66,7 +66,8 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     Raises:
         UserError: no such config, a broken YAML file, a malformed override, or an override of an unknown key.
     """
-    path = find_config(config_dir, choice)
+    family = next((text.partition("=")[2] for text in overrides if override_key(text) == "run.family"), "")
+    path = find_config(config_dir, choice, family)
     trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
     overrides = [override for override in overrides if override_key(override) not in trust_keys]
     with TemporaryDirectory(prefix="nemotron-config-") as scratch:
@@ -176,8 +177,15 @@ def _are_ours(overrides: Sequence[str], tree: DictConfig, folders: Sequence[Path
     )
 
 
-def find_config(config_dir: Path, choice: str) -> Path:
-    """The file meant by `tiny`, `tiny.yaml`, `config/tiny.yaml` or any path, as an absolute path."""
+def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
+    """The file meant by `tiny`, `tiny.yaml`, `config/tiny.yaml` or any path, as an absolute path.
+
+    Args:
+        family: whose configs are named first where there is no such file.
+
+    Raises:
+        UserError: there is none.
+    """
     candidates = [config_dir / choice, config_dir / f"{choice}.yaml", config_dir.parent / choice]
     if "/" in choice or choice.endswith((".yaml", ".yml")):
         candidates.insert(0, Path(choice))
@@ -185,7 +193,14 @@ def find_config(config_dir: Path, choice: str) -> Path:
         if candidate.is_file():
             return candidate.resolve()
     known = _config_names(config_dir)
-    remedy = did_you_mean(choice, known, f"there are: {', '.join(known)}; or give the path of a YAML file")
+    own = [name for name in known if name.startswith(family)] if family else []
+    ours = next((name for name in own if name == f"{family}_{choice}"), None)
+    remedy = (
+        f"did you mean '{ours}'?"
+        if ours
+        else did_you_mean(choice, own)
+        or did_you_mean(choice, known, f"there are: {', '.join(known)}; or give the path of a YAML file")
+    )
     raise UserError(f"no config named '{choice}' in {config_dir}", remedy)
 
 

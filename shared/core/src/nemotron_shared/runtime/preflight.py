@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import yaml
-
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
 from nemotron_shared.artifacts.verified import require_intact
@@ -31,7 +29,8 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import BARE, parse_outside
-from nemotron_shared.runtime.remedies import command_of, how_to_make, how_to_prepare
+from nemotron_shared.runtime.recipes import families_of, of_another_family
+from nemotron_shared.runtime.remedies import how_to_make, how_to_prepare
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -102,10 +101,9 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     if run.home is None and HOME_VARIABLE not in os.environ and store.home != here:
         beside = f"; not {here}, which run.home={DEFAULT_HOME} would take" if here.is_dir() else ""
         checked.notes.append(f"the store is the repository's: {store.home}{beside}")
-    recipe = _family_of_recipe(composed)
-    if recipe and recipe[0] != run.family:
-        message = f"{recipe[1]}: a recipe of the family {recipe[0]}, and run.family is {run.family}"
-        checked.problems.append(UserError(message, f"say: {command_of(step, recipe[0], arguments, composed)}"))
+    recipe = next(iter(families_of(composed)), None)
+    if wrong := of_another_family(step, run.family, arguments, composed):
+        checked.problems.append(wrong)
         return checked  # what it would say of inputs is of another family
     for role in (*step.consumes, *step.optional):
         _find_input(checked, step, role, arguments, data)
@@ -152,19 +150,6 @@ def artifact_field(inputs: Mapping[str, Artifact | None], role: str, field: str)
             f"${{art:{role},{field}}}: {artifact.reference} has no '{field}'", f"it has: {', '.join(values)}"
         )
     return values[field]
-
-
-def _family_of_recipe(composed: Composed) -> tuple[str, str] | None:
-    """The family that a recipe is written for, and its file; None for `default`, `tiny` and whatever takes any."""
-    for file in reversed(composed.files):
-        if file.stem == "default":
-            continue
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        run = values.get("run") if isinstance(values, dict) else None
-        family = run.get("family") if isinstance(run, dict) else None
-        if isinstance(family, str) and "$" not in family:
-            return family, file.name
-    return None
 
 
 def _find_input(checked: Preflight, step: "Step", role: str, arguments: Arguments, prepared: Artifact | None) -> None:

@@ -24,9 +24,11 @@ def how_to_make(
         return how_to_prepare(step, run, arguments, composed) + force
     before = STAGES[step.stage].before or step.stage
     known = [file.stem for file in (step.directory.parent / before / "config").glob("*.yaml")]
-    # the config of the same name where the other stage has one, else the recipe of the family, its first phase
+    # the config of the same name where the other stage has one, else the recipe of the family, its first phase; a
+    # later phase of one stage starts from an earlier one, which its own command would not make
     recipes = sorted((name for name in known if name.startswith(run.family)), key=lambda name: (len(name), name))
-    name = next((name for name in (arguments.config, run.family, *recipes) if name in known), None)
+    same = () if before == step.stage else (arguments.config,)
+    name = next((name for name in (*same, run.family, *recipes) if name in known), None)
     given = f"give run.{role}=FOLDER"
     return f"make it: nemotron {run.family} {before} -c {name}{force} (or {given})" if name else given
 
