@@ -12,7 +12,7 @@ SHIPPED = {  # data sets and the sum of their weights
     "pretrain/super3_phase2": (27, 82.9),
     "pretrain/super3_long_context": (28, 103.6),
     "pretrain/ultra3_phase1": (29, 80.8),
-    "pretrain/ultra3_phase2": (29, 80.8),
+    "pretrain/ultra3_phase2": (28, 80.8),
     "pretrain/nano3": (23, 23),
     "sft/super3": (12, 58.3),
     "sft/nano3": (12, 12),
