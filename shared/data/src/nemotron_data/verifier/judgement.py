@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
-from nemotron_data.verifier.dates import dates_in
+from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
 from nemotron_data.verifier.kinds import Expected, Kind, expected
 from nemotron_data.verifier.numbers import Number, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
@@ -22,7 +22,6 @@ EXPLAINED = re.compile(
 )
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
 LINK = re.compile(r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to)|\b[Ii]t['\u2019]s)\s+")
-CLOCK = re.compile(r"\b(\d{1,2})(?::(\d\d))?\s*([ap])\.?\s?m\b\.?", re.IGNORECASE)
 STATES = re.compile(r"\b(?:is|are|was|were)\s")
 TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today)\b")
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
@@ -34,7 +33,9 @@ BESIDE = re.compile(
     re.IGNORECASE,
 )
 """Words before a number that is not what the sentence says: "12 apples are left after 3 days"."""
-TOTAL = re.compile(r"\b(?:total|sum|cost|price|amount|number|product|value|area|length|volume|age|answer) of\W*$", re.IGNORECASE)
+TOTAL = re.compile(
+    r"\b(?:total|sum|cost|price|amount|number|product|value|area|length|volume|age|answer) of\W*$", re.IGNORECASE
+)
 BOUND = re.compile(
     r"[<>\u2260\u2264\u2265\u00b1]|\\(?:neq|ne|leq?|geq?|pm)\b|\b(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than\b|\bat\s+(?:least|most)\b|\bbetween\b"
     r"|\bup\s+to\b|\bnot\s+sure\b",
@@ -46,7 +47,9 @@ NAMED_LETTER = re.compile(
     r"\s+\(?([A-J])\b(?!')|\(([A-J])\)|\*\*\(?([A-J])\)?(?=\W)|\b([A-J])\s+is\s+(?:the\s+)?(?:correct|right|best|only)"
 )
 WORD = re.compile(r"(?<![\\\w])(?!(?:pi|sqrt|ln|log|sin|cos|tan|exp)\b)[A-Za-z]{2,}(?![\w{(])(?:'\w+)?")
-LETTER = re.compile(r"(?:(?:option|choice|answer|letter)\s+)?[(\[]?([A-J])(?:[)\].:]|$|(?=\s*[-\u2013,]\s))", re.IGNORECASE)
+LETTER = re.compile(
+    r"(?:(?:option|choice|answer|letter)\s+)?[(\[]?([A-J])(?:[)\].:]|$|(?=\s*[-\u2013,]\s))", re.IGNORECASE
+)
 NEGATED = re.compile(r"\b(?:not|isn't|never|neither|cannot|can't|n't)\b", re.IGNORECASE)
 
 
@@ -108,7 +111,8 @@ def _number_in(text: str, wanted: Expected) -> str | None:
         return words if read_number(words) else None
     sentence = CONTRAST_AFTER.sub("", REMARK.sub(" ", lines[-1]).strip())
     clauses = [clause for clause in re.split(r",\s+(?=[a-zA-Z])", sentence) if numbers_in(clause)] or [sentence]
-    if sentence.endswith("?") or NEGATED.search(clauses[-1]) or BOUND.search(sentence):
+    hedged = BOUND.search(sentence) or re.search(r"\(\s*or\b|\breward\b", lines[-1])
+    if sentence.endswith("?") or NEGATED.search(clauses[-1]) or hedged:
         return None
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
     if bold:
@@ -148,7 +152,8 @@ def _lists(sentence: str, found: list[Number]) -> bool:
 
 
 def _is_formula(text: str, wanted: Expected) -> bool:
-    if OR.search(text) and "," not in wanted.text and not OR.search(wanted.text):
+    several = "," in wanted.text or "\\pm" in wanted.text or OR.search(wanted.text)
+    if OR.search(text) and not several:
         return False
     one, other = read_number(text), read_number(wanted.text)
     if one is not None and other is not None:
@@ -172,7 +177,9 @@ def _formula_in(text: str, wanted: Expected) -> str | None:
 
 
 def _is_choice(text: str, wanted: Expected) -> bool:
-    text = unicodedata.normalize("NFKC", unwrapped(re.sub(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}", r"\1", text)))
+    text = unicodedata.normalize(
+        "NFKC", unwrapped(re.sub(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}", r"\1", text))
+    )
     found = LETTER.match(text)
     if found is None or OR.search(text) or ALSO.search(text[found.end() :]):
         return False
@@ -190,22 +197,27 @@ def _choice_in(text: str, wanted: Expected) -> str | None:
 
 
 def _is_text(text: str, wanted: Expected) -> bool:
-    dates = dates_in(wanted.text)
-    if dates and len(text) < 40 and dates_in(text) == dates:
-        return True
+    for read in (dates_in, clock_times_in, ratios_in):
+        if (asked := read(wanted.text)) and len(text) < 40:
+            return read(text) == asked
     return _words(text) == _words(wanted.text)
 
 
 def _text_in(text: str, wanted: Expected) -> str | None:
     """What the last sentence says that something is, or what it says something of."""
     sentence = CONTRAST_AFTER.sub("", last_sentence(text))
-    if NEGATED.search(sentence) or OR.search(sentence) or sentence.endswith("?") or LIST.search(sentence):
-        return None
     if wanted.text.casefold() in YES_OR_NO:
-        said = {word.casefold() for word in re.findall(r"\w+", text)} & YES_OR_NO
-        return said.pop() if len(said) == 1 else None
-    if dates := dates_in(wanted.text):
-        return wanted.text if dates_in(sentence)[-1:] == dates else None
+        said = [word.casefold() for word in re.findall(r"\w+", text)]
+        found = [word for word in said if word in YES_OR_NO]
+        clear = len(set(found)) == 1 and (said[0] in YES_OR_NO or not NEGATED.search(sentence))
+        return found[0] if clear else None
+    if NEGATED.search(sentence) or OR.search(sentence) or sentence.endswith("?"):
+        return None
+    for read in (dates_in, clock_times_in, ratios_in):
+        if asked := read(wanted.text):
+            return wanted.text if read(sentence)[-1:] == asked else None
+    if LIST.search(sentence):
+        return None
     clauses = re.split(r"[,;(\u2014]|\s-\s|\bwhich\b|\bbecause\b|\bsince\b", sentence)
     turned = re.search(r"\b(?:but|however|instead)\b", sentence)
     heads = [clauses[-1]] if turned else [clauses[0], *(one for one in clauses[1:] if STATES.search(one))]
@@ -221,19 +233,12 @@ def _text_in(text: str, wanted: Expected) -> str | None:
 
 def _words(text: str) -> list[str]:
     text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
-    text = CLOCK.sub(_on_the_clock, text)
     text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
     text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
     text = unicodedata.normalize("NFKD", text).casefold()
     text = "".join(sign for sign in text if not unicodedata.combining(sign))
     words = [word for word in re.findall(r"\w+", re.sub(r"['\u2019]", "", text)) if word not in ("a", "an", "the")]
     return words
-
-
-def _on_the_clock(found: re.Match[str]) -> str:
-    """3:45 p.m. as 15:45."""
-    hour = int(found[1]) % 12 + (12 if found[3].lower() == "p" else 0)
-    return f"{hour}:{found[2] or '00'}"
 
 
 COMPARED: dict[Kind, Callable[[str, Expected], bool]] = {

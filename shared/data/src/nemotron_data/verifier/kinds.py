@@ -1,9 +1,9 @@
 """What an expected answer is, and so how an answer is compared with it.
 
-    expected("#### 1,234").kind        "number"
-    expected("\\\\frac{\\\\pi}{2}").kind   "math"
-    expected("(B)").kind               "choice"
-    expected("Paris").kind             "text"
+expected("#### 1,234").kind        "number"
+expected("\\\\frac{\\\\pi}{2}").kind   "math"
+expected("(B)").kind               "choice"
+expected("Paris").kind             "text"
 """
 
 import re
@@ -16,7 +16,9 @@ from nemotron_data.verifier.numbers import Number, read_number
 Kind = Literal["number", "math", "choice", "text"]
 LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 # LaTeX, an equation, a tuple or a set, or figures that an operator joins.
-FORMULA = re.compile(r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a]|^[(\[].*,.*[)\]]$|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|^[a-z]$|[a-z)]\s*[+*/-]\s*\d|\)\s*\(|\b[a-z]\s*[+*/-]\s*[a-z]\b|\bsqrt\b|\u221e")
+FORMULA = re.compile(
+    r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a]|^[(\[].*,.*[)\]]$|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|^[a-z]$|[a-z)]\s*[+*/-]\s*\d|\)\s*\(|\b[a-z]\s*[+*/-]\s*[a-z]\b|\bsqrt\b|\u221e"
+)
 
 
 @dataclass(frozen=True)

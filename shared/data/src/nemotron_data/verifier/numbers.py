@@ -1,9 +1,9 @@
 """Numbers as people and models write them, exactly.
 
-    read_number("$1,234.50")      Number(Fraction(2469, 2))
-    read_number("50 %")           Number(Fraction(50), percent=True)
-    read_number("2 1/2 cups")     Number(Fraction(5, 2))
-    read_number("7 of 8")         None
+read_number("$1,234.50")      Number(Fraction(2469, 2))
+read_number("50 %")           Number(Fraction(50), percent=True)
+read_number("2 1/2 cups")     Number(Fraction(5, 2))
+read_number("7 of 8")         None
 """
 
 import re
@@ -32,6 +32,7 @@ LATEX = (
     (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|\u00b0"), " degrees"),
     (re.compile(r"\\(?:times|cdot)"), "*"),
     (re.compile(r"\\([$%#&_])"), r"\1"),
+    (re.compile(r"(?<=\d) and (?=\d+/\d)"), " "),
     (re.compile(r"\b(?:minus|negative)\s+(?=[\d.$])", re.IGNORECASE), "-"),
 )
 DIGITS = r"(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+|\d+\."
@@ -51,10 +52,9 @@ SCALES = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12, "k": 10**3,
 }  # fmt: skip
 NAMED = {name: number for number, name in enumerate(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
-    " eighteen nineteen".split())}  # fmt: skip
+    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"])}  # fmt: skip
 TENS = {name: 10 * number for number, name in enumerate(
-    "twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)}  # fmt: skip
+    ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2)}  # fmt: skip
 PARTS = {
     "half": Fraction(1, 2), "third": Fraction(1, 3), "quarter": Fraction(1, 4), "fifth": Fraction(1, 5),
     "two thirds": Fraction(2, 3), "three quarters": Fraction(3, 4), "three fourths": Fraction(3, 4),
@@ -96,8 +96,12 @@ def plain(text: str) -> str:
 
 def read_number(text: str) -> Number | None:
     """The number that a text is, with a currency and a unit around it; None where it is something else."""
-    text = re.sub(r"^\$([^$]*)\$$", r"\1", plain(text).strip()).strip()
-    text = re.sub(r"^(?:[a-zA-Z]\s*=|=|about|approximately|exactly|US|USD|EUR)\s*", "", text).strip()
+    text = re.sub(r"^\$(\\\$.*)\$$", r"\1", text.strip())
+    text = plain(text).strip()
+    text = text.replace("$", "").strip() if text.count("$") == 2 else text
+    if not re.search(r",|\b(?:or|and)\b|[<>]", text):
+        text = text.rpartition("=")[2].strip()
+    text = re.sub(r"^(?:about|approximately|exactly|US|USD|EUR)\s*", "", text).strip()
     found = NUMBER.match(text)
     if found is None:
         return _in_words(text)
@@ -185,6 +189,9 @@ def _in_words(text: str) -> Number | None:
             total, group = total + group * SCALES[word], 0
         elif word != "and":
             group += known[word]
+    value = Fraction(total + group)
+    if rest[:3] == ["and", "a", "half"]:
+        value, rest = value + Fraction(1, 2), rest[3:]
     if len(rest) > 4 or {"or", "point", "half"} & set(rest):
         return None
-    return Number(Fraction(-(total + group) if negative else total + group))
+    return Number(-value if negative else value)

@@ -1,7 +1,7 @@
 """Mathematics compared by what it means, with math-verify; imported when the first formula is met.
 
-    same_formula("\\\\frac{1}{\\\\sqrt{2}}", "\\\\frac{\\\\sqrt{2}}{2}")     True
-    same_formula("(1, 2)", "(2, 1)")                                False
+same_formula("\\\\frac{1}{\\\\sqrt{2}}", "\\\\frac{\\\\sqrt{2}}{2}")     True
+same_formula("(1, 2)", "(2, 1)")                                False
 """
 
 import re
@@ -14,7 +14,7 @@ SECONDS = 5
 DIGITS_ROUNDED = 12
 LARGEST_POLYNOMIAL = 40  # operations; expanding a larger one may take long
 # Powers of powers and factorials, which a computer algebra would try to write out.
-HUGE = re.compile(r"(?:\^|\*\*)\s*\{?[^{}]{0,12}(?:\^|\*\*)|\d{3,}\s*!|(?:\^|\*\*)\s*\{?\s*\d{4,}")
+HUGE = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*\w{1,8}\s*(?:\^|\*\*)|\d{3,}\s*!|(?:\^|\*\*)\s*\{?\s*\d{4,}")
 
 
 WITH_BASE = re.compile(r"\s*[0-9A-F]+_\{?\d+\}?\s*")
@@ -50,7 +50,10 @@ def same_formula(gold: str, answer: str) -> bool:
         return False
     from math_verify import verify
 
-    same = verify(wanted, found, float_rounding=DIGITS_ROUNDED, timeout_seconds=_seconds(), raise_on_error=False)
+    same = verify(
+        wanted, found, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=_seconds(),
+        raise_on_error=False,
+    )  # fmt: skip
     return bool(same) or _same_polynomial(wanted[0], found[0])
 
 
@@ -94,4 +97,4 @@ def _seconds() -> int | None:
 
 def _letters(text: str) -> str:
     text = re.sub(r"\\(?:left|right|,|;|!|displaystyle)|[\s$]", "", text).replace("\\dfrac", "\\frac").rstrip(".")
-    return re.sub(r"(?<![a-z])\{(\w)\}", r"\1", text)
+    return re.sub(r"\{(\w)\}", r"\1", text)
