@@ -3,7 +3,7 @@
     task_definition(EvalTask("sums", "generate", 400, Path("sums.jsonl")), settings, "<|im_end|>")
     read_sample("generate", {"doc_id": 0, "doc": {...}, "resps": [["8"]], "exact_match": 1.0})
 
-What an answer is worth is judged here, by the verifier that rewards use too; the harness's own metric is kept beside it.
+What an answer is worth is judged here, by the verifier that rewards use; the harness's own metric stays beside it.
 
 No library is imported: an engine whose harness lives in another environment needs neither lm-eval nor torch.
 """

@@ -1,4 +1,4 @@
-"""The verifier against answers labelled by people who had not seen it; see answers.jsonl and answers_blind.jsonl."""
+"""The verifier against answers labelled by people who had not seen it: answers.jsonl and answers_second.jsonl."""
 
 import json
 from collections import Counter
@@ -52,8 +52,9 @@ def test_hostile_answers_are_wrong_and_quick(text: str) -> None:
 @pytest.mark.parametrize(
     ("gold", "kind"),
     [
-        ("#### 1,234", "number"), ("$\\frac{1}{2}$", "number"), ("\\pi/2", "math"), ("x^2-1", "math"), ("(B)", "choice"),
-        ("Paris", "text"), ("3:45 PM", "text"), ("\\boxed{7}", "number"), ("a^2 - b^2", "math"),
+        ("#### 1,234", "number"), ("$\\frac{1}{2}$", "number"), ("\\pi/2", "math"), ("x^2-1", "math"),
+        ("(B)", "choice"), ("1,-2", "math"), ("Paris", "text"), ("3:45 PM", "text"),
+        ("\\boxed{7}", "number"), ("a^2 - b^2", "math"),
     ],
 )  # fmt: skip
 def test_an_expected_answer_is_of_a_kind(gold: str, kind: str) -> None:

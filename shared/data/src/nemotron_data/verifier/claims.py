@@ -80,6 +80,8 @@ def marked_sentences(text: str) -> list[str]:
 def last_sentence(text: str) -> str:
     """The last one that says anything; empty where there is none."""
     found = sentences(text)
+    while len(found) > 1 and found[-1].endswith("?"):  # "Would you like to know more?"
+        found.pop()
     return found[-1] if found else ""
 
 

@@ -13,17 +13,20 @@ from nemotron_data.verifier.numbers import Number, numbers_in, plain, read_numbe
 from nemotron_data.verifier.symbols import in_latex, same_formula
 
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
-REMARK = re.compile(r"\([^()]*\)|\bsee\b.*|\bstep\s+\d+")
+REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 FORMULAS = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 EXPLAINED = re.compile(
-    r"([^\n]{1,60})\n+\W*(?:explanation|reasoning|because|since|note|working|solution|this is)\b|(?=\W*[\d$.-])([^\n:]{1,40}):\s",
+    r"([^\n]{1,60})\n+\W*(?:explanation|reasoning|because|since|note|working|solution|this is)\b"
+    r"|(?=\W*[\d$.])(?![-*]\s)([^\n:]{1,40}):\s",
     re.IGNORECASE,
 )
+WORKING = re.compile(r"\n|[\d)}]\s*=|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
+"""What is no bare answer: several lines, a computation, a reason."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
-LINK = re.compile(r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to)|\b[Ii]t['\u2019]s)\s+")
-STATES = re.compile(r"\b(?:is|are|was|were)\s")
-TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today)\b")
+LINK = re.compile(r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from)|\b[Ii]t['\u2019]s)\s+")
+STATES = re.compile(r"\b(?:is|are|was|were|comes?|came)\s")
+TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)\b")
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
 LIST = re.compile(r"(?:^|[\s:])(?:\w+\s?){1,3},\s*(?:\w+\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w+\s?){1,3}(?:[,.]|$)")
 YES_OR_NO = {"yes", "no", "true", "false"}
@@ -37,7 +40,7 @@ TOTAL = re.compile(
     r"\b(?:total|sum|cost|price|amount|number|product|value|area|length|volume|age|answer) of\W*$", re.IGNORECASE
 )
 BOUND = re.compile(
-    r"[<>\u2260\u2264\u2265\u00b1]|\\(?:neq|ne|leq?|geq?|pm)\b|\b(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than\b|\bat\s+(?:least|most)\b|\bbetween\b"
+    r"[<>\u2260\u2264\u2265\u00b1]|\\(?:neq|ne|leq?|geq?|pm)\b|\b(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than\b|\bat\s+(?:least|most)\b|\bbetween\s+\S+\s+and\b"
     r"|\bup\s+to\b|\bnot\s+sure\b",
     re.IGNORECASE,
 )
@@ -77,7 +80,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     if not said:
         return WRONG
     marked = final_claim(said)
-    alone = Claim(unwrapped(said), clean="\n" not in unwrapped(said))
+    alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
     fits = COMPARED[wanted.kind]
     claim = marked or _first_line(said) or alone
     if fits(claim.text, wanted):
@@ -137,7 +140,7 @@ def _value(text: str) -> Fraction | None:
 
 def _from(sentence: str, start: int) -> str | None:
     """The number that begins there, with its unit."""
-    rest = plain(sentence)[start:]
+    rest = re.sub(r"(?<=\d)\$|\*\*|__", "", plain(sentence)[start:])
     while rest and read_number(rest) is None:
         rest = rest.rpartition(" ")[0].rstrip(",;:")
     return rest or None
@@ -148,7 +151,14 @@ def _lists(sentence: str, found: list[Number]) -> bool:
     if len({number.value for number in found}) < 2:
         return False
     text = plain(sentence)
-    return bool(re.search(r"\d[^\d.]{0,12}\bor\b[^\d]{0,12}\d|\d\s*[,;]\s*-?\d+\s*(?:[,;]|and\b)", text))
+    several = re.search(r"\d\s*[,;]\s*-?\d+\s*(?:[,;]|and\b)", text)
+    either = re.search(r"\d[^\d.]{0,12}\bor\b(?=[^\d]{0,12}\d)", text)
+    if either:  # "15/20, or 75 %" is one answer
+        places = numbers_in(sentence)
+        before = [number for start, number in places if start < either.end()]
+        after = [number for start, number in places if start >= either.end()]
+        return not (before and after and before[-1].equals(after[0]))
+    return bool(several)
 
 
 def _is_formula(text: str, wanted: Expected) -> bool:
@@ -222,7 +232,7 @@ def _text_in(text: str, wanted: Expected) -> str | None:
     turned = re.search(r"\b(?:but|however|instead)\b", sentence)
     heads = [clauses[-1]] if turned else [clauses[0], *(one for one in clauses[1:] if STATES.search(one))]
     for head in heads:
-        for part in (head, *(head[link.end() :] for link in LINK.finditer(head))):
+        for part in (head, head.rpartition(": ")[2], *(head[link.end() :] for link in LINK.finditer(head))):
             for end in (part, TAIL.split(part)[0]):
                 if _words(end) == _words(wanted.text):
                     return end
@@ -237,8 +247,7 @@ def _words(text: str) -> list[str]:
     text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
     text = unicodedata.normalize("NFKD", text).casefold()
     text = "".join(sign for sign in text if not unicodedata.combining(sign))
-    words = [word for word in re.findall(r"\w+", re.sub(r"['\u2019]", "", text)) if word not in ("a", "an", "the")]
-    return words
+    return [word for word in re.findall(r"\w+", re.sub(r"['\u2019]", "", text)) if word not in ("a", "an", "the")]
 
 
 COMPARED: dict[Kind, Callable[[str, Expected], bool]] = {

@@ -17,7 +17,8 @@ Kind = Literal["number", "math", "choice", "text"]
 LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 # LaTeX, an equation, a tuple or a set, or figures that an operator joins.
 FORMULA = re.compile(
-    r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a]|^[(\[].*,.*[)\]]$|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|^[a-z]$|[a-z)]\s*[+*/-]\s*\d|\)\s*\(|\b[a-z]\s*[+*/-]\s*[a-z]\b|\bsqrt\b|\u221e"
+    r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
+    r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
 )
 
 

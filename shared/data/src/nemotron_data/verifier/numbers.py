@@ -16,8 +16,9 @@ from nemotron_data.verifier.units import unit_of
 LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
 LARGEST_EXPONENT = 400
 SIGNS = str.maketrans({
-    "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\u00d7": "*", "\u00b7": "*", "\u2044": "/", "\uff0e": ".",
-    "\uff05": "%", "\uff0c": ",", "\u00bd": " 1/2", "\u00bc": " 1/4", "\u00be": " 3/4", "\u2153": " 1/3", "\u2154": " 2/3",
+    "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\u00d7": "*", "\u00b7": "*", "\u2044": "/",
+    "\uff0e": ".", "\uff05": "%", "\uff0c": ",", "\u00bd": " 1/2", "\u00bc": " 1/4", "\u00be": " 3/4",
+    "\u2153": " 1/3", "\u2154": " 2/3",
 })  # fmt: skip
 POWERS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
 SUPERSCRIPT = re.compile(r"(?<=10)\s*([\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+)")
@@ -26,7 +27,7 @@ LATEX = (
     (re.compile(r"\\d?t?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}"), r"(\1)/(\2)"),
     (re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)"), r"(\1)/(\2)"),
     (re.compile(r"(\d+)\.(\d*)\\overline\s*\{(\d{1,9})\}"), lambda found: _repeating(*found.groups())),
-    (re.compile(r"\{,\}|\\,(?=\d{3})"), ","),
+    (re.compile(r"\{,\}|,\\!|\\,(?=\d{3})"), ","),
     (re.compile(r"\\(?:left|right|,|;|:|!|quad|displaystyle)\b|\\[,;:! ]|~"), " "),
     (re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|operatorname|mbox)\s*\{([^{}]*)\}"), r" \1"),
     (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|\u00b0"), " degrees"),
@@ -49,12 +50,16 @@ NUMBER = re.compile(
 UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]+(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*){0,6}")
 VARIABLE = re.compile(r"\s*\*?\s*[abceinpqrtuvwxyz](?![A-Za-z])")
 SCALES = {
-    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12, "k": 10**3,
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+    "k": 10**3,
 }  # fmt: skip
-NAMED = {name: number for number, name in enumerate(
-    ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"])}  # fmt: skip
-TENS = {name: 10 * number for number, name in enumerate(
-    ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2)}  # fmt: skip
+NAMED = {name: number for number, name in enumerate((
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+))}  # fmt: skip
+TENS = {name: 10 * number for number, name in enumerate((
+    "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
+), start=2)}  # fmt: skip
 PARTS = {
     "half": Fraction(1, 2), "third": Fraction(1, 3), "quarter": Fraction(1, 4), "fifth": Fraction(1, 5),
     "two thirds": Fraction(2, 3), "three quarters": Fraction(3, 4), "three fourths": Fraction(3, 4),
@@ -63,7 +68,7 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Number:
-    """An exact value; `percent` where a percent sign stands behind it, which is not in the value; its unit, if known."""
+    """An exact value; `percent` where a percent sign stands behind it, which is not in the value; and its unit."""
 
     value: Fraction
     percent: bool = False

@@ -20,7 +20,10 @@ HUGE = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*\w{1,8}\s*(?:\^|\*\*)|\d{3,}\s*!|(?:\^
 WITH_BASE = re.compile(r"\s*[0-9A-F]+_\{?\d+\}?\s*")
 # Formulas written without LaTeX.
 WRITTEN = (
-    (re.compile(r"\bsqrt\s*\(([^()]*)\)|\u221a\s*\(([^()]*)\)|\u221a\s*(\d+|[a-z])"), lambda found: rf"\sqrt{{{next(filter(None, found.groups()))}}}"),
+    (
+        re.compile(r"\bsqrt\s*\(([^()]*)\)|\u221a\s*\(([^()]*)\)|\u221a\s*(\d+|[a-z])"),
+        lambda found: rf"\sqrt{{{next(filter(None, found.groups()))}}}",
+    ),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<!\\)\bpi\b|\u03c0"), r"\\pi "),
     (re.compile(r"(?<!\\)\b(?:infinity|infty|inf)\b|\u221e"), r"\\infty "),
@@ -90,7 +93,7 @@ def parsed(text: str) -> list[Any]:
     )
 
 
-def _seconds() -> int | None:
+def _seconds() -> Any:
     """math-verify interrupts itself by a signal, which only reaches the main thread."""
     return SECONDS if threading.current_thread() is threading.main_thread() else None
 
