@@ -53,7 +53,7 @@ CASES = {
     "missing artifact": Case("sft", ("run.model", "make it: nemotron super3 pretrain"), "train",
                              ("run.missing_model=error",)),
     "batch": Case("pretrain", ("not a multiple",), "train", ("train.global_batch_size=10", "train.micro_batch_size=4")),
-    "unknown reward": Case("rl", ("no reward named 'kindness'", "exact_match"), "train",
+    "unknown reward": Case("rl", ("no reward named 'kindness'", "lenient"), "train",
                            ("rewards=[{name: kindness, weight: 1}]",)),
     "unknown task": Case("eval", ("no task named 'sum'", "did you mean 'sums'"), "train", ("evaluation.tasks=[sum]",)),
     "split": Case("pretrain", ("sum to 0.52",), overrides=("data_prep.split.train=0.5",)),

@@ -26,6 +26,7 @@ from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
+from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval.questions import QuestionWork, collect
@@ -46,6 +47,7 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 
     # split, encode: every worker keeps the questions of the test split
     prepared = inputs.process(QuestionWork(inputs.parts), output)
+    require_decidable(prepared.totals.counts, settings.max_undecidable)
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)

@@ -47,6 +47,9 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
                 write_json(file, evaluate_model(model, tasks))
     distributed.barrier()
     samples = {name: read_json(scored / f"{name}.json") for name in models}
+    for row in (row for by_task in samples.values() for rows in by_task.values() for row in rows):
+        if (verdict := task.config.evaluation.verdict) in row:
+            row["score"] = row[verdict]
     results = distributed.on_rank_zero(lambda: summarise(task, tasks, models, samples))
     files = {
         f"samples/{model}/{name}.jsonl": "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -148,8 +148,10 @@ def read_samples(folder: Path, name: str, kind: Kind, rows: int) -> list[dict[st
     if [sample["id"] for sample in samples] != list(range(rows)):
         raise UserError(f"{files[0]}: {len(samples)} samples of {rows} rows", f"see {folder.parent / 'log.txt'}")
     results = folder / "results.yml"
-    reported, ours = reported_results(results).get(name, {}), score(kind, samples)["value"]
-    theirs = next((entry["value"] for metric, entry in reported.items() if metric.startswith(METRICS[kind])), None)
+    metric = "exact_match" if kind == "generate" else METRICS[kind]
+    reported = reported_results(results).get(name, {})
+    ours = score(kind, [{"score": sample.get(metric), **sample} for sample in samples])["value"]
+    theirs = next((entry["value"] for label, entry in reported.items() if label.startswith(metric)), None)
     if theirs is None or abs(theirs - ours) > 1e-6:
         what = f"{results}: '{name}' scored {theirs}, but its samples say {ours}"
         raise UserError(what, "the results are not of one piece")

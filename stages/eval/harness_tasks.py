@@ -3,6 +3,8 @@
     task_definition(EvalTask("sums", "generate", 400, Path("sums.jsonl")), settings, "<|im_end|>")
     read_sample("generate", {"doc_id": 0, "doc": {...}, "resps": [["8"]], "exact_match": 1.0})
 
+What an answer is worth is judged here, by the verifier that rewards use; the harness's own metric stays beside it.
+
 No library is imported: an engine whose harness lives in another environment needs neither lm-eval nor torch.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask, Kind
+from nemotron_data.verifier import judge
 from stages.eval.schema import EvaluationSection
 
 # What stands after the thinking; the whole text where there is none.
@@ -48,7 +51,7 @@ def task_definition(about: EvalTask, settings: EvaluationSection, eos_token: str
             "doc_to_target": "{{text}}",
             "metric_list": [{"metric": "bits_per_byte"}],
         }
-    regex = {"function": "regex", "regex_pattern": settings.answer_pattern or FINAL_ANSWER}
+    regex = {"function": "regex", "regex_pattern": FINAL_ANSWER}
     return common | {
         "output_type": "generate_until",
         "doc_to_text": "{{question}}",
@@ -67,8 +70,11 @@ def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
     doc = sample["doc"]
     asked = {"id": sample["doc_id"], "question": doc["question"]}
     if kind == "generate":
-        answer = {"expected": doc["expected"], "output": sample["resps"][0][0]}
-        return asked | answer | {"score": float(sample["exact_match"])}
+        output = sample["resps"][0][0]
+        verdict = judge(output, str(doc["expected"]))
+        values = {"strict": verdict.strict, "lenient": verdict.lenient, "exact_match": sample["exact_match"]}
+        scores = {name: float(value) for name, value in values.items()}
+        return asked | {"expected": doc["expected"], "output": output} | scores
     likelihoods = [float(response[0]) for response in sample["filtered_resps"]]
     likeliest = max(range(len(likelihoods)), key=likelihoods.__getitem__)
     answer = {"expected": doc["choices"][doc["answer"]], "output": doc["choices"][likeliest]}

@@ -22,6 +22,7 @@ from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import SYNTHETIC, split_key
 from nemotron_data.split import Split
+from nemotron_data.verifier.golds import count_gold
 from stages.eval.schema import EvalData
 
 ASKED = "asked.jsonl"
@@ -50,6 +51,7 @@ class QuestionWork:
                     reader.refuse_for(row, refused)
                     continue
                 if (only or split.of(key)) == TEST:  # split
+                    count_gold(reader.counts, made["expected"])
                     file.write(orjson.dumps(made) + b"\n")  # encode
                     asked += 1
                 else:

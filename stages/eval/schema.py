@@ -42,6 +42,8 @@ class EvalData(PreparedSection):
     answer_pattern: str | None
     """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
     field."""
+    max_undecidable: How[float] = Field(ge=0, le=1)
+    """Stop where a larger share of the expected answers is of a kind that no verifier can decide."""
     text_template: str | None
     r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
     tasks: list[str]
@@ -67,8 +69,8 @@ class EvaluationSection(Section):
     """Rows per forward pass."""
     max_new_tokens: int = Field(ge=1)
     """Longest answer, in tokens."""
-    answer_pattern: str | None
-    """Regular expression whose first group is the answer in what the model wrote. `null`: all after its thinking."""
+    verdict: Literal["strict", "lenient"]
+    """Which answers score: `strict`, those of the right value in a clean form; `lenient`, of the right value in any."""
     random_baseline: bool
     """Also score the architecture with random weights."""
     check_overlap: bool

@@ -1,6 +1,7 @@
 """From per-sample results to scores with intervals and paired comparisons.
 
-A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}; of a text task
+A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}, and of answers that were generated
+also `strict`, `lenient` and the harness's own `exact_match`; of a text task
 {"id": 3, "bits": 812.5, "bytes": 406}. All models answer the same items, so differences are paired.
 """
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from stages.eval.intervals import bootstrap, standard_error, wilson
 
-METRICS = {"generate": "exact_match", "choice": "acc", "text": "bits_per_byte"}
+METRICS = {"generate": "right", "choice": "acc", "text": "bits_per_byte"}
+VERDICTS = ("strict", "lenient", "exact_match")
 LOWER_IS_BETTER = {"bits_per_byte"}
 
 Samples = Sequence[Mapping[str, Any]]
@@ -28,13 +30,9 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
         values = [float(sample["score"]) for sample in samples]
         value, error = float(np.mean(values)), standard_error(values)
         interval = wilson(sum(values), len(values))
-    return {
-        "metric": METRICS[kind],
-        "value": value,
-        "stderr": error,
-        "ci95": list(interval),
-        "n": len(samples),
-    }
+    found = {"metric": METRICS[kind], "value": value, "stderr": error, "ci95": list(interval), "n": len(samples)}
+    judged = [name for name in VERDICTS if all(name in sample for sample in samples)]
+    return found | {name: float(np.mean([sample[name] for sample in samples])) for name in judged}
 
 
 def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
 from nemotron_data.synthetic import problems
+from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
@@ -47,6 +48,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
 
     # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
     prepared = inputs.process(PromptWork(inputs.parts, tables), output)
+    require_decidable(prepared.totals.counts, settings.max_undecidable)
 
     # pack, write: one file for each split
     by_place = settings.holdout.wanted

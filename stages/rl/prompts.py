@@ -20,6 +20,7 @@ from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
+from nemotron_data.verifier.golds import count_gold
 from stages.rl.placeholders import is_placeholder, resolve
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLData
@@ -74,6 +75,8 @@ class PromptWork:
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
             made = gym_row(value, settings)
+            if (gold := made.get("expected_answer")) is not None:
+                count_gold(reader.counts, str(gold))
             if made is not value and "agent_ref" in made and PARAMETERS in value:
                 reader.counts["agent_ref completed"] += 1
             # a row that was not changed is the very bytes that were read, so that its numbers keep their digits;

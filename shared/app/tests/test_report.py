@@ -27,7 +27,7 @@ QUESTIONS = 400
 RIGHT = {"random": 0.0, "base": 0.02, "sft": 0.41, "rl": 0.93}
 LABELS = {"random": "random weights", "base": "base", "sft": "after SFT", "rl": "after RL"}
 SCORES = {  # task -> kind, metric, number of items, half of the interval, and each model's score
-    "sums": ("generate", "exact_match", QUESTIONS, 0.03, RIGHT),
+    "sums": ("generate", "right", QUESTIONS, 0.03, RIGHT),
     "facts": ("choice", "acc", 200, 0.065, {"random": 0.21, "base": 0.415, "sft": 0.62, "rl": 0.61}),
     "prose": ("text", "bits_per_byte", 100, 0.04, {"random": 8.031, "base": 1.207, "sft": 1.315, "rl": 1.319}),
 }

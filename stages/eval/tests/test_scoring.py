@@ -41,7 +41,7 @@ def test_the_bootstrap_of_a_mean_agrees_with_the_normal_interval() -> None:
 
 def test_a_score_has_value_interval_and_n() -> None:
     found = score("generate", samples(1, 1, 0, 0, 0))
-    assert found["metric"] == "exact_match"
+    assert found["metric"] == "right"
     assert found["value"] == pytest.approx(0.4)
     assert found["ci95"] == list(wilson(2, 5))
     assert found["n"] == 5

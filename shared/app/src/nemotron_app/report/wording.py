@@ -3,8 +3,13 @@
 import math
 from collections.abc import Sequence
 
-SHARES = {"exact_match", "acc"}
-METRIC_NAMES = {"exact_match": "exact match", "acc": "accuracy", "bits_per_byte": "bits per byte"}
+SHARES = {"right", "exact_match", "acc"}
+METRIC_NAMES = {
+    "right": "right answers",
+    "exact_match": "exact match",
+    "acc": "accuracy",
+    "bits_per_byte": "bits per byte",
+}
 NOT_FINITE = "not finite"
 
 

@@ -1,0 +1,258 @@
+"""The judgement itself: the claim that counts, compared as the expected answer asks."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
+from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
+from nemotron_data.verifier.kinds import Expected, Kind, expected
+from nemotron_data.verifier.numbers import Number, numbers_in, plain, read_number
+from nemotron_data.verifier.symbols import in_latex, same_formula
+
+OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
+REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
+BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
+FORMULAS = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+EXPLAINED = re.compile(
+    r"([^\n]{1,60})\n+\W*(?:explanation|reasoning|because|since|note|working|solution|this is)\b"
+    r"|(?=\W*[\d$.])(?![-*]\s)([^\n:]{1,40}):\s",
+    re.IGNORECASE,
+)
+WORKING = re.compile(r"\n|[\d)}]\s*=|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
+"""What is no bare answer: several lines, a computation, a reason."""
+CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
+LINK = re.compile(r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from)|\b[Ii]t['\u2019]s)\s+")
+STATES = re.compile(r"\b(?:is|are|was|were|comes?|came)\s")
+TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)\b")
+VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
+LIST = re.compile(r"(?:^|[\s:])(?:\w+\s?){1,3},\s*(?:\w+\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w+\s?){1,3}(?:[,.]|$)")
+YES_OR_NO = {"yes", "no", "true", "false"}
+COMPUTED = re.compile(r"(?=.*[\d\\])(?:[\d\s.,()+*/^{}!-]|\\[a-z]+|\bpi\b|\bsqrt\b)+")
+BESIDE = re.compile(
+    r"\b(?:after|before|for|in|within|during|from|when|if|because|since|those|each|of|every|per)\b(?:\s+\w+){0,2}\W*$",
+    re.IGNORECASE,
+)
+"""Words before a number that is not what the sentence says: "12 apples are left after 3 days"."""
+TOTAL = re.compile(
+    r"\b(?:total|sum|cost|price|amount|number|product|value|area|length|volume|age|answer) of\W*$", re.IGNORECASE
+)
+BOUND = re.compile(
+    r"[<>\u2260\u2264\u2265\u00b1]|\\(?:neq|ne|leq?|geq?|pm)\b|\b(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than\b|\bat\s+(?:least|most)\b|\bbetween\s+\S+\s+and\b"
+    r"|\bup\s+to\b|\bnot\s+sure\b",
+    re.IGNORECASE,
+)
+ALSO = re.compile(r"^\W*(?:and|&|,|/)\s*\(?[A-J]\)?(?:\W|$)")
+NAMED_LETTER = re.compile(
+    r"\b(?:[Oo]ption|[Cc]hoice|[Aa]nswer(?:\s+is)?:?|[Pp]ick|[Cc]hoose|[Ss]elect|go\s+with|[Tt]herefore,?|[Tt]hus,?|[Ss]o,?|[Ii]t'?s|is|leaves|be)"
+    r"\s+\(?([A-J])\b(?!')|\(([A-J])\)|\*\*\(?([A-J])\)?(?=\W)|\b([A-J])\s+is\s+(?:the\s+)?(?:correct|right|best|only)"
+)
+WORD = re.compile(r"(?<![\\\w])(?!(?:pi|sqrt|ln|log|sin|cos|tan|exp)\b)[A-Za-z]{2,}(?![\w{(])(?:'\w+)?")
+LETTER = re.compile(
+    r"(?:(?:option|choice|answer|letter)\s+)?[(\[]?([A-J])(?:[)\].:]|$|(?=\s*[-\u2013,]\s))", re.IGNORECASE
+)
+NEGATED = re.compile(r"\b(?:not|isn't|never|neither|cannot|can't|n't)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Attributes: `lenient` the value is right; `strict` its form too; `answer` what was taken for the answer."""
+
+    strict: bool
+    lenient: bool
+    answer: str | None = None
+
+
+WRONG = Verdict(strict=False, lenient=False)
+
+
+def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Verdict:
+    """Whether a completion's final answer is the expected one.
+
+    Args:
+        gold: the expected answer, or what `expected` read of it.
+        kind: how to compare; None: by the looks of the expected answer.
+    """
+    wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
+    said = after_thinking(completion)
+    if not said:
+        return WRONG
+    marked = final_claim(said)
+    alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
+    fits = COMPARED[wanted.kind]
+    claim = marked or _first_line(said) or alone
+    if fits(claim.text, wanted):
+        return Verdict(claim.clean, lenient=True, answer=claim.text)
+    answer = marked.text if marked else FOUND[wanted.kind](said, wanted)
+    if marked:  # "The answer is that Ann has 7 apples": a claim, in words
+        answer = FOUND[wanted.kind](marked.text, wanted)
+    if answer is not None and fits(answer, wanted):
+        return Verdict(strict=False, lenient=True, answer=answer)
+    return Verdict(strict=False, lenient=False, answer=answer or alone.text[:200])
+
+
+def _first_line(text: str) -> Claim | None:
+    """An answer at the beginning, which is explained afterwards."""
+    found = EXPLAINED.match(text)
+    return Claim(unwrapped(found[1] or found[2]), clean=False) if found else None
+
+
+def _is_number(text: str, wanted: Expected) -> bool:
+    found = read_number(text)
+    if found is None or wanted.number is None:
+        return bool(COMPUTED.fullmatch(plain(text))) and _is_formula(text, wanted)
+    return found.equals(wanted.number)
+
+
+def _number_in(text: str, wanted: Expected) -> str | None:
+    """The number that the last sentence with one ends in; none where it names two as its answer."""
+    lines = [line for line in marked_sentences(text) if numbers_in(REMARK.sub(" ", line))]
+    if not lines:
+        words = last_sentence(text)
+        return words if read_number(words) else None
+    sentence = CONTRAST_AFTER.sub("", REMARK.sub(" ", lines[-1]).strip())
+    clauses = [clause for clause in re.split(r",\s+(?=[a-zA-Z])", sentence) if numbers_in(clause)] or [sentence]
+    hedged = BOUND.search(sentence) or re.search(r"\(\s*or\b|\breward\b", lines[-1])
+    if sentence.endswith("?") or NEGATED.search(clauses[-1]) or hedged:
+        return None
+    bold = [part for part in BOLD.findall(sentence) if read_number(part)]
+    if bold:
+        return bold[-1] if len({_value(part) for part in bold}) == 1 else None
+    result = sentence.rpartition("=")[2] if "=" in sentence else sentence
+    found = numbers_in(result)
+    if not found or _lists(result, [number for _, number in found]):
+        return None
+    starts = [start for start, _ in found]
+    aside = plain(result)
+    main = [
+        start for before, start in zip([0, *starts], starts, strict=False)
+        if TOTAL.search(aside[before:start]) or not BESIDE.search(aside[before:start])
+    ]  # fmt: skip
+    return _from(result, (main or starts)[-1])
+
+
+def _value(text: str) -> Fraction | None:
+    number = read_number(text)
+    return number.value if number else None
+
+
+def _from(sentence: str, start: int) -> str | None:
+    """The number that begins there, with its unit."""
+    rest = re.sub(r"(?<=\d)\$|\*\*|__", "", plain(sentence)[start:])
+    while rest and read_number(rest) is None:
+        rest = rest.rpartition(" ")[0].rstrip(",;:")
+    return rest or None
+
+
+def _lists(sentence: str, found: list[Number]) -> bool:
+    """Whether a sentence offers several numbers rather than one: "7 or 8", "5, 6, 7"."""
+    if len({number.value for number in found}) < 2:
+        return False
+    text = plain(sentence)
+    several = re.search(r"\d\s*[,;]\s*-?\d+\s*(?:[,;]|and\b)", text)
+    either = re.search(r"\d[^\d.]{0,12}\bor\b(?=[^\d]{0,12}\d)", text)
+    if either:  # "15/20, or 75 %" is one answer
+        places = numbers_in(sentence)
+        before = [number for start, number in places if start < either.end()]
+        after = [number for start, number in places if start >= either.end()]
+        return not (before and after and before[-1].equals(after[0]))
+    return bool(several)
+
+
+def _is_formula(text: str, wanted: Expected) -> bool:
+    several = "," in wanted.text or "\\pm" in wanted.text or OR.search(wanted.text)
+    if OR.search(text) and not several:
+        return False
+    one, other = read_number(text), read_number(wanted.text)
+    if one is not None and other is not None:
+        return one.equals(other)
+    return same_formula(wanted.text, text)
+
+
+def _formula_in(text: str, wanted: Expected) -> str | None:
+    """The last formula of the last sentence with one, after its last sign of equality unless an equation is asked."""
+    if NEGATED.search(last_sentence(text)):
+        return None
+    found = [next(filter(None, groups)) for groups in FORMULAS.findall(text)]
+    if not found:
+        several = "," in in_latex(wanted.text)
+        sentence = in_latex(last_sentence(text)) if several else last_sentence(text)
+        parts = (part.strip(" ,.;:") for part in WORD.split(sentence))
+        found = [part for part in parts if re.search(r"\d|\\[a-z]|[\u03c0\u221e\u221a]|\w\s*[+^(]", part)]
+    if not found:
+        return None
+    return found[-1] if "=" in wanted.text else found[-1].rpartition("=")[2].strip()
+
+
+def _is_choice(text: str, wanted: Expected) -> bool:
+    text = unicodedata.normalize(
+        "NFKC", unwrapped(re.sub(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}", r"\1", text))
+    )
+    found = LETTER.match(text)
+    if found is None or OR.search(text) or ALSO.search(text[found.end() :]):
+        return False
+    return found[1].upper() == re.sub(r"[^A-J]", "", wanted.text)
+
+
+def _choice_in(text: str, wanted: Expected) -> str | None:
+    """The one letter that the last sentence with a letter names."""
+    for sentence in reversed(marked_sentences(text)):
+        letters = {letter for groups in NAMED_LETTER.findall(sentence) for letter in groups if letter}
+        if letters:
+            one = len(letters) == 1 and not NEGATED.search(sentence) and not sentence.rstrip().endswith("?")
+            return letters.pop() if one else None
+    return None
+
+
+def _is_text(text: str, wanted: Expected) -> bool:
+    for read in (dates_in, clock_times_in, ratios_in):
+        if (asked := read(wanted.text)) and len(text) < 40:
+            return read(text) == asked
+    return _words(text) == _words(wanted.text)
+
+
+def _text_in(text: str, wanted: Expected) -> str | None:
+    """What the last sentence says that something is, or what it says something of."""
+    sentence = CONTRAST_AFTER.sub("", last_sentence(text))
+    if wanted.text.casefold() in YES_OR_NO:
+        said = [word.casefold() for word in re.findall(r"\w+", text)]
+        found = [word for word in said if word in YES_OR_NO]
+        clear = len(set(found)) == 1 and (said[0] in YES_OR_NO or not NEGATED.search(sentence))
+        return found[0] if clear else None
+    if NEGATED.search(sentence) or OR.search(sentence) or sentence.endswith("?"):
+        return None
+    for read in (dates_in, clock_times_in, ratios_in):
+        if asked := read(wanted.text):
+            return wanted.text if read(sentence)[-1:] == asked else None
+    if LIST.search(sentence):
+        return None
+    clauses = re.split(r"[,;(\u2014]|\s-\s|\bwhich\b|\bbecause\b|\bsince\b", sentence)
+    turned = re.search(r"\b(?:but|however|instead)\b", sentence)
+    heads = [clauses[-1]] if turned else [clauses[0], *(one for one in clauses[1:] if STATES.search(one))]
+    for head in heads:
+        for part in (head, head.rpartition(": ")[2], *(head[link.end() :] for link in LINK.finditer(head))):
+            for end in (part, TAIL.split(part)[0]):
+                if _words(end) == _words(wanted.text):
+                    return end
+    # "Jane Austen wrote it": the subject, which a verb follows
+    start = re.match(rf"(?:the\s+)?{re.escape(wanted.text)}(?=\s+{VERB})", sentence, re.IGNORECASE)
+    return start[0] if start else None
+
+
+def _words(text: str) -> list[str]:
+    text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
+    text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
+    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
+    text = unicodedata.normalize("NFKD", text).casefold()
+    text = "".join(sign for sign in text if not unicodedata.combining(sign))
+    return [word for word in re.findall(r"\w+", re.sub(r"['\u2019]", "", text)) if word not in ("a", "an", "the")]
+
+
+COMPARED: dict[Kind, Callable[[str, Expected], bool]] = {
+    "number": _is_number, "math": _is_formula, "choice": _is_choice, "text": _is_text,
+}  # fmt: skip
+FOUND: dict[Kind, Callable[[str, Expected], str | None]] = {
+    "number": _number_in, "math": _formula_in, "choice": _choice_in, "text": _text_in,
+}  # fmt: skip

@@ -1,0 +1,53 @@
+"""What an expected answer is, and so how an answer is compared with it.
+
+expected("#### 1,234").kind        "number"
+expected("\\\\frac{\\\\pi}{2}").kind   "math"
+expected("(B)").kind               "choice"
+expected("Paris").kind             "text"
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from nemotron_data.verifier.claims import final_claim, unwrapped
+from nemotron_data.verifier.numbers import Number, read_number
+
+Kind = Literal["number", "math", "choice", "text"]
+LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
+# LaTeX, an equation, a tuple or a set, or figures that an operator joins.
+FORMULA = re.compile(
+    r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
+    r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
+)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """An expected answer without the marks around it."""
+
+    text: str
+    kind: Kind
+    number: Number | None = None
+
+
+def expected(gold: str, kind: Kind | None = None) -> Expected:
+    """Read an expected answer.
+
+    Args:
+        kind: what it is; None: by its looks.
+    """
+    text = gold.strip()
+    claim = final_claim(text)
+    text = unwrapped(claim.text if claim else text)
+    number = read_number(text) if kind in (None, "number") else None
+    if number is not None and not re.search(r"\d", text):
+        number = None if kind is None else number  # "seven" is a word unless it is called a number
+    if kind is None:
+        if number is not None:
+            kind = "number"
+        elif LETTER.fullmatch(text):
+            kind = "choice"
+        else:
+            kind = "math" if FORMULA.search(text) else "text"
+    return Expected(text, kind, number)

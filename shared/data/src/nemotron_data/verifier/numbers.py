@@ -1,0 +1,202 @@
+"""Numbers as people and models write them, exactly.
+
+read_number("$1,234.50")      Number(Fraction(2469, 2))
+read_number("50 %")           Number(Fraction(50), percent=True)
+read_number("2 1/2 cups")     Number(Fraction(5, 2))
+read_number("7 of 8")         None
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from nemotron_data.verifier.units import unit_of
+
+LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
+LARGEST_EXPONENT = 400
+SIGNS = str.maketrans({
+    "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\u00d7": "*", "\u00b7": "*", "\u2044": "/",
+    "\uff0e": ".", "\uff05": "%", "\uff0c": ",", "\u00bd": " 1/2", "\u00bc": " 1/4", "\u00be": " 3/4",
+    "\u2153": " 1/3", "\u2154": " 2/3",
+})  # fmt: skip
+POWERS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
+SUPERSCRIPT = re.compile(r"(?<=10)\s*([\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+)")
+SPACES = re.compile(r"[\u00a0\u2009\u202f\u2007]")
+LATEX = (
+    (re.compile(r"\\d?t?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}"), r"(\1)/(\2)"),
+    (re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)"), r"(\1)/(\2)"),
+    (re.compile(r"(\d+)\.(\d*)\\overline\s*\{(\d{1,9})\}"), lambda found: _repeating(*found.groups())),
+    (re.compile(r"\{,\}|,\\!|\\,(?=\d{3})"), ","),
+    (re.compile(r"\\(?:left|right|,|;|:|!|quad|displaystyle)\b|\\[,;:! ]|~"), " "),
+    (re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|operatorname|mbox)\s*\{([^{}]*)\}"), r" \1"),
+    (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|\u00b0"), " degrees"),
+    (re.compile(r"\\(?:times|cdot)"), "*"),
+    (re.compile(r"\\([$%#&_])"), r"\1"),
+    (re.compile(r"(?<=\d) and (?=\d+/\d)"), " "),
+    (re.compile(r"\b(?:minus|negative)\s+(?=[\d.$])", re.IGNORECASE), "-"),
+)
+DIGITS = r"(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+|\d+\."
+PLAIN = re.compile(rf"({DIGITS})")
+NUMBER = re.compile(
+    rf"""(?P<sign>[-+]?)\s*(?P<currency>[$\u20ac\u00a3\u00a5\u20b9])?\s*(?P<sign2>[-+]?)
+    (?:\(?(?P<whole>\d+)\s+(?P<top>\d+)\s*/\s*(?P<bottom>\d+)\)?            # 2 1/2
+      |\(?(?P<numerator>-?(?:{DIGITS}))\)?\s*/\s*\(?(?P<denominator>(?:{DIGITS}))\)?
+      |(?P<mantissa>{DIGITS})(?:\s*[eE](?P<e>[-+]?\d+)|\s*[*x]\s*10\s*(?:\^|\*\*)\s*\{{?\(?(?P<power>[-+]?\d+)\)?\}}?)?
+    )\s*(?P<percent>%|percent\b|per\s+cent\b)?""",
+    re.VERBOSE,
+)
+# A unit: words without a figure among them; `m^2`, `m²`, `km/h`.
+UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]+(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*){0,6}")
+VARIABLE = re.compile(r"\s*\*?\s*[abceinpqrtuvwxyz](?![A-Za-z])")
+SCALES = {
+    "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+    "k": 10**3,
+}  # fmt: skip
+NAMED = {name: number for number, name in enumerate((
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+))}  # fmt: skip
+TENS = {name: 10 * number for number, name in enumerate((
+    "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
+), start=2)}  # fmt: skip
+PARTS = {
+    "half": Fraction(1, 2), "third": Fraction(1, 3), "quarter": Fraction(1, 4), "fifth": Fraction(1, 5),
+    "two thirds": Fraction(2, 3), "three quarters": Fraction(3, 4), "three fourths": Fraction(3, 4),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Number:
+    """An exact value; `percent` where a percent sign stands behind it, which is not in the value; and its unit."""
+
+    value: Fraction
+    percent: bool = False
+    unit: tuple[str, Fraction] | None = None
+
+    def equals(self, other: "Number") -> bool:
+        """Whether both are the same answer: 50 % is 0.5, and is also 50, where the other leaves the sign out."""
+        if self.unit and other.unit:
+            same = self.unit[0] == other.unit[0]
+            return same and self.value * self.unit[1] == other.value * other.unit[1]
+        if self.value == other.value:
+            return self.percent == other.percent or abs(self.value) > 1  # 0.5 % is hardly what 0.5 means
+        return self.percent != other.percent and self.scaled == other.scaled
+
+    @property
+    def scaled(self) -> Fraction:
+        """With the percent sign counted in."""
+        return self.value / 100 if self.percent else self.value
+
+
+def plain(text: str) -> str:
+    """Text with the signs of numbers in their plainest form: minus, spaces, LaTeX's fractions and units."""
+    text = SUPERSCRIPT.sub(lambda found: "^" + found[1].translate(POWERS), text)
+    text = SPACES.sub(" ", text).translate(SIGNS)
+    text = "".join(unicodedata.normalize("NFKC", sign) if unicodedata.category(sign) == "Nd" else sign for sign in text)
+    for pattern, replaced in LATEX:
+        text = pattern.sub(replaced, text)
+    return text
+
+
+def read_number(text: str) -> Number | None:
+    """The number that a text is, with a currency and a unit around it; None where it is something else."""
+    text = re.sub(r"^\$(\\\$.*)\$$", r"\1", text.strip())
+    text = plain(text).strip()
+    text = text.replace("$", "").strip() if text.count("$") == 2 else text
+    if not re.search(r",|\b(?:or|and)\b|[<>]", text):
+        text = text.rpartition("=")[2].strip()
+    text = re.sub(r"^(?:about|approximately|exactly|US|USD|EUR)\s*", "", text).strip()
+    found = NUMBER.match(text)
+    if found is None:
+        return _in_words(text)
+    rest = text[found.end() :]
+    unit = UNIT.fullmatch(rest.strip().rstrip(".!").strip())
+    if unit is None or VARIABLE.match(rest):
+        return None
+    return _value(found, rest)
+
+
+def numbers_in(text: str) -> list[tuple[int, Number]]:
+    """Every number of a text with its place, apart from times, dates and what belongs to a word."""
+    text = plain(text)
+    found = []
+    for match in NUMBER.finditer(text):
+        start = match.end() - len(match[0].lstrip())
+        before, after = text[:start], text[match.end() :]
+        in_word = re.search(r"[\w.:/^\u00b1]$|\^\{$|\\pm\s*$|_\{?$", before) or re.match(r":\d|\w*\d|/\d|-\d", after)
+        number = _value(match, after)
+        if number is not None and not in_word:
+            # "10 - 3", "7-8": a sign after a figure or a bracket is an operator
+            if match["sign"] and re.search(r"[\w)]\s*$", before) and number.value < 0:
+                number = replace(number, value=-number.value)
+            found.append((start, number))
+    return found
+
+
+def _value(found: re.Match[str], rest: str) -> Number | None:
+    parts = found.groupdict()
+    if max(len(part or "") for part in parts.values()) > LONGEST:
+        return None
+    if parts["whole"]:
+        value = _fraction(parts["top"], parts["bottom"])
+        value = None if value is None else int(parts["whole"]) + value
+    elif parts["numerator"]:
+        value = _fraction(parts["numerator"], parts["denominator"])
+    else:
+        exponent = int(parts["e"] or parts["power"] or 0)
+        if abs(exponent) > LARGEST_EXPONENT:
+            return None
+        value = _decimal(parts["mantissa"]) * Fraction(10) ** exponent
+    if value is None:
+        return None
+    if "-" in (parts["sign"], parts["sign2"]):
+        value = -value
+    scale = re.match(r"\s*-?\s*([A-Za-z]+)\b", rest)
+    scaled = SCALES.get(scale[1].lower()) if scale else None
+    unit = re.match(r"\s*-?\s*([A-Za-z]+)(?![A-Za-z^/\u00b2\u00b3])", rest[scale.end() :] if scale and scaled else rest)
+    found_unit = unit_of(unit[1]) if unit else unit_of("dollars") if parts["currency"] == "$" else None
+    return Number(value * (scaled or 1), bool(parts["percent"]), found_unit)
+
+
+def _decimal(text: str) -> Fraction:
+    return Fraction(text.replace(",", "").replace(" ", "").rstrip(".") or "0")
+
+
+def _fraction(top: str, bottom: str) -> Fraction | None:
+    divisor = _decimal(bottom)
+    return _decimal(top) / divisor if divisor else None
+
+
+def _repeating(whole: str, fixed: str, period: str) -> str:
+    """0.1666..., written with a line above its period, as a fraction."""
+    nines = (10 ** len(period) - 1) * 10 ** len(fixed)
+    value = int(whole) + Fraction(int(fixed + period) - int(fixed or 0), nines)
+    return f"({value.numerator})/({value.denominator})"
+
+
+def _in_words(text: str) -> Number | None:
+    """Whole numbers in words, as "one thousand and forty-two apples", and the commonest fractions."""
+    words = re.findall(r"[a-z]+", text.lower())
+    if part := PARTS.get(" ".join(word for word in words[:2] if word not in ("a", "one"))):
+        return Number(part)
+    negative = words[:1] in (["minus"], ["negative"])
+    words = words[negative:]
+    known = NAMED | TENS
+    if not words or words[0] not in known:
+        return None
+    total, group, rest = 0, 0, list(words)
+    while rest and (rest[0] in known or rest[0] in SCALES or (rest[0] == "and" and len(rest) > 1 and rest[1] in known)):
+        word = rest.pop(0)
+        if word == "hundred":
+            group *= 100
+        elif word in SCALES:
+            total, group = total + group * SCALES[word], 0
+        elif word != "and":
+            group += known[word]
+    value = Fraction(total + group)
+    if rest[:3] == ["and", "a", "half"]:
+        value, rest = value + Fraction(1, 2), rest[3:]
+    if len(rest) > 4 or {"or", "point", "half"} & set(rest):
+        return None
+    return Number(-value if negative else value)

@@ -1,0 +1,103 @@
+"""Mathematics compared by what it means, with math-verify; imported when the first formula is met.
+
+same_formula("\\\\frac{1}{\\\\sqrt{2}}", "\\\\frac{\\\\sqrt{2}}{2}")     True
+same_formula("(1, 2)", "(2, 1)")                                False
+"""
+
+import re
+import threading
+from functools import lru_cache
+from typing import Any
+
+LONGEST = 400
+SECONDS = 5
+DIGITS_ROUNDED = 12
+LARGEST_POLYNOMIAL = 40  # operations; expanding a larger one may take long
+# Powers of powers and factorials, which a computer algebra would try to write out.
+HUGE = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*\w{1,8}\s*(?:\^|\*\*)|\d{3,}\s*!|(?:\^|\*\*)\s*\{?\s*\d{4,}")
+
+
+WITH_BASE = re.compile(r"\s*[0-9A-F]+_\{?\d+\}?\s*")
+# Formulas written without LaTeX.
+WRITTEN = (
+    (
+        re.compile(r"\bsqrt\s*\(([^()]*)\)|\u221a\s*\(([^()]*)\)|\u221a\s*(\d+|[a-z])"),
+        lambda found: rf"\sqrt{{{next(filter(None, found.groups()))}}}",
+    ),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(?<!\\)\bpi\b|\u03c0"), r"\\pi "),
+    (re.compile(r"(?<!\\)\b(?:infinity|infty|inf)\b|\u221e"), r"\\infty "),
+    (re.compile(r"\u2264|<="), r"\\leq "),
+    (re.compile(r"\u2265|>="), r"\\geq "),
+    (re.compile(r"\u222a"), r"\\cup "),
+    (re.compile(r"\u00b2"), "^2"),
+    (re.compile(r"\u00b3"), "^3"),
+    (re.compile(r"\u2212"), "-"),
+    (re.compile(r"(?<=[\w)}])\s*\*\s*(?=[\w({\\])"), r" \\cdot "),
+    (re.compile(r"\\text\s*\{\s*(?:or|and)\s*\}|\s+(?:or|and)\s+"), ", "),
+    (re.compile(r"(?<![\\a-z])(ln|log|exp|sin|cos|tan)(?=\s*[({\d\\])"), r"\\\1"),
+)  # fmt: skip
+
+
+def same_formula(gold: str, answer: str) -> bool:
+    """Whether two formulas mean the same. What cannot be read means nothing."""
+    gold, answer = in_latex(gold), in_latex(answer)
+    if max(len(gold), len(answer)) > LONGEST or HUGE.search(gold) or HUGE.search(answer):
+        return _letters(gold) == _letters(answer)
+    if _letters(gold) == _letters(answer):
+        return True
+    if WITH_BASE.fullmatch(gold):  # a figure in another base has no value for math-verify
+        return False
+    wanted, found = parsed(gold), parsed(answer)
+    if not wanted or not found:
+        return False
+    from math_verify import verify
+
+    same = verify(
+        wanted, found, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=_seconds(),
+        raise_on_error=False,
+    )  # fmt: skip
+    return bool(same) or _same_polynomial(wanted[0], found[0])
+
+
+def _same_polynomial(one: Any, other: Any) -> bool:
+    """math-verify compares some products only as they are written, such as (a-b)(a+b)."""
+    import sympy
+
+    both = isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)
+    small = both and max(sympy.count_ops(one), sympy.count_ops(other)) < LARGEST_POLYNOMIAL
+    return bool(small and one.is_polynomial() and other.is_polynomial() and sympy.expand(one - other) == 0)
+
+
+def in_latex(text: str) -> str:
+    """A formula with the signs that LaTeX has for what people type."""
+    for pattern, replaced in WRITTEN:
+        text = pattern.sub(replaced, text)
+    return text.strip()
+
+
+def readable(text: str) -> bool:
+    """Whether math-verify makes anything of it."""
+    return bool(parsed(text)) if len(text) <= LONGEST and not HUGE.search(text) else False
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> list[Any]:
+    """math-verify's reading of a formula, as an expression and as text."""
+    from math_verify import parse
+    from math_verify.parser import LatexExtractionConfig
+
+    inner = text.strip().strip("$").strip()
+    return parse(
+        f"${inner}$", extraction_config=[LatexExtractionConfig()], parsing_timeout=_seconds(), raise_on_error=False
+    )
+
+
+def _seconds() -> Any:
+    """math-verify interrupts itself by a signal, which only reaches the main thread."""
+    return SECONDS if threading.current_thread() is threading.main_thread() else None
+
+
+def _letters(text: str) -> str:
+    text = re.sub(r"\\(?:left|right|,|;|!|displaystyle)|[\s$]", "", text).replace("\\dfrac", "\\frac").rstrip(".")
+    return re.sub(r"\{(\w)\}", r"\1", text)

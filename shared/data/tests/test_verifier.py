@@ -1,0 +1,71 @@
+"""The verifier against answers labelled by people who had not seen it: answers.jsonl and answers_second.jsonl."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemotron_data.verifier import expected, judge
+from nemotron_data.verifier.golds import UNDECIDABLE, count_gold, require_decidable
+from nemotron_data.verifier.numbers import read_number
+from nemotron_shared.errors import UserError
+
+Rows = list[dict[str, Any]]
+SUITES = {path.stem: path for path in Path(__file__).parent.glob("answers*.jsonl")}
+
+
+def rows_of(name: str) -> Rows:
+    return [json.loads(line) for line in SUITES[name].read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_verdicts_are_those_of_people(name: str) -> None:
+    """97 % of the verdicts on values, and at most 1 % of the wrong answers rewarded; forms likewise."""
+    rows = rows_of(name)
+    verdicts = [(judge(row["completion"], row["gold"]), row) for row in rows]
+    right = sum(verdict.lenient == row["value"] for verdict, row in verdicts)
+    wrong = [verdict for verdict, row in verdicts if not row["value"]]
+    formed = [(verdict.strict, row["form"]) for verdict, row in verdicts if row["form"] is not None]
+    assert len(rows) >= 300
+    assert right / len(rows) >= 0.97
+    assert sum(verdict.lenient for verdict in wrong) / len(wrong) <= 0.01
+    assert sum(ours == theirs for ours, theirs in formed) / len(formed) >= 0.97
+    assert all(verdict.lenient for verdict, _ in verdicts if verdict.strict)
+
+
+def test_a_number_is_exact() -> None:
+    assert not judge("123456789012345678901", "123456789012345678902").lenient
+    assert not judge("0.333", "1/3").lenient
+    assert read_number("7 of 8") is None
+    assert not judge("42 hours", "42 minutes").lenient
+    assert judge("0.7 hours", "42 minutes").lenient
+
+
+@pytest.mark.parametrize("text", ["9^9^9^9", "10!!!!", "(" * 500, "\\boxed{" * 200, "1e99999999", "x" * 100_000])
+def test_hostile_answers_are_wrong_and_quick(text: str) -> None:
+    assert not judge(text, "\\frac{1}{2}").lenient
+    assert not judge(text, "7").lenient
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind"),
+    [
+        ("#### 1,234", "number"), ("$\\frac{1}{2}$", "number"), ("\\pi/2", "math"), ("x^2-1", "math"),
+        ("(B)", "choice"), ("1,-2", "math"), ("Paris", "text"), ("3:45 PM", "text"),
+        ("\\boxed{7}", "number"), ("a^2 - b^2", "math"),
+    ],
+)  # fmt: skip
+def test_an_expected_answer_is_of_a_kind(gold: str, kind: str) -> None:
+    assert expected(gold).kind == kind
+
+
+def test_answers_that_nobody_could_find_right_are_counted_and_refused() -> None:
+    counts: Counter[str] = Counter()
+    for gold in ("7", "B", "Paris", "\\frac{\\pi}{2}", "", "word " * 20):
+        count_gold(counts, gold)
+    assert counts[UNDECIDABLE] == 2
+    with pytest.raises(UserError, match=r"2 of 6 expected answers \(33%\)"):
+        require_decidable(counts, 0.05)
+    require_decidable(counts, 0.5)
