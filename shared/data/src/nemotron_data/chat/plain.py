@@ -34,6 +34,7 @@ THOUGHT = re.compile(
     r"<\|channel>thought|[<\[◁]/?\|?/?(?:\w+:)?(?:(?:start|end|begin)_(?:of_)?)?(?:think|thinking|thought)\|?[>\]▷]",
     re.IGNORECASE,
 )
+OPENED_THOUGHT = re.compile(rf"(?:(?:{THOUGHT.pattern})\s*)+\Z", re.IGNORECASE)
 MARK = r"<[^<>\s]+>|\[/?\|?[A-Za-z_]+\|?\]|◁[^◁▷\s]+▷"
 STATED = rf"{MARK}|(?<=<\|channel\|>)\w+|(?<=<\|channel>)\w+|to=\w+(?=<\|message\|>)"
 MARKS = re.compile(rf"(?:\s|{STATED})*")
