@@ -39,6 +39,9 @@ reminder, a time, another one's words or the next turn's header into the assista
 reason, and so is one that mixes two authors in a turn or keeps no order of turns: mark it, or give another. And \
 a template that ends an answer only by beginning the next turn, as GLM's does, teaches no end.
 
+A template that takes more than any conversation needs is one error: 10 million turns of loops, 64 Mi characters, \
+widths over 10,000.
+
 Below, templates written in the styles of public ones, each on {count} conversations: with tools and without, \
 reasoning, system prompts, several turns, empty contents, and texts that look like markup. **Same** has the text of \
 transformers' own rendering, and the mask of the same template marked by hand. The page is written by \
