@@ -17,6 +17,7 @@ TOOLS = [{"type": "function", "function": {"name": "f", "description": "d", "par
 TWO = [user("hi there friend"), bot("yo"), user("bye"), bot("ok")]
 THREE = [*TWO, user("q3"), bot("a3")]
 CALLS = [user(), calling(CALL) | {"content": "c"}, tool(), bot()]
+TIME = "{% if m.tool_calls %}{{ strftime_now('%S%f') }}{% endif %}"
 NOTE = "<|im_start|>system\nReminder: be nice<|im_end|>\n"
 
 
@@ -63,6 +64,9 @@ HOSTILE = {
     "reminder behind calls": (
         behind("m.tool_calls"), CALLS, None,
         ['c<tool_call>{"name": "add", "arguments": {"a": 1, "ü": "é"}}</tool_call>' + END, "a" + END]),
+    "time before and behind calls": (
+        CHATML.replace("{% for c", TIME + "{% for c").replace("{% endfor %}<|im_end|>", "{% endfor %}" + TIME + "<|im_end|>"),
+        CALLS, None, ['c<tool_call>{"name": "add", "arguments": {"a": 1, "ü": "é"}}</tool_call>' + END, "a" + END]),
     "reminder in long answers": (
         CHATML.replace("{{ m.content }}", "{{ m.content }}{{ 'Reminder' if m.content | length > 20 }}"),
         [user(), bot("a" * 30)], None, ["a" * 30 + END]),
@@ -118,3 +122,11 @@ def test_what_these_templates_share_is_not_refused() -> None:
     for messages in (TWO, THREE, [SYSTEM, *TWO], odd):
         _, spans = template.render_with_spans(messages, TOOLS)
         assert len(spans) == sum(message["role"] == "assistant" for message in messages)
+
+
+def test_words_around_thoughts_refuse_only_conversations_with_thoughts() -> None:
+    template = ChatTemplate(before("{% if m.reasoning_content %}My thoughts: {{ m.reasoning_content }} {% endif %}"))
+    text, spans = template.render_with_spans(TWO)
+    assert [text[start:end] for start, end in spans] == SAID
+    with pytest.raises(UserError, match="more than the answer"):
+        template.render_with_spans([user(), bot(reasoning_content="why")])

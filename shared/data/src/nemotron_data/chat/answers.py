@@ -162,19 +162,23 @@ class AnswerFinder:
             if not with_tools:
                 raise
             frame = self._frame([TOOL], options)  # some templates are for tools alone
-        forms = set()
-        for answer in (ANSWER, THINKING):
-            for messages, at in plain_around(answer):
-                text = self._alone(messages, at, frame, options)
-                if text is not None and SAID in text:
-                    forms.add(form_of(text))
-        for form in forms:
-            *leads, end = form[::2]
-            if not self._is_end(end) or not all(MARKS.fullmatch(_without(lead, frame.header)) for lead in leads):
-                raise UserError("the chat template puts words of its own into answers", ADD_MARKS)
+        plain, thinking = (self._forms(answer, frame, options) for answer in (ANSWER, THINKING))
+        if not all(self._only_marks(form, frame) for form in plain):
+            raise UserError("the chat template puts words of its own into answers", ADD_MARKS)
+        forms = frozenset([*plain, *(form for form in thinking if self._only_marks(form, frame))])
         calls = [self._alone(*plain, frame, options) for plain in plain_around(CALLING)]
         ends_calls = all(shows_plain_call(_without(text, frame.header)) for text in calls if text is not None)
-        return replace(frame, forms=frozenset(forms), ends_calls=ends_calls)
+        return replace(frame, forms=forms, ends_calls=ends_calls)
+
+    def _forms(self, answer: Message, frame: Frame, options: dict[str, Any]) -> set[Form]:
+        """What an answer is in plain conversations."""
+        texts = [self._alone(messages, at, frame, options) for messages, at in plain_around(answer)]
+        return {form_of(text) for text in texts if text is not None and SAID in text}
+
+    def _only_marks(self, form: Form, frame: Frame) -> bool:
+        """Whether there is nothing but marks besides what is said, and an end mark behind it."""
+        *leads, end = form[::2]
+        return self._is_end(end) and all(MARKS.fullmatch(_without(lead, frame.header)) for lead in leads)
 
     def _frame(self, tools: Any, options: dict[str, Any]) -> Frame:
         """Look at two plain questions and their answers, and at the prompt for the second one."""

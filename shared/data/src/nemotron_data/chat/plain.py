@@ -39,7 +39,7 @@ MARK = r"<[^<>\s]+>|\[/?\|?[A-Za-z_]+\|?\]|◁[^◁▷\s]+▷"
 STATED = rf"{MARK}|(?<=<\|channel\|>)\w+|(?<=<\|channel>)\w+|to=\w+(?=<\|message\|>)"
 MARKS = re.compile(rf"(?:\s|{STATED})*")
 """What may stand in a turn besides what the message says; <|channel|>final<|message|> is of it."""
-AFTER_CALLS = re.compile(rf"(?:{MARK}|[\W\d_])*+")
+AFTER_CALLS = re.compile(rf"(?:{MARK}|[\W_])*+")
 SLOTS = re.compile(f"({SAID}|{MUSED})")
 
 Form = tuple[str, ...]
