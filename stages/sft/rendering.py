@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.formats import ChatFormat, find_format
-from nemotron_data.chat.rows import ChatFields, Message, validate_messages
+from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
+from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, validate_messages
 from nemotron_data.chat.template import ChatTemplate, Span, find_template
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
@@ -105,21 +107,17 @@ class Renderer:
         """
         tools = row.value.get(self.settings.tools_field)
         texts = [self.template.render_with_spans(messages, tools)]
-        if self.settings.split_turns != "never" and loses_reasoning(messages, texts[0][0]):
+        if self.settings.split_turns != "never" and self._gains_by_splitting(messages, tools):
             texts = []
             questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
             for question, end in pairwise([*questions, len(messages)]):
                 if not any(message["role"] == "assistant" for message in messages[question:end]):
                     continue
-                asked = self.template.render(messages[: question + 1], tools)
                 text, spans = self.template.render_with_spans(messages[:end], tools)
-                if not text.startswith(asked):
-                    # perhaps it ends with what some templates put at the end of every conversation
-                    asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
-                if not text.startswith(asked):
-                    what = f"the chat template rewrites earlier text: turn {question} cannot be located"
-                    raise UserError(what, "set data_prep.split_turns=never")
-                texts.append((text, [span for span in spans if span[0] >= len(asked)]))
+                # the first text has no earlier answers but those before any question
+                asked = self._asked(messages, question, tools, text) if texts else 0
+                # what is asked may end with a prompt that the answer's span begins with, such as <think>
+                texts.append((text, [span for span in spans if span[1] > asked]))
         try:
             for text in (text for text, _ in texts if not text.isascii()):
                 text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
@@ -128,14 +126,70 @@ class Renderer:
             raise UserError(what, TOLERATE) from error
         return texts
 
+    def _asked(self, messages: list[Message], question: int, tools: Any, text: str) -> int:
+        """How many characters of a text are of what leads to a question's answers."""
+        asked = self.template.render(messages[: question + 1], tools)
+        if not text.startswith(asked):
+            # perhaps it ends with what some templates put at the end of every conversation
+            asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
+        if not text.startswith(asked):
+            asked = OPENED_THOUGHT.sub("", asked)  # all prompt with one, and this answer has none
+        if not text.startswith(asked):
+            what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+            raise UserError(what, "set data_prep.split_turns=never")
+        return len(asked)
 
-def loses_reasoning(messages: list[Message], text: str) -> bool:
-    """Whether a text lacks the reasoning of an answer to an earlier question than the last."""
-    last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
-    earlier = (message for message in messages[:last] if message["role"] == "assistant")
-    thoughts = (message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
-                for message in earlier)  # fmt: skip
-    return any(thought and thought.strip() not in text for thought in thoughts)
+    def _gains_by_splitting(self, messages: list[Message], tools: Any) -> bool:
+        """Whether the text lacks earlier reasoning that a conversation which ends with its question's answers has."""
+        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        ends = {i: next((end for end in questions if end > i), None) for i in thinking(messages)}
+        if not any(ends.values()):
+            return False
+        worded = with_thoughts(messages)
+        text = self.template.render(worded, tools)
+        lost = {i: end for i, end in ends.items() if end is not None and thought_word(i) not in text}
+        return any(thought_word(i) in self.template.render(worded[:end], tools) for i, end in lost.items())
+
+    def hides_reasoning(self, row: Row, messages: list[Message]) -> bool:
+        """Whether the template shows none of a conversation's reasoning, wherever its answers stand."""
+        thoughts = thinking(messages)
+        if not thoughts or self._shows_reasoning:
+            return False
+        text = self.template.render(with_thoughts(messages), row.value.get(self.settings.tools_field))
+        return not any(thought_word(i) in text for i in thoughts)
+
+    @cached_property
+    def _shows_reasoning(self) -> bool:
+        """Whether the template shows the reasoning of a plain answer; if so, a conversation's last one is shown."""
+        try:
+            return MUSED in self.template.render([QUESTION, THINKING])
+        except UserError:
+            return False  # look at each conversation
+
+
+def thinking(messages: list[Message]) -> list[int]:
+    """The answers with reasoning."""
+    return [
+        i for i, message in enumerate(messages)
+        if message["role"] == "assistant" and any(str(message.get(name) or "").strip() for name in REASONING_NAMES)
+    ]  # fmt: skip
+
+
+def with_thoughts(messages: list[Message]) -> list[Message]:
+    """A word in place of each answer's reasoning: a short thought may well stand in a text that lacks the reasoning."""
+    thoughts = set(thinking(messages))
+    return [
+        {
+            name: thought_word(i) if i in thoughts and name in REASONING_NAMES else value
+            for name, value in message.items()
+        }
+        for i, message in enumerate(messages)
+    ]
+
+
+def thought_word(number: int) -> str:
+    """What stands for the reasoning of an answer."""
+    return f"{MUSED}{number}z"
 
 
 def first_question(messages: list[Message]) -> str:

@@ -33,8 +33,14 @@ and the reasoning, also where the prompt opens it with `<think>\\n`;
 - not the reasoning that a template strips from earlier turns, for that is not in the text. `data_prep.split_turns` \
 says whether such a conversation becomes one sequence for each question.
 
-Two limits. A template that ends an answer only by beginning the next turn, as GLM's does, teaches no end. And one \
-that mixes two authors in a turn, or keeps no order of turns, is refused with the reason: mark it, or give another.
+An answer's text has to be what the template gives for it in a plain conversation, without a system prompt, \
+tools or other fields, and there hold nothing but marks besides what the message says. So a template that puts a \
+reminder, a time, another one's words or the next turn's header into the assistant's turn is refused with the \
+reason, and so is one that mixes two authors in a turn or keeps no order of turns: mark it, or give another. And \
+a template that ends an answer only by beginning the next turn, as GLM's does, teaches no end.
+
+A template that takes more than any conversation needs is one error: 10 million turns of loops, 64 Mi characters, \
+widths over 10,000.
 
 Below, templates written in the styles of public ones, each on {count} conversations: with tools and without, \
 reasoning, system prompts, several turns, empty contents, and texts that look like markup. **Same** has the text of \

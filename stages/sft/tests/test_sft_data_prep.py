@@ -231,6 +231,19 @@ def test_a_limit_of_tokens_comes_before_pack_size(tmp_path: Path, home: Path) ->
     assert reasons(made) == {}
 
 
+def test_rows_whose_reasoning_no_template_shows_are_counted(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thinks = {"role": "assistant", "content": "4", "reasoning_content": "because"}
+    rows = [{"messages": [{"role": "user", "content": f"{i}?"}, thinks]} for i in range(3)] + [chat()]
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>{% endfor %}"
+    (tmp_path / "plain.jinja").write_text(template)
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    made = prepare(home, source, ALL_IN_TRAIN, f"data_prep.chat_template={tmp_path / 'plain.jinja'}")
+    assert stats(made)["counts"]["reasoning that the chat template does not show"] == 3
+    assert "the chat template shows no reasoning: 3 rows lose theirs" in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(
     ("row", "overrides", "message"),
     [

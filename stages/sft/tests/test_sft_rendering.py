@@ -13,7 +13,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
 from stages.sft.conversations import Tokens
-from stages.sft.rendering import Renderer, Rendering, first_question, loses_reasoning
+from stages.sft.rendering import Renderer, Rendering, first_question
 from stages.sft.schema import SFTConfig, SFTData
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -48,7 +48,6 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
     ]
     assert "thought one" not in texts[1][0]
     assert "a1" in texts[1][0]
-    assert loses_reasoning(turn, texts[1][0])
     whole = Renderer(settings("data_prep.split_turns=never"), renderer.template).texts_of(Row({}, "f", 1), turn)
     assert [len(spans) for _, spans in whole] == [2]
     plain = [{**message, "reasoning_content": None} for message in turn]
@@ -56,16 +55,64 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
 
 
 def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -> None:
-    source = """{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}
+    source = """{% for m in messages %}{{ '<|' + m.role + '|>' }}
+{%- if m.reasoning_content and loop.last %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}
+{{- m.content + '<|end|>' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}"""
     renderer = Renderer(settings(), ChatTemplate(source, eos_token="</s>"))
     turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
     turn[1]["reasoning_content"] = "because"
     texts = renderer.texts_of(Row({}, "f", 1), turn)
     assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
-        ["4<|end|></s>"],
+        ["<think>because</think>4<|end|></s>"],
         ["6<|end|></s>"],
     ]
+
+
+LAST_THINKS = """{% set ns = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}
+{%- set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}{{ '<|' + m.role + '|>\n' }}
+{%- if m.reasoning_content and loop.index0 > ns.last %}{{ '<think>\n' + m.reasoning_content + '</think>' }}{% endif %}
+{{- m.content + '<|end|>' }}{% endfor %}"""
+
+
+def thinks(thought: str | None, question: str = "2+2?") -> list[dict]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": "4", "reasoning_content": thought}]
+
+
+def trained(renderer: Renderer, turns: list[dict]) -> list[str]:
+    texts = renderer.texts_of(Row({}, "f", 1), turns)
+    return ["".join(text[start:end] for start, end in spans) for text, spans in texts]
+
+
+def test_questions_are_told_apart_where_the_template_prompts_unasked() -> None:
+    prompt = "{% if messages[-1].role == 'user' %}{{ '<|assistant|>\n<think>\n' }}{% endif %}"
+    renderer = Renderer(settings(), ChatTemplate(LAST_THINKS + prompt))
+    assert trained(renderer, thinks("why") + thinks("so")) == [
+        "<think>\nwhy</think>4<|end|>",
+        "<think>\nso</think>4<|end|>",
+    ]
+    assert trained(renderer, thinks("why") + thinks(None)) == ["<think>\nwhy</think>4<|end|>", "4<|end|>"]
+    assert trained(renderer, thinks("why")) == ["<think>\nwhy</think>4<|end|>"]
+    greeted = [{"role": "assistant", "content": "hi"}, *thinks("why"), *thinks("so")]
+    assert trained(renderer, greeted)[0] == "hi<|end|><think>\nwhy</think>4<|end|>"
+
+
+@pytest.mark.parametrize("thought", ["4", "2+2", "end"])
+def test_a_thought_is_lost_though_its_words_stand_elsewhere(thought: str) -> None:
+    renderer = Renderer(
+        settings(), ChatTemplate(LAST_THINKS + "{% if add_generation_prompt %}<|assistant|>\n{% endif %}")
+    )
+    assert trained(renderer, thinks(thought) + thinks(None)) == [f"<think>\n{thought}</think>4<|end|>", "4<|end|>"]
+
+
+def test_a_template_without_reasoning_splits_nothing_and_is_counted() -> None:
+    source = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+    renderer = Renderer(settings(), ChatTemplate(source))
+    turns = thinks("why") + thinks("so")
+    assert trained(renderer, turns) == ["4<|end|>4<|end|>"]
+    assert renderer.hides_reasoning(Row({}, "f", 1), turns)
+    assert not renderer.hides_reasoning(Row({}, "f", 1), thinks(None))
+    assert not Renderer(settings(), ChatTemplate(LAST_THINKS)).hides_reasoning(Row({}, "f", 1), turns)
 
 
 def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:

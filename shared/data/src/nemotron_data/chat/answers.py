@@ -7,25 +7,44 @@ r"""Where the answers are in what a chat template without {% generation %} gives
 All else counts, as in the templates that others mark by hand: reasoning, also where the prompt opens it with <think>;
 tool calls; the mark and the line's end that close the turn. What the template strips is not there to count.
 
-Every conversation is rendered a second time with words put into its texts. The assistant's have to come out in the
-answers and nowhere else, and no others in them; a conversation that fails this, or any other doubt, is refused.
+A template may put more into a turn: a reminder, the system prompt's beginning, the next turn's header. So each answer's
+text has to be what the template gives for it in a plain conversation (see `plain`), where there is nothing but marks
+besides what it says. And words that are put into the answers have to come out there alone. Any doubt is a refusal.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from nemotron_data.chat.rows import REASONING_NAMES, Message
+from nemotron_data.chat.plain import (
+    ANSWER,
+    ASKED,
+    CALLING,
+    MARK,
+    MARKS,
+    QUESTION,
+    SAID,
+    THINKING,
+    THOUGHT,
+    TOOL,
+    Form,
+    fits,
+    form_of,
+    has_own_words,
+    plain_around,
+    same_but_for_numbers,
+    says_something,
+    shows_plain_call,
+    with_word,
+    words_of,
+)
+from nemotron_data.chat.rows import Message
 from nemotron_data.chat.turns import Span, Trace
 from nemotron_shared.errors import UserError
 
 ADD_MARKS = "put {% generation %} ... {% endgeneration %} around what the assistant writes in the chat template"
-ASKED, SAID = "Zquestionz", "Zanswerz"
-QUESTION, ANSWER = {"role": "user", "content": ASKED}, {"role": "assistant", "content": SAID}
-# <think>, </think>, <seed:think>, [THINK], <|START_THINKING|>, <|channel>thought
-THOUGHT = re.compile(r"<\|channel>thought|[<\[◁][^<>\[\]◁▷\s]*think[^<>\[\]◁▷\s]*[>\]▷]", re.IGNORECASE)
-END_MARK = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")
+END_MARKS = re.compile(rf"(?:\s|{MARK})*")
 
 Tracer = Callable[[Sequence[Message], Any, bool, dict[str, Any]], Trace]
 """Renders messages with tools, with or without the prompt at the end, with options."""
@@ -38,10 +57,16 @@ class Frame:
     Attributes:
         header: before it, such as "<|im_start|>assistant\n"; empty where prompts end with the question.
         closed_later: the end mark of an answer where only the next question puts it out.
+        tools: what plain conversations are rendered with; None but for templates that are for tools alone.
+        forms: of an answer in plain conversations.
+        ends_calls: nothing follows a call in its turn but marks.
     """
 
     header: str
     closed_later: str
+    tools: list[dict[str, Any]] | None
+    forms: frozenset[Form] = frozenset()
+    ends_calls: bool = True
 
 
 class AnswerFinder:
@@ -56,38 +81,104 @@ class AnswerFinder:
         """The text, and the [start, end) characters that the assistant wrote, in order and disjoint."""
         frame = None if options else self._usual
         if frame is None:
-            try:
-                frame = self._frame(None, options)
-            except UserError:
-                if not tools:
-                    raise
-                frame = self._frame(tools, options)  # some templates are for tools alone
+            frame = self._known_frame(bool(tools), options)
             self._usual = self._usual if options else frame
         trace = self._trace(messages, tools, False, options)
-        self._check(messages, tools, options)
+        self._check_place(messages, tools, options)
         spans: list[Span] = []
         for i, message in enumerate(messages):
-            if message.get("role") != "assistant" or not trace.parts[i]:
+            if not _is_answer(message):
                 continue
-            (start, end), *more = trace.parts[i]
-            follows_question = i == 0 or messages[i - 1].get("role") in ("user", "system")
-            text = trace.text[start:end]
-            space = len(text) - len(text.lstrip()) if frame.header else 0
-            if text.startswith(frame.header, space) and (frame.header or follows_question):
-                header = space + len(frame.header)
-            else:
-                asked = self._trace(messages[:i], tools, True, options)
-                header = _other_header(i, trace, asked, messages)
-            answer = [(start + header, end), *more, *self._end_mark(i, frame, trace)]
-            # a space at the end is often one token with the next word, which is not the assistant's
-            start, end = answer[-1]
-            answer[-1] = start, start + len(trace.text[start:end].rstrip(" "))
+            answer = self._answer(i, frame, trace, messages, tools, options)
+            if not self._is_its_own(i, message, _text(trace, answer), frame, options):
+                raise UserError(f"the chat template puts more than the answer into its turn: turn {i}", ADD_MARKS)
             for start, end in answer:
                 if start < end and spans and spans[-1][1] == start:
                     spans[-1] = (spans[-1][0], end)
                 elif start < end:
                     spans.append((start, end))
         return trace.text, spans
+
+    def _answer(
+        self, i: int, frame: Frame, trace: Trace, messages: Sequence[Message], tools: Any, options: dict[str, Any]
+    ) -> list[Span]:
+        """Turn i without its header, with its end mark."""
+        if not trace.parts[i]:
+            return []
+        (start, end), *more = trace.parts[i]
+        follows_question = i == 0 or messages[i - 1].get("role") in ("user", "system")
+        text = trace.text[start:end]
+        space = len(text) - len(text.lstrip()) if frame.header else 0
+        if text.startswith(frame.header, space) and (frame.header or follows_question):
+            header = space + len(frame.header)
+        else:
+            asked = self._trace(messages[:i], tools, True, options)
+            header = _other_header(i, trace, asked, messages)
+        answer = [(start + header, end), *more, *self._end_mark(i, frame, trace)]
+        # a space at the end is often one token with the next word, which is not the assistant's
+        start, end = answer[-1]
+        answer[-1] = start, start + len(trace.text[start:end].rstrip(" "))
+        return answer
+
+    def _is_its_own(self, i: int, message: Message, text: str, frame: Frame, options: dict[str, Any]) -> bool:
+        """Is a turn what the template gives for this answer in a plain conversation?"""
+        if says_something(message) and not text.strip():
+            raise UserError(f"the chat template does not show an answer: turn {i}", ADD_MARKS)
+        if not message.get("tool_calls"):
+            said = words_of(message)
+            if any(fits(text, form, said) for form in frame.forms):
+                return True
+        elif not frame.ends_calls:
+            return False
+        for messages, at in plain_around(message):
+            alone = self._alone(messages, at, frame, options)
+            if alone is None or not (
+                text == alone or (message.get("tool_calls") and same_but_for_numbers(text, alone))
+            ):
+                continue
+            if not message.get("tool_calls") and not has_own_words(_without(text, frame.header), message):
+                return False
+            if not says_something(message):
+                return True
+            messages[at] = with_word(messages[at])
+            if SAID in (self._alone(messages, at, frame, options) or ""):
+                return True
+            raise UserError(f"the chat template does not show an answer: turn {i}", ADD_MARKS)
+        return False
+
+    def _alone(self, messages: list[Message], at: int, frame: Frame, options: dict[str, Any]) -> str | None:
+        """The text of an answer in a plain conversation; None where the template refuses that."""
+        try:
+            trace = self._trace(messages, frame.tools, False, options)
+            return _text(trace, self._answer(at, frame, trace, messages, frame.tools, options))
+        except UserError:
+            return None
+
+    def _known_frame(self, with_tools: bool, options: dict[str, Any]) -> Frame:
+        """The frame, and the forms of answers in it."""
+        try:
+            frame = self._frame(None, options)
+        except UserError:
+            if not with_tools:
+                raise
+            frame = self._frame([TOOL], options)  # some templates are for tools alone
+        plain, thinking = (self._forms(answer, frame, options) for answer in (ANSWER, THINKING))
+        if not all(self._only_marks(form, frame) for form in plain):
+            raise UserError("the chat template puts words of its own into answers", ADD_MARKS)
+        forms = frozenset([*plain, *(form for form in thinking if self._only_marks(form, frame))])
+        calls = [self._alone(*plain, frame, options) for plain in plain_around(CALLING)]
+        ends_calls = all(shows_plain_call(_without(text, frame.header)) for text in calls if text is not None)
+        return replace(frame, forms=forms, ends_calls=ends_calls)
+
+    def _forms(self, answer: Message, frame: Frame, options: dict[str, Any]) -> set[Form]:
+        """What an answer is in plain conversations."""
+        texts = [self._alone(messages, at, frame, options) for messages, at in plain_around(answer)]
+        return {form_of(text) for text in texts if text is not None and SAID in text}
+
+    def _only_marks(self, form: Form, frame: Frame) -> bool:
+        """Whether there is nothing but marks besides what is said, and an end mark behind it."""
+        *leads, end = form[::2]
+        return self._is_end(end) and all(MARKS.fullmatch(_without(lead, frame.header)) for lead in leads)
 
     def _frame(self, tools: Any, options: dict[str, Any]) -> Frame:
         """Look at two plain questions and their answers, and at the prompt for the second one."""
@@ -123,13 +214,16 @@ class AnswerFinder:
             raise UserError("the chat template opens later questions in another way", ADD_MARKS)
         # an answer with a next turn may end with another mark than the last one, but not with that turn's beginning
         shared = common_start(end.rstrip()[::-1], told.text[:first].rstrip()[::-1])[::-1]
-        moved = shared != self._eos_token and END_MARK.search(shared) is not None
-        if moved or (end != last_end and not (self._is_end(end) and self._is_end(last_end))):
+        moved = shared != self._eos_token and re.search(MARK, shared) is not None
+        longer = last_end.strip() != "" and end.strip() != last_end.strip() and end.strip().startswith(last_end.strip())
+        # "</a><u>", where the very first question alone is opened by another mark
+        several = len(re.findall(MARK, end)) > 1 and opening.strip() != "" and not second_opening.strip()
+        if moved or longer or several or not (self._is_end(end) and self._is_end(last_end)):
             raise UserError("the chat template puts more than an answer into the answer's turn", ADD_MARKS)
-        return Frame(header if header.strip() else "", later if later.strip() else "")
+        return Frame(header if header.strip() else "", later if later.strip() else "", tools)
 
     def _is_end(self, text: str) -> bool:
-        return text.strip() in ("", self._eos_token) or END_MARK.fullmatch(text.strip()) is not None
+        return END_MARKS.fullmatch(text.replace(self._eos_token, " ") if self._eos_token else text) is not None
 
     def _end_mark(self, i: int, frame: Frame, trace: Trace) -> list[Span]:
         """The end mark of turn i where the template puts it out after the turn."""
@@ -146,22 +240,19 @@ class AnswerFinder:
             return []  # a template that puts out a prompt, asked or not
         raise UserError(f"the chat template ends with text of its own: {rest.strip()[:40]}", ADD_MARKS)
 
-    def _check(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> None:
-        """Do words that are put into the texts come out where the answers are, or where they are not?"""
-        changed = [_with_words(message) for message in messages]
+    def _check_place(self, messages: Sequence[Message], tools: Any, options: dict[str, Any]) -> None:
+        """Do words that are put into the answers come out there alone?"""
+        changed = [
+            with_word(message) if says_something(message) and _is_answer(message) else message for message in messages
+        ]
         trace = self._trace(changed, tools, False, options)
-        said = 0
-        for i, message in enumerate(changed):
-            if message.get("role") != "assistant":
-                continue
-            text = trace.of(i)
-            if ASKED in text:
-                raise UserError(f"the chat template puts other texts into an answer: turn {i}", ADD_MARKS)
-            if SAID not in text and SAID in (message.get("content") or "") and not message.get("tool_calls"):
-                raise UserError(f"the chat template does not show an answer: turn {i}", ADD_MARKS)
-            said += text.count(SAID)
-        if said != trace.text.count(SAID):
+        said = [i for i, message in enumerate(changed) if _is_answer(message)]
+        if sum(trace.of(i).count(SAID) for i in said) != trace.text.count(SAID):
             raise UserError("the chat template shows answers outside of their turns", ADD_MARKS)
+
+
+def _is_answer(message: Message) -> bool:
+    return message.get("role") == "assistant"
 
 
 def common_start(one: str, other: str) -> str:
@@ -192,34 +283,10 @@ def _before_thought(text: str) -> str:
     return text[: thought.start()] if thought else text
 
 
-def _with_words(message: Message) -> Message:
-    """The message with a word in its content, its reasoning and the texts in its tool calls' arguments."""
-    word = SAID if message.get("role") == "assistant" else ASKED
-    changed = {
-        name: _with_word(value, word) if name in ("content", *REASONING_NAMES) and isinstance(value, str) else value
-        for name, value in message.items()
-    }
-    if calls := message.get("tool_calls"):
-        changed["tool_calls"] = [_call_with_words(call, word) for call in calls]
-    return changed
+def _without(text: str, header: str) -> str:
+    """A text without the headers in it: some templates put the thought into a turn of its own."""
+    return text.replace(header.strip(), " ") if header else text
 
 
-def _call_with_words(call: dict[str, Any], word: str) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), dict):
-        return call
-    arguments = {
-        name: _with_word(value, word) if isinstance(value, str) else value
-        for name, value in function["arguments"].items()
-    }
-    return {**call, "function": {**function, "arguments": arguments}}
-
-
-def _with_word(text: str, word: str) -> str:
-    """Before the last character, or the tag that the text ends with: templates look at beginnings and ends."""
-    end = len(text.rstrip())
-    if not end:
-        return text
-    tag = text.rfind("<", 0, end) if text[end - 1] == ">" else -1
-    at = tag if tag >= 0 else end - 1
-    return text[:at] + word + text[at:]
+def _text(trace: Trace, spans: Sequence[Span]) -> str:
+    return "".join(trace.text[start:end] for start, end in spans)

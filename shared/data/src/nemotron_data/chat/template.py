@@ -18,6 +18,7 @@ import jinja2
 
 from nemotron_data.chat.answers import ADD_MARKS, AnswerFinder
 from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
+from nemotron_data.chat.limits import Exceeded
 from nemotron_data.chat.rows import REASONING_NAMES, Message
 from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
 from nemotron_shared.errors import UserError, did_you_mean
@@ -42,12 +43,12 @@ class ChatTemplate:
             tree = environment.parse(source)
             if not environment.generation.found:
                 environment.turns.add_to(tree)
-            self._template = environment.from_string(tree)
+            self._template = environment.from_string(environment.bounded(tree))
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"chat template, line {error.lineno}: {error.message}", "correct the template") from error
         self._always: dict[str, Any] = {**self._template.globals, "documents": None}
         self._always |= {name: token for name, token in special_tokens.items() if token is not None}
-        self._block, self._turns = environment.generation, environment.turns
+        self._block, self._turns, self._limits = environment.generation, environment.turns, environment.limits
         self.has_generation_marks: bool = self._block.found
         self._answers = AnswerFinder(self._trace, special_tokens.get("eos_token") or "")
 
@@ -78,7 +79,11 @@ class ChatTemplate:
         }
         try:
             context = self._template.new_context(variables, shared=True)  # shared: with the globals, uncopied
-            return list(self._template.root_render_func(context))
+            self._limits.begin()
+            return [self._limits.write(piece) for piece in self._template.root_render_func(context)]
+        except (Exceeded, MemoryError) as error:
+            what = f"the chat template takes too much: {error or 'memory'}"
+            raise UserError(what, "correct the template, or the conversation that it is for") from error
         except REFUSALS as error:
             raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
 
