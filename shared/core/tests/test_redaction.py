@@ -7,7 +7,6 @@ import pytest
 from nemotron_shared import redaction
 from nemotron_shared.redaction import keep_secret, redact, redact_values, with_references
 
-
 HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
 
 

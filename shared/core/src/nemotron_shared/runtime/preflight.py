@@ -31,7 +31,9 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import BARE, parse_outside
+from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.remedies import command_of, how_to_make, how_to_prepare
+from nemotron_shared.stages import STAGES
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -193,7 +195,7 @@ def _find_input(checked: Preflight, step: "Step", role: str, arguments: Argument
         if role != "data":
             _find_model(checked, role, reference, again, trusted=arguments.trust_code)
             return
-        found = found or store.resolve(reference, family=run.family)
+        found = found or _find_data(store, reference, step, run.family)
         checked.inputs[role], shown[role] = found, found.reference
         require_intact(found, store.home, again)
     except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
@@ -214,6 +216,13 @@ def _find_input(checked: Preflight, step: "Step", role: str, arguments: Argument
         checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
 
 
+def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artifact:
+    found = store.resolve(reference, family=family, expect=STAGES[step.stage].data.type)
+    if found.is_external and (found.path / "config.json").is_file():
+        raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
+    return found
+
+
 def _find_model(checked: Preflight, role: str, reference: str, again: str, *, trusted: bool) -> None:
     """The model that a reference means: from the store, a folder, or one that a start would import first.
 
@@ -223,7 +232,7 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str, *, tr
     store, outside = checked.store, parse_outside(reference)
     if outside is None:
         try:
-            artifact: Artifact | None = store.resolve(reference, family=checked.run.family)
+            artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
         except NotFound:
             raise
         except UserError as error:  # capitals, which no artifact's name has
@@ -244,6 +253,10 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str, *, tr
     require_intact(artifact, store.home, again)
     checked.inputs[role] = replace(artifact, trusted=trusted)
     config = config_of(artifact.path)
+    if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
+        raise UserError(f"{reference}: holds no weights", "give the folder that holds config.json and *.safetensors")
+    if artifact.is_external or artifact.manifest.producer.verb == "import":
+        require_whole(reference, artifact.path, config)
     if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
         require_loadable(reference, config, trusted=trusted)
 
