@@ -67,6 +67,12 @@ def test_the_bare_name_of_a_hub_model_is_answered_with_its_address(run, folder: 
     assert problem.endswith(f"\n  the model of that name on the hub is run.model=hf://{name}")
 
 
+@pytest.mark.parametrize("role", ["model", "data"])
+def test_a_given_folder_that_is_not_there_is_missed_and_nothing_stands_for_it(run, folder: Path, role: str) -> None:
+    (problem,) = last_json(dry_run(run, f"run.{role}=./nowhere", ok=False))["problems"]
+    assert problem == f"run.{role}: {folder.parent / 'nowhere'}: no such folder\n  give a folder that is there"
+
+
 def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "import", "./model", "--as", "mine"]) == 0
     assert main(["model", "import", "./model", "--as", "mine"]) == 0

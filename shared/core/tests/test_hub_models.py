@@ -176,6 +176,7 @@ def test_what_is_not_what_the_hub_promises_is_not_imported(hub: Hub, store: Stor
         ("hf://local/code", "its model_type 'own' needs the Python files that come with the model\n  read them"),
         ("hf://local/far", "its code lies in another repository (other/code), whose revision nothing pins"),
         ("hf://tiny", "hf://tiny: not a model's address\n  write hf://organisation/name"),
+        ("hf:/local/tiny", "hf:/local/tiny: not a model's address\n  write hf://local/tiny"),
     ],
 )
 def test_what_cannot_be_used_is_an_error_before_the_weights_come(

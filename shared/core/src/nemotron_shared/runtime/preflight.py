@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import yaml
 
 from nemotron_shared.artifacts import Artifact, Source, Store
+from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed, compose
@@ -199,21 +200,30 @@ def _find_input(checked: Preflight, step: "Step", role: str, arguments: Argument
         checked.inputs[role], shown[role] = found, found.reference
         require_intact(found, store.home, again)
     except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
-        shown[role] = f"{reference} (missing{_instead(step, role, run)})"
-        if role == "data" and run.missing_data == "prepare" and step.prepare is not None:
-            checked.prepares = f"[{reference}] not there yet"
-        elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
-            shown[role] = f"{reference} (missing)"
-            remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
-            checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
-        elif role == "model" and run.missing_model == "random":
-            checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
-        elif role not in step.optional:
-            remedy = how_to_make(step, role, run, arguments, checked.composed)
-            checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
+        _note_missing(checked, step, role, arguments, error)
     except UserError as error:
         shown[role] = f"{reference} (cannot be used)"
         checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
+
+
+def _note_missing(checked: Preflight, step: "Step", role: str, arguments: Arguments, error: NotFound) -> None:
+    """What is done without an input: something stands for it, or it is a problem."""
+    run, reference = checked.run, getattr(checked.run, role)
+    checked.shown[role] = f"{reference} (missing{_instead(step, role, run)})"
+    remedy = None
+    if is_path(reference):  # somebody has this folder in mind, and nothing can stand for it
+        remedy = "give a folder that is there"
+    elif role == "data" and run.missing_data == "prepare" and step.prepare is not None:
+        checked.prepares = f"[{reference}] not there yet"
+    elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
+        remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
+    elif role == "model" and run.missing_model == "random":
+        checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
+    elif role not in step.optional:
+        remedy = how_to_make(step, role, run, arguments, checked.composed)
+    if remedy:
+        checked.shown[role] = f"{reference} (missing)"
+        checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
 
 
 def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artifact:
