@@ -106,6 +106,29 @@ def test_a_model_of_the_hub_is_probed_by_its_config_alone(tmp_path: Path, capsys
         return str(tmp_path / file)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name: None)
     for name in ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "hf://nvidia/Llama-3_3-Nemotron-Super-49B-v1_5"):
         assert dispatch(["check", name]) == 0
         assert "architecture: DeciLMForCausalLM (heterogeneous)" in capsys.readouterr().out
+
+
+def test_a_hub_that_is_not_reached_is_said_at_once(monkeypatch) -> None:
+    """The library would try a download five times, with seconds in between."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: pytest.fail("downloaded"))
+
+    error = type("ConnectError", (Exception,), {"__module__": "httpx"})
+
+    def refuse(self, name: str) -> None:
+        raise error("no way")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    with pytest.raises(UserError, match="hf://local/tiny: the hub at .* does not answer as it should: ConnectError"):
+        dispatch(["check", "hf://local/tiny"])
+
+
+def test_the_copy_of_a_result_is_a_model(tmp_path: Path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SUPER_49B))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\n')
+    assert dispatch(["check", str(tmp_path)]) == 0
+    assert "a model folder" in capsys.readouterr().out
