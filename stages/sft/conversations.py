@@ -39,6 +39,7 @@ NOT_USED = "filtered by used_in"
 TOO_LONG = "longer than pack_size"
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
+REASONING_HIDDEN = "reasoning not shown by the template"
 
 
 @dataclass
@@ -115,6 +116,7 @@ class Batch:
             reason, _, detail = error.message.partition(": ")
             self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)
             return
+        self.reader.counts[REASONING_HIDDEN] += self._renderer.hides_reasoning(row, messages, rendered)
         self.rows.append((row, split, len(rendered)))
         for text, spans in rendered:
             self.texts.append(text)

@@ -23,7 +23,7 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.sft.conversations import ChatWork
+from stages.sft.conversations import REASONING_HIDDEN, ChatWork
 from stages.sft.packs import open_splits, shares, write_split
 from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
@@ -65,6 +65,8 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     rows, train = prepared.totals.counts["rows"], splits["train"]
     packed = f"{train['packed_rows']:,} packed rows of {train['tokens']:,} tokens ({train['fill']:.1%} full)"
     prepared.say(f"{rows:,} conversations, {packed}")
+    if hidden := prepared.totals.counts[REASONING_HIDDEN]:
+        prepared.say(f"the chat template shows no reasoning: {hidden:,} conversations lose theirs")
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 
 

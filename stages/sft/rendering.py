@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.formats import ChatFormat, find_format
-from nemotron_data.chat.rows import ChatFields, Message, validate_messages
+from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, validate_messages
 from nemotron_data.chat.template import ChatTemplate, Span, find_template
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
@@ -106,20 +107,7 @@ class Renderer:
         tools = row.value.get(self.settings.tools_field)
         texts = [self.template.render_with_spans(messages, tools)]
         if self.settings.split_turns != "never" and loses_reasoning(messages, texts[0][0]):
-            texts = []
-            questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
-            for question, end in pairwise([*questions, len(messages)]):
-                if not any(message["role"] == "assistant" for message in messages[question:end]):
-                    continue
-                asked = self.template.render(messages[: question + 1], tools)
-                text, spans = self.template.render_with_spans(messages[:end], tools)
-                if not text.startswith(asked):
-                    # perhaps it ends with what some templates put at the end of every conversation
-                    asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
-                if not text.startswith(asked):
-                    what = f"the chat template rewrites earlier text: turn {question} cannot be located"
-                    raise UserError(what, "set data_prep.split_turns=never")
-                texts.append((text, [span for span in spans if span[0] >= len(asked)]))
+            texts = self._by_question(messages, tools) or texts
         try:
             for text in (text for text, _ in texts if not text.isascii()):
                 text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
@@ -128,13 +116,53 @@ class Renderer:
             raise UserError(what, TOLERATE) from error
         return texts
 
+    def _by_question(self, messages: list[Message], tools: Any) -> list[Rendered]:
+        """A text for each question that was answered; none where the template shows no reasoning in these, either."""
+        questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+        parts = [
+            (question, end)
+            for question, end in pairwise([*questions, len(messages)])
+            if any(message["role"] == "assistant" for message in messages[question:end])
+        ]
+        if not any(self.shows_reasoning(messages[:end], tools) for _, end in parts):
+            return []
+        texts = []
+        for question, end in parts:
+            asked = self.template.render(messages[: question + 1], tools)
+            text, spans = self.template.render_with_spans(messages[:end], tools)
+            if not text.startswith(asked):
+                # perhaps it ends with what some templates put at the end of every conversation
+                asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
+            if not text.startswith(asked):
+                what = f"the chat template rewrites earlier text: turn {question} cannot be located"
+                raise UserError(what, "set data_prep.split_turns=never")
+            texts.append((text, [span for span in spans if span[0] >= len(asked)]))
+        return texts
+
+    def shows_reasoning(self, messages: list[Message], tools: Any) -> bool:
+        """Whether the text would be another one without the reasoning."""
+        bare = [{key: value for key, value in one.items() if key not in REASONING_NAMES} for one in messages]
+        return self.template.render(messages, tools) != self.template.render(bare, tools)
+
+    def hides_reasoning(self, row: Row, messages: list[Message], texts: list[Rendered]) -> bool:
+        """Whether a conversation has reasoning, and none of it is in its texts."""
+        thoughts = list(filter(None, map(reasoning_of, messages)))
+        if not thoughts or len(texts) > 1 or any(thought.strip() in texts[0][0] for thought in thoughts):
+            return False
+        return not self.shows_reasoning(messages, row.value.get(self.settings.tools_field))
+
+
+def reasoning_of(message: Message) -> str | None:
+    """What an answer says before it answers."""
+    if message["role"] != "assistant":
+        return None
+    return next((message[name] for name in REASONING_NAMES if message.get(name)), None)
+
 
 def loses_reasoning(messages: list[Message], text: str) -> bool:
     """Whether a text lacks the reasoning of an answer to an earlier question than the last."""
     last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
-    earlier = (message for message in messages[:last] if message["role"] == "assistant")
-    thoughts = (message.get("reasoning_content") or message.get("thinking") or message.get("reasoning")
-                for message in earlier)  # fmt: skip
+    thoughts = map(reasoning_of, messages[:last])
     return any(thought and thought.strip() not in text for thought in thoughts)
 
 

@@ -123,7 +123,7 @@ def test_a_hub_that_is_not_reached_is_said_at_once(monkeypatch) -> None:
         raise error("no way")
 
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
-    with pytest.raises(UserError, match="hf://local/tiny: the hub at .* does not answer as it should: ConnectError"):
+    with pytest.raises(UserError, match=r"hf://local/tiny: the hub at .* does not answer as it should: ConnectError"):
         dispatch(["check", "hf://local/tiny"])
 
 

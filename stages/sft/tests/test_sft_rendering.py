@@ -56,16 +56,33 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
 
 
 def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -> None:
-    source = """{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}
+    source = """{% for m in messages %}{{ '<|' + m.role + '|>' }}
+{%- if loop.last and m.reasoning_content %}{{ m.reasoning_content + '/' }}{% endif %}
+{{- m.content + '<|end|>' }}{% endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}"""
     renderer = Renderer(settings(), ChatTemplate(source, eos_token="</s>"))
     turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
     turn[1]["reasoning_content"] = "because"
     texts = renderer.texts_of(Row({}, "f", 1), turn)
     assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
-        ["4<|end|></s>"],
+        ["because/4<|end|></s>"],
         ["6<|end|></s>"],
     ]
+
+
+def test_a_template_that_shows_no_reasoning_gives_one_sequence_and_says_so() -> None:
+    source = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
+    renderer = Renderer(settings(), ChatTemplate(source))
+    turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
+    turn[1]["reasoning_content"] = "because"
+    row = Row({}, "f", 1)
+    texts = renderer.texts_of(row, turn)
+    assert [len(spans) for _, spans in texts] == [2]
+    assert renderer.hides_reasoning(row, turn, texts)
+    plain = chat()["messages"]
+    assert not renderer.hides_reasoning(row, plain, renderer.texts_of(row, plain))
+    shown = Renderer(settings(), ChatTemplate(find_template("nano3")))
+    assert not shown.hides_reasoning(row, turn, shown.texts_of(row, turn))
 
 
 def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:
