@@ -12,6 +12,8 @@ from nemotron_app.main import dispatch
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
+from nemotron_shared.stages import STAGES
 
 EXPECTED = all_expectations()
 GOOD = "{id: a, what: a, metric: loss, how: last, pass: {at_most: 1}, remedy: none}"
@@ -27,6 +29,18 @@ def test_the_recipes_of_the_guides_and_the_tiny_ones_have_expectations() -> None
 def test_expectations_fit_the_recipe_that_they_are_called_after(expected) -> None:
     composed = compose(expected.path.parents[1], expected.path.stem, [])
     assert expected.misfits(resolve(composed.tree, lambda role, field: "x")) == []
+
+
+@pytest.mark.parametrize("family", families())
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_small_twin_of_every_family_is_judged(family: str, stage: str) -> None:
+    expected = next(one for one in EXPECTED if one.name == f"{stage}/tiny")
+    composed = compose(expected.path.parents[1], "tiny", [f"run.family={family}"])
+    config = resolve(composed.tree, lambda role, field: "x")
+    assert expected.misfits(config) == []
+    config["model"]["architecture"] = "mine.yaml"
+    (misfit,) = expected.misfits(config)
+    assert misfit.startswith("model.architecture is mine.yaml and not super3_tiny or ultra3_tiny or ")
 
 
 @pytest.mark.parametrize("expected", EXPECTED, ids=lambda one: one.name)

@@ -101,7 +101,7 @@ def _value(expectation: Expectation, situation: Situation) -> float:
         if "log" not in readings.newest:
             raise NotYet(expectation.told_by or "no log was given")
         count = readings.counts[expectation.line]
-        if not count and not expectation.within.at_least and not readings.libraries:
+        if not count and not expectation.within.at_least and not (readings.libraries or readings.counts):
             raise NotYet("no line of a library that is known: that bad ones are absent says nothing")
         return count
     if expectation.file is not None:
