@@ -93,6 +93,21 @@ def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureF
     assert "own.py" in Store.open().resolve("model").manifest.files
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("[1]", "config.json holds nothing of a model"),
+        ('{"model_type": ["a"]}', "model_type is no text"),
+        ('{"a": ' + "[" * 100_000, "not valid JSON"),
+        ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),
+    ],
+)
+def test_a_config_that_is_none_is_one_clear_error(folder: Path, capsys, config: str, said: str) -> None:
+    (folder / "config.json").write_text(config)
+    assert main(["model", "import", "./model"]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_name_that_belongs_to_another_type_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "import", "./model", "--as", "super3-sft-data"]) == 2
     assert "'super3-sft-data' is a name for a SFTDataArtifact, and this is a ModelArtifact" in capsys.readouterr().err

@@ -147,6 +147,8 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     config = config_of(folder)
     if config:
         require_loadable(label, config, trusted=trusted)
+    elif (folder / "config.json").is_file():
+        raise UserError(f"{label}: config.json holds nothing of a model", "correct or download the file again")
     elif not (folder / "tokenizer.json").is_file():
         raise UserError(f"{label}: holds neither config.json nor tokenizer.json", "give a Hugging Face folder")
     wanted = [
