@@ -164,7 +164,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.rmtree(data_folder(place / "text") / "tokenizer")
     for name in ("super3_tiny", *families()):
         model_folder(place / name, name)
-    (place / "rows.jsonl").write_text("{}\n")
+    (place / "rows.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     return place
 
 

@@ -12,8 +12,11 @@ from nemotron_app.main import dispatch
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import architecture
+from nemotron_shared.stages import STAGES
 
 EXPECTED = all_expectations()
+MEASURED = ("super3", "ultra3", "super49b")
 GOOD = "{id: a, what: a, metric: loss, how: last, pass: {at_most: 1}, remedy: none}"
 
 
@@ -27,6 +30,19 @@ def test_the_recipes_of_the_guides_and_the_tiny_ones_have_expectations() -> None
 def test_expectations_fit_the_recipe_that_they_are_called_after(expected) -> None:
     composed = compose(expected.path.parents[1], expected.path.stem, [])
     assert expected.misfits(resolve(composed.tree, lambda role, field: "x")) == []
+
+
+@pytest.mark.parametrize("family", MEASURED)
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_small_twins_that_are_built_as_super3s_are_judged_as_it_is(family: str, stage: str) -> None:
+    expected = next(one for one in EXPECTED if one.name == f"{stage}/tiny")
+    composed = compose(expected.path.parents[1], "tiny", [f"run.family={family}"])
+    config = resolve(composed.tree, lambda role, field: "x")
+    assert expected.misfits(config) == []
+    assert architecture(f"{family}_tiny") == architecture("super3_tiny"), "its training would be another one"
+    config["model"]["architecture"] = "mine.yaml"
+    (misfit,) = expected.misfits(config)
+    assert misfit.startswith("model.architecture is mine.yaml and not super3_tiny or ultra3_tiny or ")
 
 
 @pytest.mark.parametrize("expected", EXPECTED, ids=lambda one: one.name)
@@ -106,6 +122,29 @@ def test_a_model_of_the_hub_is_probed_by_its_config_alone(tmp_path: Path, capsys
         return str(tmp_path / file)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda self, name: None)
     for name in ("nvidia/Llama-3_3-Nemotron-Super-49B-v1_5", "hf://nvidia/Llama-3_3-Nemotron-Super-49B-v1_5"):
         assert dispatch(["check", name]) == 0
         assert "architecture: DeciLMForCausalLM (heterogeneous)" in capsys.readouterr().out
+
+
+def test_a_hub_that_is_not_reached_is_said_at_once(monkeypatch) -> None:
+    """The library would try a download five times, with seconds in between."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: pytest.fail("downloaded"))
+
+    error = type("ConnectError", (Exception,), {"__module__": "httpx"})
+
+    def refuse(self, name: str) -> None:
+        raise error("no way")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", refuse)
+    with pytest.raises(UserError, match=r"hf://local/tiny: the hub at .* does not answer as it should: ConnectError"):
+        dispatch(["check", "hf://local/tiny"])
+
+
+def test_the_copy_of_a_result_is_a_model(tmp_path: Path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SUPER_49B))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\n')
+    assert dispatch(["check", str(tmp_path)]) == 0
+    assert "a model folder" in capsys.readouterr().out

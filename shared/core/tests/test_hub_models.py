@@ -1,15 +1,18 @@
 """Models of the hub as artifacts, with the real `huggingface_hub` against a hub of our own."""
 
+import io
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hub_stand_in import COMMIT, MAY_READ, TOKEN, Hub, Model, serving
+from hub_stand_in import COMMIT, MAY_READ, TOKEN, Hub, HubRequest, Model, serving
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.errors import UserError
@@ -173,6 +176,7 @@ def test_what_is_not_what_the_hub_promises_is_not_imported(hub: Hub, store: Stor
         ("hf://local/code", "its model_type 'own' needs the Python files that come with the model\n  read them"),
         ("hf://local/far", "its code lies in another repository (other/code), whose revision nothing pins"),
         ("hf://tiny", "hf://tiny: not a model's address\n  write hf://organisation/name"),
+        ("hf:/local/tiny", "hf:/local/tiny: not a model's address\n  write hf://local/tiny"),
     ],
 )
 def test_what_cannot_be_used_is_an_error_before_the_weights_come(
@@ -217,7 +221,10 @@ def test_code_comes_along_only_where_it_is_needed_and_trusted(hub: Hub, store: S
 
 
 def test_pickles_are_taken_where_there_is_nothing_else_and_announced(hub: Hub, store: Store, capsys) -> None:
-    content = files(pytorch_model__bin=b"pickled")
+    saved = io.BytesIO()
+    with zipfile.ZipFile(saved, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n.")
+    content = files(pytorch_model__bin=saved.getvalue())
     assert "pytorch_model.bin" not in bring_in(store).manifest.files
     del content["model.safetensors"]
     hub.models["local/old"] = Model({COMMIT: content})
@@ -225,6 +232,47 @@ def test_pickles_are_taken_where_there_is_nothing_else_and_announced(hub: Hub, s
     assert "pytorch_model.bin" in artifact.manifest.files
     assert artifact.manifest.metadata["weights"] is None
     assert "its weights are pickles: they are read weights-only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model__safetensors": weights()[:-4]}, "its header speaks of"),
+        ({"model__safetensors": b"x" * 4}, "cut off within its header, or no safetensors file"),
+        ({"model__safetensors__index__json": b'{"weight_map": {"b": "model.safetensors"}}'},
+         "its weights lack b in model.safetensors"),
+        ({"model__safetensors__index__json": b'{"weight_map": ["model.safetensors"]}'}, "not of the form"),
+        ({"model__safetensors__index__json": b'{"weight_map": {"a": "../a.safetensors"}}'}, "not of the form"),
+    ],
+)  # fmt: skip
+def test_broken_weights_are_refused_before_they_are_fetched(hub: Hub, store: Store, content, message: str) -> None:
+    hub.models["local/tiny"] = Model({COMMIT: files(**content)})
+    assert message in refusal(lambda: find(store, TINY, weights=True, trusted=False))
+    assert store.names() == []
+
+
+def test_what_is_no_state_dict_is_not_imported(hub: Hub, store: Store) -> None:
+    content = files(pytorch_model__bin=pickle.dumps({"a": 1}))
+    del content["model.safetensors"]
+    hub.models["local/tiny"] = Model({COMMIT: content})
+    assert "pytorch_model.bin: no state dict of PyTorch, or cut off" in refusal(lambda: bring_in(store))
+
+
+@pytest.mark.parametrize("name", ["/outside", "../../../outside"])
+def test_a_mirror_cannot_name_a_file_outside_of_the_cache(
+    hub: Hub, store: Store, monkeypatch, tmp_path: Path, name: str
+) -> None:
+    entry = HubRequest._entry
+
+    def with_another_digest(self, *about):
+        found = entry(self, *about)
+        if "lfs" in found:
+            found["lfs"]["oid"] = found["lfs"]["sha256"] = f"{tmp_path}{name}" if name[0] == "/" else name
+        return found
+
+    monkeypatch.setattr(HubRequest, "_entry", with_another_digest)
+    assert "the hub promises no SHA-256" in refusal(lambda: bring_in(store))
+    assert not (tmp_path / "outside").exists()
 
 
 def test_offline_the_hubs_own_cache_is_asked(hub: Hub, store: Store, monkeypatch, capsys) -> None:
@@ -249,6 +297,7 @@ def test_too_little_room_is_known_before_the_download(hub: Hub, store: Store, mo
 
 PROXIED = """
 import sys
+import zipfile
 from pathlib import Path
 from nemotron_shared.artifacts import Store
 from nemotron_shared.runtime.models.hub import look_at

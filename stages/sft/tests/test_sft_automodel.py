@@ -25,7 +25,7 @@ from nemotron_engines.automodel.guards import (
     require_sane_weights,
 )
 from nemotron_engines.automodel.translate import Places, translate
-from nemotron_engines.checks import own_packages
+from nemotron_engines.checks import no_chats, own_packages
 from nemotron_engines.transformers.schedule import learning_rate_factor
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.compose import compose
@@ -99,6 +99,7 @@ def test_types_are_always_spelled_out() -> None:
         (["engine.strategy=ddp", "engine.tp_size=2"], "ddp shares nothing"),
         (["engine.strategy=ddp", "engine.dtype=bfloat16"], "ddp computes in the type of the weights"),
         (["engine.data=chat"], "needs engine.chats.train"),
+        (["engine.chats.train=a.jsonl"], "engine.chats.train counts with engine.data=chat alone"),
         (["engine.peft.target_modules=[q_proj]"], "not both"),
         (["engine.peft.rank=4"], "unknown key|Key 'rank'|no such key"),
     ],
@@ -106,6 +107,15 @@ def test_types_are_always_spelled_out() -> None:
 def test_impossible_settings_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         config("tiny", "engine=automodel", *overrides)
+
+
+@pytest.mark.parametrize("text", ['{"text": "no messages"}\n', "hello\n", "", '{"messages": ["a"]}\n', "3\n"])
+def test_a_file_whose_rows_are_no_chats_is_a_problem(tmp_path: Path, text: str) -> None:
+    file, good = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    file.write_text(text)
+    good.write_text('\n{"messages": [{"role": "user", "content": "a"}]}\n')
+    (found,) = no_chats({"engine.chats.train": str(file), "engine.chats.valid": str(good)})
+    assert found.key == "engine.chats.train" and "its first row is no chat" in found.message
 
 
 def test_batches_that_cannot_be_divided_are_refused() -> None:

@@ -4,6 +4,7 @@ training_problems(config, inputs, "nano3")     what is wrong on any machine; the
 local_needs(config, inputs, machine)           what an engine over transformers' classes needs of a machine
 """
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,26 @@ def missing_files(files: Mapping[str, str | None]) -> Iterator[Problem]:
     for key, file in files.items():
         if file is not None and not Path(file).expanduser().is_file():
             yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
+
+
+def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
+    """The user's JSONL files whose first row is no conversation, as far as they are there."""
+    for key, file in files.items():
+        path = Path(file).expanduser() if file is not None else None
+        if path is None or not path.is_file() or path.suffix not in {".jsonl", ".json"}:
+            continue
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            first = next((line for line in lines if line.strip()), "")
+        if first.lstrip().startswith("["):
+            continue  # one list of all rows, which the library reads, too
+        try:
+            row = json.loads(first)
+        except (ValueError, RecursionError):
+            row = None
+        messages = row.get("messages") if isinstance(row, dict) else None
+        if not messages or not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
+            what = f'{file}: its first row is no chat, {{"messages": [{{"role": ..., "content": ...}}]}}'
+            yield Problem(what, f"give a JSONL file with OpenAI messages: {key}=FILE", key)
 
 
 def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:

@@ -126,7 +126,8 @@ class ExpectationFile(Section):
 
     title: str
     when: dict[str, Any]
-    """Values of a run's config by dotted key; a run that has them all is judged by this file."""
+    """Values of a run's config by dotted key, several of them as a list; a run that has one for each key is judged by
+    this file."""
     expectations: list[Expectation] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -154,8 +155,9 @@ class Expected:
             value: Any = config
             for part in key.split("."):
                 value = value.get(part) if isinstance(value, dict) else None
-            if value != wanted:
-                found.append(f"{key} is {value} and not {wanted}")
+            several = wanted if isinstance(wanted, list) else [wanted]
+            if value != wanted and value not in several:
+                found.append(f"{key} is {value} and not {' or '.join(map(str, several))}")
         return found
 
 

@@ -17,6 +17,11 @@ EARLIEST = 10
 BEFORE = 5
 """So many values of the other metric, up to the same step, are averaged before a difference is taken."""
 
+NO_NUMBER = (
+    "what was trained since then is lost: go on from a checkpoint before it, with a lower optimizer.lr; "
+    "where it is so from the first step, look at the data and the model's weights"
+)
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -67,6 +72,8 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
     missed = (expectation.line or expectation.how == "count") and not value and expectation.within.at_least
     if missed and not situation.over and not situation.silent:
         return Judged(expectation, "not judged", value, "not seen yet", remedy)
+    if math.isnan(value) and situation.readings.step:
+        return Judged(expectation, "fail", value, "a number that is none", NO_NUMBER)
     verdict: Verdict = "fail"
     if expectation.within.hold(value):
         verdict = "pass"
@@ -93,7 +100,10 @@ def _value(expectation: Expectation, situation: Situation) -> float:
     if expectation.line is not None:
         if "log" not in readings.newest:
             raise NotYet(expectation.told_by or "no log was given")
-        return readings.counts[expectation.line]
+        count = readings.counts[expectation.line]
+        if not count and not expectation.within.at_least and not (readings.libraries or readings.counts):
+            raise NotYet("no line of a library that is known: that bad ones are absent says nothing")
+        return count
     if expectation.file is not None:
         return _of_files(expectation, situation)
     points = _points(expectation, situation)

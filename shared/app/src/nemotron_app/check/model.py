@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError, how_to_add
+from nemotron_shared.errors import UserError
+from nemotron_shared.hub_errors import HubPlace, hub_errors
 
 HUB_NAME = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)")
 
@@ -58,14 +59,17 @@ def from_hub(name: str) -> Path:
     Raises:
         UserError: there is no such model, it is not open to everybody, or there is no way to the hub.
     """
-    try:
-        from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
-    except ImportError as error:
-        raise UserError(f"{name}: the hub is read with huggingface_hub", how_to_add("huggingface-hub")) from error
-    try:
-        return Path(hf_hub_download(name, "config.json")).parent
-    except (HfHubHTTPError, EntryNotFoundError, HFValidationError, OSError) as error:
-        what = f"{name}: config.json cannot be fetched from the hub ({type(error).__name__})"
-        remedy = "check the name and the network, set HF_TOKEN where a licence is asked for; or give the model's folder"
-        raise UserError(what, remedy) from error
+    address = f"hf://{name}"
+    with hub_errors(address, HubPlace(name, None, "model")):
+        from huggingface_hub import HfApi, constants, hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+
+        try:
+            if not constants.HF_HUB_OFFLINE:
+                HfApi().model_info(name)  # which answers at once; a download is tried again and again
+            return Path(hf_hub_download(name, "config.json")).parent
+        except LocalEntryNotFoundError:
+            raise
+        except (EntryNotFoundError, HFValidationError) as error:
+            what = f"{address}: holds no config.json of a model"
+            raise UserError(what, "check the name, or give the model's folder") from error

@@ -110,10 +110,9 @@ def _folder(path: Path, look: Look) -> Target:
         return _artifact(Artifact(Manifest.read(path / MANIFEST), path), look)
     if (path / "config.yaml").is_file() and ((path / "lock").exists() or (path / METRICS).exists()):
         return _run(path)
-    target = Target(str(path), "a folder of logs", list(_listed(path)), [path])
-    if not target.files and (path / "config.json").is_file():
-        return Target(str(path), "a model folder", model=path)
-    return target
+    if (path / "config.json").is_file():  # the copy of a result has its metrics beside the weights
+        return Target(str(path), "a model folder", list(_listed(path)), [path], model=path)
+    return Target(str(path), "a folder of logs", list(_listed(path)), [path])
 
 
 def _run(folder: Path) -> Target:

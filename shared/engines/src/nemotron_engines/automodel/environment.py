@@ -12,6 +12,7 @@ from nemotron_engines.checks import (
     disk_bytes,
     in_billions,
     missing_files,
+    no_chats,
     size_of,
 )
 from nemotron_engines.fields import unknown_overrides
@@ -41,7 +42,9 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Itera
         yield Problem(what, "set engine.data=packed, or use the sft stage")
     chats = config.engine.chats
     if config.engine.data == "chat":
-        yield from missing_files({"engine.chats.train": chats.train, "engine.chats.valid": chats.valid})
+        files = {"engine.chats.train": chats.train, "engine.chats.valid": chats.valid}
+        yield from missing_files(files)
+        yield from no_chats(files)
         if config.run.data is None and config.run.model is None:
             yield Problem("no tokenizer: run.model and run.data are both null", "give run.model=FOLDER")
     elif config.run.data is None:

@@ -111,6 +111,10 @@ class AutomodelEngine(EngineSection):
             raise ValueError("engine.strategy=ddp computes in the type of the weights: set engine.dtype to it")
         if self.data == "chat" and self.chats.train is None:
             raise ValueError("engine.data=chat needs engine.chats.train, a JSONL file with OpenAI messages")
+        given = [key for key in ("train", "valid") if getattr(self.chats, key) is not None]
+        if self.data == "packed" and given:
+            without = " ".join(f"engine.chats.{key}=null" for key in given)
+            raise ValueError(f"engine.chats.{given[0]} counts with engine.data=chat alone; set that, or {without}")
         return self
 
     def own_files(self) -> tuple[str | None, ...]:

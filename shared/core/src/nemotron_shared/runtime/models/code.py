@@ -67,4 +67,9 @@ def config_of(folder: Path) -> dict[str, Any]:
     """The `config.json` of a model folder; empty where there is none, or no mapping."""
     file = folder / "config.json"
     values = read_json(file) if file.is_file() else {}
-    return values if isinstance(values, dict) else {}
+    if not isinstance(values, dict):
+        return {}
+    kind = values.get("model_type")
+    if kind is not None and not isinstance(kind, str):
+        raise UserError(f"{file}: model_type is no text but {kind!r:.80}", "correct or download the file again")
+    return values

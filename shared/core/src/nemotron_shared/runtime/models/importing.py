@@ -31,9 +31,11 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
-from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, WEIGHTS, Look, fetch, look_at
+from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
+from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.provenance import environment, package_version
+from nemotron_shared.stages import products
 
 LOCK = Path("cache", "imports.lock")
 MEGATRON = "megatron_bridge"
@@ -109,6 +111,8 @@ def import_hub(store: Store, look: Look) -> Artifact:
             return there
         with _staging(store, name) as folder:
             digests = fetch(look, folder)
+            if weights:
+                require_whole(str(wanted), folder, config_of(folder))
             about = {"repository": wanted.repository, "revision": wanted.revision, "commit": look.commit}
             address = f"hf://{wanted.repository}@{look.commit}"
             artifact = store.publish(
@@ -143,6 +147,8 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     config = config_of(folder)
     if config:
         require_loadable(label, config, trusted=trusted)
+    elif (folder / "config.json").is_file():
+        raise UserError(f"{label}: config.json holds nothing of a model", "correct or download the file again")
     elif not (folder / "tokenizer.json").is_file():
         raise UserError(f"{label}: holds neither config.json nor tokenizer.json", "give a Hugging Face folder")
     wanted = [
@@ -159,7 +165,11 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
     for path in filter(Path.is_symlink, wanted):
         _require_inside(path, folder)
+    if config:
+        require_whole(label, folder, config)
     name = name or artifact_name(folder.resolve().name)
+    type: ArtifactType = "ModelArtifact" if config else "TokenizerArtifact"
+    _require_name(store, name, type)
     with _staging(store, name) as staged:
         for path in wanted:
             if path.suffix in WEIGHTS:
@@ -171,7 +181,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         if made is not None:
             say(f"[{folder}] unchanged: {made.reference}")
             return made
-        return _publish(store, staged, name, label, source, "ModelArtifact" if config else "TokenizerArtifact")
+        return _publish(store, staged, name, label, source, type)
 
 
 def import_megatron(store: Store, model: MegatronModel, name: str | None = None) -> Artifact:
@@ -181,6 +191,7 @@ def import_megatron(store: Store, model: MegatronModel, name: str | None = None)
         UserError: the engine is not there, or Bridge cannot convert it.
     """
     python, source = _megatron_python(model), _megatron_source(store, model)
+    _require_name(store, name or model.name, "ModelArtifact")
     made = _made_from(store, name or model.name, source)
     if made is not None:
         say(f"[{model}] unchanged: {made.reference}")
@@ -235,6 +246,15 @@ def _require_inside(path: Path, folder: Path) -> None:
         allowed.append(folder.resolve().parent.parent / "blobs")
     if not any(target.is_relative_to(place) for place in allowed):
         raise UserError(f"{path}: a link out of the folder, to {target}", "copy the file into the folder")
+
+
+def _require_name(store: Store, name: str, type: ArtifactType) -> None:
+    """Refuse a name under which a step publishes, or something was published, that is of another type."""
+    own = next((made.type for made in products() if name.endswith(f"-{made.kind}")), type)
+    there = [store.load(name, version).manifest.type for version in store.versions(name)[-1:]]
+    for other in (own, *there):
+        if other != type:
+            raise UserError(f"'{name}' is a name for a {other}, and this is a {type}", "choose another name: --as NAME")
 
 
 def _publish(
