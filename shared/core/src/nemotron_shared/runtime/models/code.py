@@ -4,6 +4,7 @@ A model whose `model_type` the installed transformers knows needs none, whatever
 `--trust-code`, which is an option of the command line so that no file can give it.
 """
 
+import os
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -64,7 +65,18 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a model folder; empty where there is none, or no mapping."""
+    """The `config.json` of a model folder; empty where there is none.
+
+    Raises:
+        UserError: it is no regular file, no mapping, or its model_type is no text.
+    """
     file = folder / "config.json"
-    values = read_json(file) if file.is_file() else {}
-    return values if isinstance(values, dict) else {}
+    if not os.path.lexists(file):
+        return {}
+    if not file.is_file():
+        raise UserError(f"{file}: not a regular file", "give a model in Hugging Face's layout")
+    values = read_json(file)
+    if not isinstance(values, dict) or not isinstance(values.get("model_type", ""), str | None):
+        wrong = "its model_type is no text" if isinstance(values, dict) else "not a mapping of a model's settings"
+        raise UserError(f"{file}: {wrong}", "give a model in Hugging Face's layout")
+    return values

@@ -22,16 +22,17 @@ from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, 
 from nemotron_shared.artifacts.artifact import file_table, table_digest
 from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests
-from nemotron_shared.atomic import link_or_copy
+from nemotron_shared.atomic import link_or_copy, read_json
 from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
-from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, WEIGHTS, Look, fetch, look_at
+from nemotron_shared.runtime.models.headers import read_shapes, require_weight_map
+from nemotron_shared.runtime.models.hub import INDICES, MODEL_FILES, TOKENIZER_FILES, WEIGHTS, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.provenance import environment, package_version
 
@@ -137,7 +138,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     Raises:
         UserError: no such folder, no model or tokenizer in it, a link that leads out of it, or code nobody trusted.
     """
-    label = str(folder)
+    label = printable(str(folder))
     if not folder.is_dir():
         raise UserError(f"{label}: no such folder", "give a folder, hf://org/name or megatron:PATH")
     config = config_of(folder)
@@ -148,17 +149,25 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     wanted = [
         path
         for path in sorted(folder.iterdir())
-        if path.is_file()
-        and path.name != "manifest.json"
+        if path.name != "manifest.json"
+        and not (path.is_dir() and path.name.startswith(("LICENSE", "NOTICE")))
         and (
             TOKENIZER_FILES.fullmatch(path.name)
             or (config and (MODEL_FILES.fullmatch(path.name) or path.suffix in (*WEIGHTS, ".py")))
         )
     ]
+    if odd := [path.name for path in wanted if not path.is_file()]:
+        what = f"{label}: {printable(', '.join(odd))}: not a regular file, nor a link to one"
+        raise UserError(what, "copy the file into the folder, or take it out")
     if config and not any(path.suffix in WEIGHTS for path in wanted):
         raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
     for path in filter(Path.is_symlink, wanted):
         _require_inside(path, folder)
+    for path in wanted:
+        if path.suffix == WEIGHTS[0]:
+            read_shapes(path)
+        elif path.name in INDICES:
+            require_weight_map(printable(str(path)), read_json(path))
     name = name or artifact_name(folder.resolve().name)
     with _staging(store, name) as staged:
         for path in wanted:
@@ -169,7 +178,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
         made = _made_from(store, name, source)
         if made is not None:
-            say(f"[{folder}] unchanged: {made.reference}")
+            say(f"[{label}] unchanged: {made.reference}")
             return made
         return _publish(store, staged, name, label, source, "ModelArtifact" if config else "TokenizerArtifact")
 
