@@ -20,6 +20,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemotron_shared.config.references import value_at
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError
 
@@ -224,7 +225,7 @@ def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str
         if not isinstance(node, str) or "${" not in node or "${oc." in node or "${art:" in node:
             return node
         try:
-            return OmegaConf.select(tree, key, throw_on_missing=True)
+            return value_at(tree, key)
         except OmegaConfBaseException:
             return node.replace("${", "\\${")
 

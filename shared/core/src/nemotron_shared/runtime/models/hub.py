@@ -277,7 +277,14 @@ def _parameters(
             return read_shapes(folder / name)
         try:  # the hub gives a part of a file: some kilobytes instead of gigabytes
             header = HfApi().parse_safetensors_file_metadata(model.repository, name, revision=commit)
-        except (errors.SafetensorsParsingError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (
+            errors.SafetensorsParsingError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise UserError(f"{model}: {name}: no safetensors file: {str(error)[:200]}", ANOTHER) from error
         found = {tensor: about.shape for tensor, about in header.tensors.items()}
         return require_shapes(f"{model}: {name}", found)
@@ -323,7 +330,9 @@ def _resume(look: Look, sizes: dict[str, int]) -> None:
                     there.seek(begun)
                     part = there.read(min(RANGE, sizes[name] - begun))
                     if not part:
-                        what = f"{look.model}: {name}: ends after {begun} of the {sizes[name]} bytes that the hub promises"
+                        what = (
+                            f"{look.model}: {name}: ends after {begun} of the {sizes[name]} bytes that the hub promises"
+                        )
                         raise UserError(what, REMEDY)
                     file.write(part)
                     file.flush()
