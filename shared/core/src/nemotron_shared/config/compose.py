@@ -136,7 +136,7 @@ def _compose(
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
     for key in filter(None, map(override_key, overrides)):
         origins[key] = f"{COMMAND_LINE} ({theirs[key]})" if key in theirs else COMMAND_LINE
-    for key in [key for key in leaf_keys(tree) if key.split(".")[-1] == TRUST]:
+    for key in list(_trust_keys(OmegaConf.to_container(tree, resolve=False))):
         section, _, name = key.rpartition(".")
         with open_dict(tree):
             OmegaConf.select(tree, section).pop(name)
@@ -264,6 +264,18 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(child, f"{key}.{name}" if key else str(name))
     else:
         yield key, node
+
+
+def _trust_keys(node: Any, above: str = "") -> Iterator[str]:
+    """Where `trust_remote_code` stands, in lists too."""
+    for number, child in enumerate(node) if isinstance(node, list) else ():
+        yield from _trust_keys(child, f"{above}[{number}]")
+    for name, child in node.items() if isinstance(node, dict) else ():
+        key = f"{above}.{name}" if above else str(name)
+        if name == TRUST:
+            yield key
+        else:
+            yield from _trust_keys(child, key)
 
 
 def _circle(chain: list[Path]) -> list[Path]:
