@@ -31,11 +31,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import Translated, dialect_of, said_in_ours, translate
+from nemotron_shared.config.files import YAML_LOADER, read_text
 from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
-YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, ten times as fast, where PyYAML was built with it."""
 TRUST = "trust_remote_code"
 CONFIG_PACKAGES = "nemotron.config"
 """Entry points: packages whose folder holds config groups that every stage may use, such as `engine/*.yaml`."""
@@ -80,13 +79,14 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
 
 def translated(path: Path) -> Translated | None:
     """A config of another library, said in ours; None for one of ours."""
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError:
+        content = yaml.load(text, YAML_LOADER)  # noqa: S506 - a safe loader, or libyaml's
+    except (yaml.YAMLError, ValueError):
         return None  # the error is told where our own files are read
     dialect = dialect_of(content)
-    return translate(path, content, dialect, dict(_node_lines(yaml.compose(text), ""))) if dialect else None
+    lines = dict(_node_lines(yaml.compose(text, YAML_LOADER), "")) if dialect else {}
+    return translate(path, content, dialect, lines) if dialect else None
 
 
 def _compose(

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
 
@@ -23,9 +22,7 @@ def load_architecture(name_or_path: str, overrides: dict[str, Any]) -> dict[str,
     if own_file(name_or_path) is None:
         return architecture(name_or_path) | overrides
     path = Path(name_or_path)
-    if not path.is_file():
-        raise UserError(f"model.architecture: there is no file {name_or_path}", "give its path, or a family's name")
-    fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}: not a mapping of NemotronHConfig fields")
+    fields = parsed(path, read_text(path))
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise UserError(f"{path}: not a mapping of NemotronHConfig fields", "write NAME: VALUE, one on each line")
     return fields | overrides
