@@ -74,7 +74,7 @@ class Strict:
 
 
 KNOWN_CODE = re.compile(r"nemo_automodel(?:\.\w+)+|torch\.(?:nn|optim)(?:\.\w+)*\.[A-Z]\w*", re.ASCII)
-"""Names that an override may give as code, as far as a name can tell: Automodel's, and torch's losses and optimizers."""
+"""Names that an override may give as code, as far as a name can tell: Automodel's, torch's losses and optimizers."""
 
 
 def named_code(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:

@@ -81,7 +81,7 @@ def translated(path: Path) -> Translated | None:
     """A config of another library, said in ours; None for one of ours."""
     text = read_text(path)
     try:
-        content = yaml.load(text, YAML_LOADER)  # noqa: S506 - a safe loader, or libyaml's
+        content = yaml.load(text, YAML_LOADER)
     except (yaml.YAMLError, ValueError):
         return None  # the error is told where our own files are read
     dialect = dialect_of(content)

@@ -6,6 +6,7 @@ Aliases let a file of some hundred bytes stand for billions of values, and a par
 are nested without end; so the events of a file are counted before anything is built of them.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,8 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: not a text in UTF-8: {error}", "save it in UTF-8") from error
     except OSError as error:
         raise UserError(f"{str(path)[:200]}: not readable: {error.strerror}", "give the path of a YAML file") from error
-    try:
+    with suppress(yaml.YAMLError):
         _require_bounded(path, text)
-    except yaml.YAMLError:
-        pass
     return text
 
 
@@ -51,7 +50,7 @@ def parsed(path: Path, text: str) -> Any:
         UserError: it is not valid YAML.
     """
     try:
-        return yaml.load(text, YAML_LOADER)  # noqa: S506 - a safe loader, or libyaml's
+        return yaml.load(text, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits, dates
         raise UserError(f"{path}: not valid YAML: {error}", "correct the file") from error
 

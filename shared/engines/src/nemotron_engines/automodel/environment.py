@@ -15,8 +15,8 @@ from nemotron_engines.checks import (
     size_of,
 )
 from nemotron_engines.fields import unknown_overrides
-from nemotron_engines.overrides import foreign_code
 from nemotron_engines.modeling.facts import NEMOTRON_H
+from nemotron_engines.overrides import foreign_code
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
