@@ -67,6 +67,12 @@ def test_the_bare_name_of_a_hub_model_is_answered_with_its_address(run, folder: 
     assert problem.endswith(f"\n  the model of that name on the hub is run.model=hf://{name}")
 
 
+@pytest.mark.parametrize("role", ["model", "data"])
+def test_a_given_folder_that_is_not_there_is_missed_and_nothing_stands_for_it(run, folder: Path, role: str) -> None:
+    (problem,) = last_json(dry_run(run, f"run.{role}=./nowhere", ok=False))["problems"]
+    assert problem == f"run.{role}: {folder.parent / 'nowhere'}: no such folder\n  give a folder that is there"
+
+
 def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "import", "./model", "--as", "mine"]) == 0
     assert main(["model", "import", "./model", "--as", "mine"]) == 0
@@ -85,6 +91,61 @@ def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureF
     assert "then add --trust-code" in capsys.readouterr().err
     assert main(["model", "import", "./model", "--trust-code"]) == 0
     assert "own.py" in Store.open().resolve("model").manifest.files
+
+
+def test_a_name_that_belongs_to_another_type_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "import", "./model", "--as", "super3-sft-data"]) == 2
+    assert "'super3-sft-data' is a name for a SFTDataArtifact, and this is a ModelArtifact" in capsys.readouterr().err
+    (folder.parent / "words").mkdir()
+    save_tokenizer(folder.parent / "words")
+    assert main(["model", "import", "./words", "--as", "mine"]) == 0
+    assert main(["model", "import", "./model", "--as", "mine"]) == 2
+    assert "'mine' is a name for a TokenizerArtifact" in capsys.readouterr().err
+
+
+def test_an_input_of_another_type_is_one_clear_error(run, folder: Path) -> None:
+    assert main(["model", "import", "./model", "--as", "mine"]) == 0
+    problems = last_json(dry_run(run, "run.data=mine", "run.model=./model", ok=False))["problems"]
+    assert [line.partition("\n")[0] for line in problems] == [
+        "run.data: mine:v1 is of type ModelArtifact, and SFTDataArtifact is needed here"
+    ]
+    (problem,) = last_json(dry_run(run, "run.data=./model", ok=False))["problems"]
+    assert problem.startswith("run.data: ./model: a model's folder\n")
+
+
+def cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-2])
+
+
+def lacking(folder: Path) -> None:
+    """The second of two layers of a kind has less than the first."""
+    config = json.loads((folder / "config.json").read_text()) | {"layers_block_type": ["moe", "moe"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    names = ["backbone.layers.0.a", "backbone.layers.0.b", "backbone.layers.1.a"]
+    header = json.dumps({name: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for name in names}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04}\x94.")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cut, "and its header speaks of"),
+        (lacking, "its weights lack backbone.layers.1.b"),
+        (pickled, "pytorch_model.bin: no state dict of PyTorch, or cut off"),
+    ],
+)
+def test_broken_weights_are_refused_by_an_import_and_a_dry_run(run, folder: Path, capsys, damage, said: str) -> None:
+    damage(folder)
+    assert main(["model", "import", "./model"]) == 2
+    assert said in capsys.readouterr().err
+    (problem,) = last_json(dry_run(run, "run.model=./model", ok=False))["problems"]
+    assert said in problem
 
 
 def test_links_within_a_hub_cache_are_followed_and_others_refused(

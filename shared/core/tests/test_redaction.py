@@ -1,5 +1,7 @@
 """What opens doors is taken out of texts, and what only looks like it stays."""
 
+from pathlib import Path
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -7,18 +9,22 @@ from nemotron_shared import redaction
 from nemotron_shared.config.references import resolve, value_at
 from nemotron_shared.redaction import keep_secret, redact, redact_values, with_references
 
+HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
+
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("Bearer hf_abcdefghijkl", "Bearer ***"),
+        (f"Bearer {HUB} my_{HUB}.", "Bearer *** my_***."),
         ("s3://me:word@bucket/a.jsonl, http://u:p@proxy:80/", "s3://***@bucket/a.jsonl, http://***@proxy:80/"),
         ("see https://x.test/y?sig=1&k=2.", "see https://x.test/y?***."),
         ("engine.overrides.wandb.api_key=0123456789 a=1", "engine.overrides.wandb.api_key=*** a=1"),
         ('{"password": "swordfish", "n": 1}', '{"password": "***", "n": 1}'),
         ("login --token abcdefgh --n 3", "login --token *** --n 3"),
         ("authorization: Bearer abc.def", "authorization: Bearer ***"),
-        ("nvapi-0123456789 ghp_0123456789abcdef", "*** ***"),
+        (f"nvapi-{'aB3-_x9Z' * 8} ghp_{'aB3dE9' * 6} github_pat_{'a' * 22}_{'B1' * 29}c", "*** *** ***"),
+        ("key AKIAIOSFODNN7EXAMPLE glpat-aB3_dE9-hI4kL5mN6oP7", "key *** ***"),
+        (f"wandb_v1_{'aB3_' * 15} sk-{'aB3' * 16} sk-proj-{'aB-_' * 30}", "*** *** ***"),
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
@@ -32,6 +38,10 @@ def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
         "data_prep.tokenizer.model=./folder eos_token=<|im_end|> max_new_tokens=128000",
         "set HF_TOKEN to a token that may read it: token embeddings are tied",
         "dataset.pad_token=<|endoftext|>, password=null",
+        "data_prep.source=/data/hf_chats_of_mine/x.jsonl data_prep.prompt_field=hf_question_of_the_user",
+        "math_verify_impl: hf_math_verify, policy.hf_config_overrides: {}, hf_home_of_everybody_in_this_group_here",
+        f"hf_{'0123abcd' * 8} {'0123abcd' * 5} sha256:{'0123abcd' * 8} hf_{'0123abcd' * 5}/model.safetensors",
+        "sk-learn-pipelines/x nvapi-responses-filtered/a.jsonl ghp_of_the_whole_team_and_more AKIA_DATA xoxb-messages",
         "2,272 tokens/s at 12:30; someone@example.com",
     ],
 )
@@ -39,14 +49,26 @@ def test_what_is_none_stays(text: str) -> None:
     assert redact(text) == text
 
 
-def test_values_of_telling_variables_are_hidden_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_telling_variables_are_hidden_wherever_they_stand(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = tmp_path / "id"
+    key.touch()
     for name, value in {
-        "MY_DB_PASSWORD": "sword/fish", "WANDB_API_KEY": "0a1b2c3d4e", "SSH_KEY": "/root/.ssh/id", "SHORT_TOKEN": "a",
+        "MY_DB_PASSWORD": "sword/fish", "WANDB_API_KEY": "0a1b2c3d4e", "SSH_KEY": str(key), "SHORT_TOKEN": "a",
         "TOKENIZERS_PARALLELISM": "enabled",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    said = {"a": ["with sword/fish", ("sword%2Ffish", 3)], "0a1b2c3d4e": None, "b": "/root/.ssh/id a enabled"}
-    assert redact_values(said) == {"a": ["with ***", ["***", 3]], "***": None, "b": "/root/.ssh/id a enabled"}
+    said = {"a": ["with sword/fish", ("sword%2Ffish", 3)], "0a1b2c3d4e": None, "b": f"{key} a enabled"}
+    assert redact_values(said) == {"a": ["with ***", ["***", 3]], "***": None, "b": f"{key} a enabled"}
+
+
+@pytest.mark.parametrize("value", ["hf_of_our_own_mirror", "12345678", "/wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"])
+def test_the_value_of_a_telling_variable_is_hidden_whatever_its_form(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", value)
+    assert redact(f"a{value} in /x/{value}/y") == "a*** in /x/***/y"
 
 
 def test_what_a_config_reads_is_written_as_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:

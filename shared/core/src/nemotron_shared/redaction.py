@@ -1,6 +1,6 @@
 """What opens doors is taken out of every text on its way to a file or a screen: one function for all of them.
 
-    redact("s3://key:word@host/x Authorization: Bearer hf_abcdefgh")    "s3://***@host/x Authorization: Bearer ***"
+    redact("s3://key:word@host/x Authorization: Bearer abcdefgh")    "s3://***@host/x Authorization: Bearer ***"
 
 Secret are the values of environment variables with a telling name (HF_TOKEN, WANDB_API_KEY, DB_PASSWORD), those that a
 config reads with `${oc.env:NAME}`, tokens by their form, credentials in URLs, and what follows `password=`.
@@ -20,8 +20,14 @@ TELLING = re.compile(
 )
 SHORTEST = 6  # a shorter value stands in too many texts that have nothing to do with it
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    # tokens that tell what they are by how they begin: hub, GitHub, GitLab, NVIDIA, AWS, Slack, OpenAI
-    (re.compile(r"\b(?:hf_|gh[opsu]_|github_pat_|glpat-|nvapi-|AKIA|xox[abprs]-|sk-)[\w-]{8,}"), HIDDEN),
+    # tokens that tell what they are by how they begin and how long they are: hub, GitHub, GitLab, NVIDIA, AWS, W&B,
+    # Slack, OpenAI. A path, a field or a data set may begin in the same way, and a digest may follow: these are shown.
+    (re.compile(
+        r"(?<![A-Za-z0-9])(?:hf_(?![0-9a-f]+(?![A-Za-z0-9]))[A-Za-z0-9]{30,}|gh[oprsu]_[A-Za-z0-9]{36,}"
+        r"|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}|glpat-(?=[\w-]*[A-Z0-9])[\w-]{20,}|nvapi-[\w-]{60,}"
+        r"|A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])|wandb_v\d_\w{40,}|xox[abeprs]-\d[\w-]{20,}"
+        r"|sk-(?:[A-Za-z0-9]{40,}|(?:proj|svcacct|admin|ant-\w+)-[\w-]{40,}))"),
+     HIDDEN),
     # credentials of a URL; the revision in hf://org/name@v2 is none
     (re.compile(r"(\b(?!hf:)\w[\w+.-]*://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
     # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
@@ -81,9 +87,15 @@ def _is_plain(value: str) -> bool:
     return value.startswith(("/", "./", "../", "~")) or re.fullmatch(r"[\d.,e+-]+", value) is not None
 
 
+def _is_file(value: str) -> bool:
+    """Whether a value is where a secret lies, and not the secret itself."""
+    return value.startswith(("/", "./", "../", "~")) and os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111 - no error for odd texts
+
+
 def secret_values() -> list[str]:
     """The values to be hidden, in every spelling, the longest first: one may contain another."""
-    telling = {value for name, value in os.environ.items() if TELLING.search(name) and not _is_plain(value)}
+    # whatever it looks like: a password may be a number, and a key of AWS may begin with a slash
+    telling = {value for name, value in os.environ.items() if TELLING.search(name) and not _is_file(value)}
     known = {value for value in telling | set(_read_by_config) if len(value) >= SHORTEST}
     return sorted(known | {quote(value, safe="") for value in known}, key=len, reverse=True)
 

@@ -97,7 +97,7 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
         return
     newest = max(others, key=lambda path: path.stat().st_mtime)
     other, before = newest.parent, read_json(newest)
-    state = "unfinished" if any((other / "checkpoints").glob("*")) else "finished"
+    state = "unfinished" if (other / INPUTS).is_file() else "finished"  # the record goes when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
         run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
     elif found := changed_modules(before["modules"], plan.identity.modules):

@@ -60,7 +60,7 @@ def data_by_settings(
     made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))
     found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
     if "run.data" in by_hand:
-        named = store.resolve(run.data, family=run.family)
+        named = store.resolve(run.data, family=run.family, expect=step.prepare.artifact_type)
         if found is None or named.manifest.producer.config_digest != plan.identity.result:
             raise UserError(
                 f"run.data: {named.reference} was not prepared with {', '.join(given)} as given here",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import yaml
 
 from nemotron_shared.artifacts import Artifact, Source, Store
+from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.compose import Composed, compose
@@ -31,7 +32,9 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import BARE, parse_outside
+from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.remedies import command_of, how_to_make, how_to_prepare
+from nemotron_shared.stages import STAGES
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -193,25 +196,41 @@ def _find_input(checked: Preflight, step: "Step", role: str, arguments: Argument
         if role != "data":
             _find_model(checked, role, reference, again, trusted=arguments.trust_code)
             return
-        found = found or store.resolve(reference, family=run.family)
+        found = found or _find_data(store, reference, step, run.family)
         checked.inputs[role], shown[role] = found, found.reference
         require_intact(found, store.home, again)
     except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
-        shown[role] = f"{reference} (missing{_instead(step, role, run)})"
-        if role == "data" and run.missing_data == "prepare" and step.prepare is not None:
-            checked.prepares = f"[{reference}] not there yet"
-        elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
-            shown[role] = f"{reference} (missing)"
-            remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
-            checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
-        elif role == "model" and run.missing_model == "random":
-            checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
-        elif role not in step.optional:
-            remedy = how_to_make(step, role, run, arguments, checked.composed)
-            checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
+        _note_missing(checked, step, role, arguments, error)
     except UserError as error:
         shown[role] = f"{reference} (cannot be used)"
         checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
+
+
+def _note_missing(checked: Preflight, step: "Step", role: str, arguments: Arguments, error: NotFound) -> None:
+    """What is done without an input: something stands for it, or it is a problem."""
+    run, reference = checked.run, getattr(checked.run, role)
+    checked.shown[role] = f"{reference} (missing{_instead(step, role, run)})"
+    remedy = None
+    if is_path(reference):  # somebody has this folder in mind, and nothing can stand for it
+        remedy = "give a folder that is there"
+    elif role == "data" and run.missing_data == "prepare" and step.prepare is not None:
+        checked.prepares = f"[{reference}] not there yet"
+    elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
+        remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
+    elif role == "model" and run.missing_model == "random":
+        checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
+    elif role not in step.optional:
+        remedy = how_to_make(step, role, run, arguments, checked.composed)
+    if remedy:
+        checked.shown[role] = f"{reference} (missing)"
+        checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
+
+
+def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artifact:
+    found = store.resolve(reference, family=family, expect=STAGES[step.stage].data.type)
+    if found.is_external and (found.path / "config.json").is_file():
+        raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
+    return found
 
 
 def _find_model(checked: Preflight, role: str, reference: str, again: str, *, trusted: bool) -> None:
@@ -223,7 +242,7 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str, *, tr
     store, outside = checked.store, parse_outside(reference)
     if outside is None:
         try:
-            artifact: Artifact | None = store.resolve(reference, family=checked.run.family)
+            artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
         except NotFound:
             raise
         except UserError as error:  # capitals, which no artifact's name has
@@ -244,6 +263,10 @@ def _find_model(checked: Preflight, role: str, reference: str, again: str, *, tr
     require_intact(artifact, store.home, again)
     checked.inputs[role] = replace(artifact, trusted=trusted)
     config = config_of(artifact.path)
+    if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
+        raise UserError(f"{reference}: holds no weights", "give the folder that holds config.json and *.safetensors")
+    if artifact.is_external or artifact.manifest.producer.verb == "import":
+        require_whole(reference, artifact.path, config)
     if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
         require_loadable(reference, config, trusted=trusted)
 

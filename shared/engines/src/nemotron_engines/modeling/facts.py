@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.runtime.models.headers import read_shapes
+from nemotron_shared.runtime.models.weights import shapes_of
 
 NEMOTRON_H = "nemotron_h"
 HETEROGENEOUS = "nemotron-nas"
@@ -63,7 +63,7 @@ def parameters_in(folder: Path) -> Parameters | None:
     """
     shapes: dict[str, list[int]] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        shapes |= read_shapes(file)
+        shapes |= shapes_of(str(file), file)
     if not shapes:
         return None
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}

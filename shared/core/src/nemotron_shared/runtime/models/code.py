@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 OPTION = "--trust-code"
 
@@ -74,9 +74,9 @@ def config_of(folder: Path) -> dict[str, Any]:
     if not os.path.lexists(file):
         return {}
     if not file.is_file():
-        raise UserError(f"{file}: not a regular file", "give a model in Hugging Face's layout")
+        raise UserError(f"{printable(str(file))}: not a regular file", "give a model in Hugging Face's layout")
     values = read_json(file)
     if not isinstance(values, dict) or not isinstance(values.get("model_type", ""), str | None):
         wrong = "its model_type is no text" if isinstance(values, dict) else "not a mapping of a model's settings"
-        raise UserError(f"{file}: {wrong}", "give a model in Hugging Face's layout")
+        raise UserError(f"{printable(str(file))}: {wrong}", "give a model in Hugging Face's layout")
     return values

@@ -9,6 +9,7 @@ it leaves open is done here: which files make a model, and whether what arrived 
 """
 
 import glob
+import io
 import math
 import os
 import re
@@ -25,7 +26,6 @@ from typing import Any
 
 from nemotron_shared.artifacts.artifact import NOBODY, Artifact, table_digest, utc
 from nemotron_shared.artifacts.manifest import FileEntry, Manifest
-from nemotron_shared.atomic import read_json
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
@@ -33,7 +33,6 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, size
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
-from nemotron_shared.runtime.models.headers import ANOTHER, read_shapes, require_shapes, require_weight_map
 from nemotron_shared.runtime.models.promises import (
     REMEDY,
     SHA256,
@@ -44,19 +43,26 @@ from nemotron_shared.runtime.models.promises import (
     require_promise,
 )
 from nemotron_shared.runtime.models.references import HubModel
+from nemotron_shared.runtime.models.weights import (
+    LARGEST_HEADER,
+    WEIGHTS,
+    require_all,
+    shapes,
+    shapes_of,
+    weight_files,
+)
 
 TOKENIZER_FILES = re.compile(
     r"tokenizer\.(json|model)|tokenizer_config\.json|special_tokens_map\.json|added_tokens\.json|vocab\.(json|txt)"
     r"|merges\.txt|chat_template\.(jinja|json)"
 )
 MODEL_FILES = re.compile(r"[\w.-]+\.json|LICENSE\S*|NOTICE\S*")
-INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-SINGLES = ("model.safetensors", "pytorch_model.bin")
-WEIGHTS = (".safetensors", ".bin")
 PROGRESS_SECONDS = 5.0
 RANGE = 32 * 2**20
 """Bytes of one request, and what a kill loses at most."""
 TRANSFERS = 8
+HEADER = 100_000
+"""Bytes that hold the header of most files with weights."""
 
 
 @dataclass(frozen=True)
@@ -141,10 +147,11 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
         if not weights and "tokenizer.json" not in small:
             raise UserError(f"{text}: holds no tokenizer.json; it has {_some(files)}", "give another tokenizer")
         large: list[str] = []
+        weight_names = large
         if weights:
             require_loadable(text, config, trusted=trusted)
             code = [name for name in files if name.endswith(".py")] if needs_code(config) else []
-            large = _weights(text, folder, files)
+            large = weight_names = _weights(text, folder, files)
             # weights that lie in git are as small as what else does, and only their content tells their SHA-256
             small += code + [name for name in large if not files[name].large]
             _require_promises(text, files, [*small, *large])
@@ -153,7 +160,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
         entries = {name: FileEntry(file_digest(folder / name), (folder / name).stat().st_size) for name in small}
         entries |= {name: FileEntry(files[name].expected, files[name].size) for name in large}
         missing = {name: files[name].size for name in large if not (folder / name).is_file()}
-        metadata = {"weights": _parameters(model, found, missing, folder, large)} if weights else {}
+        metadata = {"weights": _parameters(model, found, files, folder, weight_names)} if weights else {}
     chosen = dict(sorted(entries.items()))
     manifest = Manifest(
         name=model.name(), version=0, type="ModelArtifact" if weights else "TokenizerArtifact",
@@ -241,57 +248,53 @@ def _promised(blob: Path) -> str:
 
 def _require_promises(text: str, files: dict[str, _File], names: list[str]) -> None:
     for name in names:
-        require_promise(text, name, files[name].expected, files[name].size)
+        require_promise(text, name, files[name].expected, files[name].size, large=files[name].large)
 
 
 def _weights(text: str, folder: Path, files: dict[str, _File]) -> list[str]:
-    """The files with the weights: safetensors where there are any, else pickles, which are read weights-only."""
-    for index, single in zip(INDICES, SINGLES, strict=True):
-        names = [single] if single in files else []
-        if (folder / index).is_file():
-            names = require_weight_map(f"{text}: {index}", read_json(folder / index))
-        if absent := [name for name in names if name not in files]:
-            what = f"{text}: {index} names files that are not there: {', '.join(absent[:3])}"
-            raise UserError(
-                what, f"the repository, or the hub's cache, is incomplete: hf download {text[5:].partition('@')[0]}"
-            )
-        if names:
-            if single == SINGLES[1]:
-                say(f"[{text}] its weights are pickles: they are read weights-only, no code in them runs")
-            return names
-    raise UserError(f"{text}: holds no weights in safetensors or PyTorch's format; it has {_some(files)}",
-                    "give a model in Hugging Face's layout: config.json and safetensors")  # fmt: skip
+    """The files with the weights, which there must be."""
+    names = weight_files(text, folder, files)
+    if not names:
+        raise UserError(f"{text}: holds no weights in safetensors or PyTorch's format; it has {_some(files)}",
+                        "give a model in Hugging Face's layout: config.json and safetensors")  # fmt: skip
+    if names[0].endswith(WEIGHTS[1]):
+        say(f"[{text}] its weights are pickles: they are read weights-only, no code in them runs")
+    return names
 
 
 def _parameters(
-    model: HubModel, commit: str, missing: dict[str, int], folder: Path, large: list[str]
+    model: HubModel, commit: str, files: dict[str, _File], folder: Path, large: list[str]
 ) -> dict[str, int] | None:
     """How many there are, all and in routed experts, from the headers of the files; None where they are pickles."""
-    from huggingface_hub import HfApi, errors
-
     if not large or not large[0].endswith(WEIGHTS[0]):
         return None
 
-    def shapes(name: str) -> dict[str, list[int]]:
-        if name not in missing:
-            return read_shapes(folder / name)
-        try:  # the hub gives a part of a file: some kilobytes instead of gigabytes
-            header = HfApi().parse_safetensors_file_metadata(model.repository, name, revision=commit)
-        except (
-            errors.SafetensorsParsingError,
-            AttributeError,
-            KeyError,
-            TypeError,
-            ValueError,
-            RecursionError,
-        ) as error:
-            raise UserError(f"{model}: {name}: no safetensors file: {str(error)[:200]}", ANOTHER) from error
-        found = {tensor: about.shape for tensor, about in header.tensors.items()}
-        return require_shapes(f"{model}: {name}", found)
+    def shapes_here(name: str) -> dict[str, list[int]]:
+        label = f"{model}: {name}"
+        if (folder / name).is_file():
+            return shapes_of(label, folder / name)
+        # the hub gives a part of a file: some kilobytes instead of gigabytes
+        beginning = _beginning(model, commit, name, HEADER)
+        length = 8 + int.from_bytes(beginning[:8], "little")
+        if HEADER < length <= LARGEST_HEADER:
+            beginning = _beginning(model, commit, name, length)
+        return shapes(label, io.BytesIO(beginning), files[name].size)
 
     with ThreadPoolExecutor(8) as pool:
-        sizes = {tensor: math.prod(shape) for part in pool.map(shapes, large) for tensor, shape in part.items()}
+        found = dict(zip(large, pool.map(shapes_here, large), strict=True))
+    require_all(str(model), found, folder, config_of(folder))
+    sizes = {tensor: math.prod(shape) for part in found.values() for tensor, shape in part.items()}
     return {"total": sum(sizes.values()), "experts": sum(n for tensor, n in sizes.items() if ".experts." in tensor)}
+
+
+def _beginning(model: HubModel, commit: str, name: str, length: int) -> bytes:
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    address = hf_hub_url(model.repository, name, revision=commit)
+    response = get_session().get(address, headers={**build_hf_headers(), "range": f"bytes=0-{length - 1}"})
+    hf_raise_for_status(response)
+    return response.content
 
 
 def _download(model: HubModel, commit: str, names: list[str]) -> Path:
@@ -303,10 +306,15 @@ def _download(model: HubModel, commit: str, names: list[str]) -> Path:
     disable_progress_bars()
     try:
         patterns = [glob.escape(name) for name in names]
-        return Path(snapshot_download(model.repository, revision=commit, allow_patterns=patterns))
+        folder = Path(snapshot_download(model.repository, revision=commit, allow_patterns=patterns))
     finally:
         if not before:
             enable_progress_bars()
+    for name in names:  # the library calls a file of its cache by what the answer says, whatever that is
+        if not (folder / name).resolve().is_relative_to(folder.resolve().parent.parent):
+            what = f"{model}: {name}: lies outside of the hub's cache, at {(folder / name).resolve()}"
+            raise UserError(what, "check the mirror in HF_ENDPOINT, or the proxy; remove the link there")
+    return folder
 
 
 def _resume(look: Look, sizes: dict[str, int]) -> None:

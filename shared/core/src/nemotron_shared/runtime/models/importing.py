@@ -17,12 +17,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
 from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests
-from nemotron_shared.atomic import link_or_copy, read_json
+from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
@@ -31,10 +32,11 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
-from nemotron_shared.runtime.models.headers import read_shapes, require_weight_map
-from nemotron_shared.runtime.models.hub import INDICES, MODEL_FILES, TOKENIZER_FILES, WEIGHTS, Look, fetch, look_at
+from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
+from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.provenance import environment, package_version
+from nemotron_shared.stages import products
 
 LOCK = Path("cache", "imports.lock")
 MEGATRON = "megatron_bridge"
@@ -110,6 +112,8 @@ def import_hub(store: Store, look: Look) -> Artifact:
             return there
         with _staging(store, name) as folder:
             digests = fetch(look, folder)
+            if weights:
+                require_whole(str(wanted), folder, config_of(folder))
             about = {"repository": wanted.repository, "revision": wanted.revision, "commit": look.commit}
             address = f"hf://{wanted.repository}@{look.commit}"
             artifact = store.publish(
@@ -146,6 +150,32 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         require_loadable(label, config, trusted=trusted)
     elif not (folder / "tokenizer.json").is_file():
         raise UserError(f"{label}: holds neither config.json nor tokenizer.json", "give a Hugging Face folder")
+    wanted = _wanted(label, folder, config)
+    if config:
+        require_whole(label, folder, config)
+    name = name or artifact_name(folder.resolve().name)
+    type: ArtifactType = "ModelArtifact" if config else "TokenizerArtifact"
+    _require_name(store, name, type)
+    with _staging(store, name) as staged:
+        for path in wanted:
+            if path.suffix in WEIGHTS:
+                link_or_copy(path.resolve(), staged / path.name)
+            else:
+                shutil.copyfile(path, staged / path.name)
+        source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
+        made = _made_from(store, name, source)
+        if made is not None:
+            say(f"[{label}] unchanged: {made.reference}")
+            return made
+        return _publish(store, staged, name, label, source, type)
+
+
+def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
+    """The files of a folder that make a model, or a tokenizer where it has no config.
+
+    Raises:
+        UserError: there are no weights, or one of the files is none, or a link that leads out of the folder.
+    """
     wanted = [
         path
         for path in sorted(folder.iterdir())
@@ -163,24 +193,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
     for path in filter(Path.is_symlink, wanted):
         _require_inside(path, folder)
-    for path in wanted:
-        if path.suffix == WEIGHTS[0]:
-            read_shapes(path)
-        elif path.name in INDICES:
-            require_weight_map(printable(str(path)), read_json(path))
-    name = name or artifact_name(folder.resolve().name)
-    with _staging(store, name) as staged:
-        for path in wanted:
-            if path.suffix in WEIGHTS:
-                link_or_copy(path.resolve(), staged / path.name)
-            else:
-                shutil.copyfile(path, staged / path.name)
-        source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
-        made = _made_from(store, name, source)
-        if made is not None:
-            say(f"[{label}] unchanged: {made.reference}")
-            return made
-        return _publish(store, staged, name, label, source, "ModelArtifact" if config else "TokenizerArtifact")
+    return wanted
 
 
 def import_megatron(store: Store, model: MegatronModel, name: str | None = None) -> Artifact:
@@ -190,6 +203,7 @@ def import_megatron(store: Store, model: MegatronModel, name: str | None = None)
         UserError: the engine is not there, or Bridge cannot convert it.
     """
     python, source = _megatron_python(model), _megatron_source(store, model)
+    _require_name(store, name or model.name, "ModelArtifact")
     made = _made_from(store, name or model.name, source)
     if made is not None:
         say(f"[{model}] unchanged: {made.reference}")
@@ -244,6 +258,15 @@ def _require_inside(path: Path, folder: Path) -> None:
         allowed.append(folder.resolve().parent.parent / "blobs")
     if not any(target.is_relative_to(place) for place in allowed):
         raise UserError(f"{path}: a link out of the folder, to {target}", "copy the file into the folder")
+
+
+def _require_name(store: Store, name: str, type: ArtifactType) -> None:
+    """Refuse a name under which a step publishes, or something was published, that is of another type."""
+    own = next((made.type for made in products() if name.endswith(f"-{made.kind}")), type)
+    there = [store.load(name, version).manifest.type for version in store.versions(name)[-1:]]
+    for other in (own, *there):
+        if other != type:
+            raise UserError(f"'{name}' is a name for a {other}, and this is a {type}", "choose another name: --as NAME")
 
 
 def _publish(

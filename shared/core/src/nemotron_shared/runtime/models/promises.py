@@ -27,13 +27,14 @@ def require_commit(text: str, commit: Any) -> str:
     return commit
 
 
-def require_promise(text: str, name: str, digest: Any, size: Any) -> None:
-    """Refuse what is no digest (SHA-256, or git's SHA-1) or no size.
+def require_promise(text: str, name: str, digest: Any, size: Any, *, large: bool) -> None:
+    """Refuse what is no digest (SHA-256, or git's SHA-1 for what is not `large`) or no size.
 
     Raises:
         UserError: naming the file.
     """
-    if not isinstance(digest, str) or not (SHA256.fullmatch(digest) or GIT.fullmatch(digest)):
+    forms = (SHA256,) if large else (SHA256, GIT)
+    if not isinstance(digest, str) or not any(form.fullmatch(digest) for form in forms):
         raise UserError(f"{text}: {name}: what the hub gives for its digest is none: {str(digest)[:80]!r}", REMEDY)
     if type(size) is not int or size < 0:
         raise UserError(f"{text}: {name}: what the hub gives for its size is none: {str(size)[:80]!r}", REMEDY)

@@ -56,10 +56,12 @@ def parse_outside(text: str) -> HubModel | MegatronModel | None:
     Raises:
         UserError: it begins like one and is none.
     """
-    if text.startswith("hf://"):
+    if text.startswith("hf:/"):
         if found := HUB.fullmatch(text):
             return HubModel(found[1], found[2] or MAIN)
-        raise UserError(f"{text}: not a model's address", "write hf://organisation/name, or .../name@revision")
+        meant = f"hf://{text[3:].strip('/')}"
+        here = meant if HUB.fullmatch(meant) else "hf://organisation/name, or .../name@revision"
+        raise UserError(f"{text}: not a model's address", f"write {here}")
     scheme, colon, path = text.partition(":")
     if scheme == "megatron" and colon and re.search(r"[./~]", path):  # megatron:v2 is an artifact of that name
         return MegatronModel(Path(path).expanduser())

@@ -1,0 +1,168 @@
+"""Whether the weights of a model are whole, by the headers of their files: nothing large is read.
+
+    require_whole("./model", Path("model"), config)     a folder
+    require_all("hf://org/name", found, folder, config) what the headers of a model on the hub name
+
+Looked at are the size that each header promises, the tensors that an index names, and, where the config says of which
+kind each layer is, whether the layers of a kind have the same tensors. A pickle is read as instructions and never run.
+"""
+
+import json
+import pickletools
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nemotron_shared.atomic import read_json
+from nemotron_shared.errors import UserError
+
+INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+SINGLES = ("model.safetensors", "pytorch_model.bin")
+WEIGHTS = (".safetensors", ".bin")
+LARGEST_HEADER = 100_000_000
+"""What the library reads at most."""
+LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How a file of torch.save began before 1.6."""
+LAYER = re.compile(r"([\w.]+\.layers)\.(\d+)\.(.+)")
+AGAIN = "download or copy the file again"
+Shapes = Mapping[str, list[int]]
+
+
+def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
+    """The files with the weights: safetensors where there are any, else pickles; empty where there is neither.
+
+    Args:
+        folder: holds the index, if there is one.
+        there: names of all files of the model.
+
+    Raises:
+        UserError: an index is none, or names a file that is not there.
+    """
+    for index, single in zip(INDICES, SINGLES, strict=True):
+        names = [single] if single in there else []
+        if (folder / index).is_file():
+            names = sorted(set(_weight_map(label, folder / index).values()))
+        if absent := [name for name in names if name not in there]:
+            what = f"{label}: {index} names files that are not there: {', '.join(absent[:3])}"
+            again = f": hf download {label[5:].partition('@')[0]}" if label.startswith("hf://") else ""
+            raise UserError(what, f"the folder, the repository, or the hub's cache, is incomplete{again}")
+        if names:
+            return names
+    return []
+
+
+def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
+    """Look at the weights of a folder.
+
+    Raises:
+        UserError: a file is cut off or none of its kind, or tensors are missing.
+    """
+    there = {path.name for path in folder.iterdir() if path.is_file()}
+    names = weight_files(label, folder, there)
+    for name in names or sorted(name for name in there if name.endswith(WEIGHTS[1])):
+        if name.endswith(WEIGHTS[1]):
+            _require_state_dict(f"{label}: {name}", folder / name)
+    safe = [name for name in names or sorted(there) if name.endswith(WEIGHTS[0])]
+    found = {name: shapes_of(f"{label}: {name}", folder / name) for name in safe}
+    if names and found:
+        require_all(label, found, folder, config)
+
+
+def shapes_of(label: str, file: Path) -> dict[str, list[int]]:
+    """The tensors of a safetensors file."""
+    with file.open("rb") as stream:
+        return shapes(label, stream, file.stat().st_size)
+
+
+def shapes(label: str, stream: BinaryIO, size: int) -> dict[str, list[int]]:
+    """The tensors that a safetensors file of this size holds, by its beginning.
+
+    Raises:
+        UserError: there is no header, or the size is not what it says.
+    """
+    length = int.from_bytes(stream.read(8), "little")
+    if size < 8 or length > min(size - 8, LARGEST_HEADER):
+        raise UserError(f"{label}: cut off within its header, or no safetensors file", AGAIN)
+    content = stream.read(length)
+    try:
+        header = json.loads(content)
+        tensors = {name: about for name, about in header.items() if name != "__metadata__"}
+        found = {name: _dimensions(about["shape"]) for name, about in tensors.items()}
+        end = max((_dimensions(about["data_offsets"])[1] for about in tensors.values()), default=0)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise UserError(f"{label}: its header cannot be read: it is damaged, or no safetensors file", AGAIN) from error
+    if size != 8 + length + end:
+        raise UserError(f"{label}: {size} bytes, and its header speaks of {8 + length + end}: it is cut off", AGAIN)
+    return found
+
+
+def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: Mapping[str, Any]) -> None:
+    """Compare the tensors of each file with the index, where there is one, and with the config.
+
+    Raises:
+        UserError: some are missing.
+    """
+    index = folder / INDICES[0]
+    if index.is_file():
+        promised = _weight_map(label, index).items()
+        absent = [f"{tensor} in {file}" for tensor, file in promised if tensor not in found[file]]
+    else:
+        absent = []
+    if absent := absent or _absent_from_layers([name for names in found.values() for name in names], config):
+        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+        raise UserError(f"{label}: its weights lack {', '.join(absent[:3])}{more}", "download or save the model again")
+
+
+def _weight_map(label: str, index: Path) -> dict[str, str]:
+    values = read_json(index)
+    named = values.get("weight_map") if isinstance(values, dict) else None
+    if not isinstance(named, dict) or not named or not all(map(_is_weights, named.values())):
+        what = f'{label}: {index.name}: not of the form {{"weight_map": {{"tensor": "file"}}}}'
+        raise UserError(what, AGAIN)
+    return named
+
+
+def _is_weights(name: Any) -> bool:
+    """Whether this names a file of weights, beside its index."""
+    return isinstance(name, str) and not {"/", "\\"} & set(name) and name.endswith(WEIGHTS)
+
+
+def _dimensions(values: Any) -> list[int]:
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise ValueError("no whole numbers")
+    return list(values)
+
+
+def _absent_from_layers(names: list[str], config: Mapping[str, Any]) -> list[str]:
+    """The tensors that other layers of the same kind have; the scales of a quantized model are not for every layer."""
+    kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
+    if not isinstance(kinds, (list, str)):
+        return []
+    stacks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for layer in filter(None, map(LAYER.fullmatch, names)):
+        if not layer[1].startswith("mtp") and "scale" not in layer[3] and int(layer[2]) < len(kinds):
+            stacks[layer[1]][int(layer[2])].add(layer[3])
+    absent = []
+    for stack, layers in stacks.items():
+        of_kind: dict[Any, set[str]] = defaultdict(set)
+        for number, tensors in layers.items():
+            of_kind[kinds[number]] |= tensors
+        for number, kind in enumerate(kinds):
+            absent += [f"{stack}.{number}.{name}" for name in sorted(of_kind[kind] - layers[number])]
+    return absent
+
+
+def _require_state_dict(label: str, file: Path) -> None:
+    """Refuse what PyTorch did not save, or what holds no tensors."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            is_one = any("_rebuild_" in str(value) for _, value, _ in pickletools.genops(archive.read(name)))
+    except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, OSError):
+        with file.open("rb") as stream:
+            is_one = stream.read(len(LEGACY)) == LEGACY
+    if not is_one:
+        raise UserError(f"{label}: no state dict of PyTorch, or cut off", AGAIN)
