@@ -19,6 +19,9 @@ from nemotron_shared.errors import UserError
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's, ten times as fast, where PyYAML was built with it."""
 
+NOTHING = object()
+"""Equal to no value, null included."""
+
 
 @dataclass(frozen=True)
 class Translated:
@@ -47,11 +50,15 @@ def translated(path: Path, config_dirs: Sequence[Path], family: str | None = Non
     dialect = dialect_of(content)
     if dialect is None:
         return None
-    base = _base(path, content, dialect, config_dirs, family)
-    return translate(path, content, dialect, dict(key_lines(yaml.compose(text), "")), base)
+    lines = dict(key_lines(yaml.compose(text), ""))
+    try:
+        return translate(path, content, dialect, lines, _base(content, dialect, config_dirs, family))
+    except UserError as error:
+        what = error.message if error.message.startswith(path.name) else f"{path.name}: {error.message}"
+        raise UserError(what, error.remedy) from error
 
 
-def _base(path: Path, content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: str | None) -> str:
+def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: str | None) -> str:
     """The config of ours below a file of a library: one of the same recipe; the family's, for what no engine decides.
 
     Raises:
@@ -71,7 +78,7 @@ def _base(path: Path, content: Any, dialect: Dialect, config_dirs: Sequence[Path
         f"known here: {', '.join(sorted(known))}. For another, write a config of ours with engine.recipe, its layout, "
         f"optimizer and scheduler, that begins: defaults: [local, {{override engine: {dialect.engine}}}, _self_]"
     )
-    what = f"{path.name}: no config here says what {dialect.library}'s recipe '{wanted}' takes where the file is silent"
+    what = f"no config here says what {dialect.library}'s recipe '{wanted}' takes where the file is silent"
     raise UserError(what, remedy)
 
 
@@ -116,7 +123,8 @@ def translate(
     for key, value in _entries(readable, dialect):
         found = dialect.meaning(key)
         if key in whole.taken:
-            said_by[whole.taken[key]] = key
+            if said_by.setdefault(whole.taken[key], key) != key:
+                nothing_new.append(f"{key} (line {lines.get(key, 1)})")
             continue
         if found is not None and isinstance(found[1], NoEffect):
             notes.append(f"{place(key)}: {key} has no effect here: {found[1].why}")
@@ -125,17 +133,19 @@ def translate(
             settings = dialect.settings(key, value)
         except UserError as error:
             raise UserError(f"{place(key)}: {error.message}", error.remedy) from error
-        if not settings:
+        if all(values.get(ours, NOTHING) == said for ours, said in settings.items()):
             nothing_new.append(f"{key} (line {lines.get(key, 1)})")
+            continue
         for ours, said in settings.items():
             final = whole.settings.get(ours, said)
             if final != said:
                 notes.append(f"{place(key)}: {key} has no effect here: {ours} is {final}")
-            elif ours not in whole.settings and values.get(ours, said) != said:
+                continue
+            if ours not in whole.settings and values.get(ours, said) != said:
                 what = f"{key} and {said_by[ours]} (line {lines.get(said_by[ours], 1)}) both say what {ours} is here"
                 raise UserError(f"{place(key)}: {what}: {said!r} and {values[ours]!r}", "leave one of them out")
             values[ours] = final
-            said_by[ours] = key
+            said_by.setdefault(ours, key)
     origins = {ours: f"{place(key)} ({key})" for ours, key in said_by.items()}
     origins |= {ours: f"{file.name}:1" for ours in whole.settings if ours not in origins}
     if nothing_new:
@@ -172,7 +182,7 @@ def _entries(content: dict[str, Any], dialect: Dialect, above: str = "") -> Iter
 def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
     """The content with its references to its own keys filled in; what names our artifacts or variables stays.
 
-    A reference to what the file does not have is kept for the library, whose whole config may have it.
+    A reference to a section, or to what the file does not have, is kept for the library, which has its whole config.
     """
     for name, function in dialect.resolvers.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -186,9 +196,10 @@ def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str
         if not isinstance(node, str) or "${" not in node or "${oc." in node or "${art:" in node:
             return node
         try:
-            return OmegaConf.select(tree, key, throw_on_missing=True)
+            found = OmegaConf.select(tree, key, throw_on_missing=True)
         except OmegaConfBaseException:
-            return node.replace("${", "\\${")
+            found = None
+        return node.replace("${", "\\${") if found is None or OmegaConf.is_config(found) else found
 
     try:
         return filled(content, "")

@@ -6,6 +6,8 @@ from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused,
 from nemotron_shared.errors import UserError
 
 RECIPES = "megatron.bridge.recipes."
+EARLIER = "_finetune_config"
+"""One recipe of older versions, with adapters unless `peft` is null, is two of those that run here."""
 PACKED = NoEffect("the packed rows of run.data say how long they are")
 PROFILE = NoEffect("which machines run it is said where it is started")
 LAYOUT = (
@@ -52,7 +54,11 @@ def recipe_of(content: Settings) -> str:
     target = section.get("_target_") if isinstance(section, dict) else None
     if target is None:
         raise UserError("recipe._target_ is not set, so what the file is silent on is not known", "add it to the file")
-    return recipe(target)["engine.recipe"]
+    named = recipe(target)["engine.recipe"]
+    if named.endswith(EARLIER) and isinstance(section, dict):
+        kind = "sft" if section.get("peft", "lora") is None else "peft"
+        return f"{named.removesuffix(EARLIER)}_{kind}_config"
+    return named
 
 
 def whole(content: Settings, name: str) -> Whole:
@@ -64,7 +70,9 @@ def whole(content: Settings, name: str) -> Whole:
     """
     places = ("recipe.seq_length", "dataset.sequence_length", "dataset.seq_length", "model.seq_length")
     lengths = {key: value for key in places if isinstance(value := _at(content, key), int)}
-    found: Settings = {}
+    found: Settings = {"engine.recipe": recipe_of(content)}
+    if found["engine.recipe"].endswith("_peft_config"):
+        found["engine.peft.scheme"] = _at(content, "recipe.peft") or "lora"
     taken: dict[str, str] = {}
     if lengths and "pretrain" in recipe_of(content):
         if len(set(lengths.values())) > 1:

@@ -1,6 +1,6 @@
 """NeMo-RL's own keys, and what they are here: its recipes can be given to `-c` as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -46,6 +46,20 @@ def torch_schedule(value: Any) -> Settings:
     return found
 
 
+def model(value: Any) -> Settings:
+    """The model to start from; a reference to the run's own says nothing new."""
+    return {} if "art:model" in str(value) else {"run.model": model_reference(value)}
+
+
+def rows(key: str) -> Callable[[Any], Settings]:
+    """A file of rows, instead of a data artifact; a reference to the run's own says nothing new."""
+
+    def say(value: Any) -> Settings:
+        return {} if "art:data" in str(value) else {key: value, "run.data": None}
+
+    return say
+
+
 def betas(value: Any) -> Settings:
     """Both of Adam's."""
     return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
@@ -58,7 +72,11 @@ def clip(value: Any) -> Settings:
 
 COMMON: dict[str, Meaning] = {
     "defaults": lambda value: {},
-    "policy.model_name": lambda value: {"run.model": model_reference(value)},
+    "run": NoEffect("which machines run it is said where it is started"),
+    "run.data": "run.data",
+    "run.env.container": "engine.container",
+    "policy.model_name": model,
+    "run.model": model,
     "policy.tokenizer.name": NoEffect("the tokenizer is the model's own"),
     "policy.train_micro_batch_size": "train.micro_batch_size",
     "policy.max_total_sequence_length": "engine.max_total_sequence_length",
@@ -100,10 +118,8 @@ GRPO: dict[str, Meaning] = COMMON | {
     "grpo.val_batch_size": NoEffect("validation asks train.eval_rows questions at once"),
     "grpo.max_val_samples": lambda value: {} if value is None else {"train.eval_rows": value},
     "grpo.seed": "run.seed",
-    "data.train_jsonl_fpath": lambda value: {"engine.train_rows": value, "run.data": None},
-    "data.train.data_path": lambda value: {"engine.train_rows": value, "run.data": None},
-    "data.validation_jsonl_fpath": "engine.valid_rows",
-    "data.validation.data_path": "engine.valid_rows",
+    **{key: rows("engine.train_rows") for key in ("data.train_jsonl_fpath", "data.train.data_path")},
+    **{key: rows("engine.valid_rows") for key in ("data.validation_jsonl_fpath", "data.validation.data_path")},
 }  # fmt: skip
 SFT: dict[str, Meaning] = COMMON | {
     "policy.train_global_batch_size": "train.global_batch_size",
