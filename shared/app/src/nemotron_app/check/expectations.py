@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from re import _parser as parser  # ty: ignore[unresolved-import]
+from re import _parser as parser  # ty: ignore[import-not-found]
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator

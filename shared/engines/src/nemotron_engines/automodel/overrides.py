@@ -17,6 +17,7 @@ from hydra.utils import get_object
 
 from nemotron_engines.automodel.dialect import KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_engines.automodel.silent import CHOICES
 from nemotron_engines.overrides import KNOWN_CODE, Strict, leaves, merge, named_code
 from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
@@ -62,6 +63,7 @@ READ: dict[str, dict[str, Any]] = {
     },
     "loss_fn": {"_target_": str},
     "optimizer": {"_target_": str},
+    "wandb": {"mode": Literal["online", "offline", "disabled", "shared"]},
 }  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
         UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
-    strict = Strict(owned(KEYS), origins)
+    strict = Strict(owned(KEYS) | {f"peft.{name}": f"set engine.peft.{name}" for name in CHOICES}, origins)
     for key, value in () if engine.allow_custom_targets else named_code(engine.overrides):
         if not is_allowed_target(value):
             what = f"{value!r} is no loss or optimizer of torch and nothing of Automodel, and would be called"
