@@ -53,6 +53,38 @@ FILES: dict[tuple[str, str], dict[str, Any]] = {
         "data_prep.tokenizer.model": "hf://nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
         "data_prep.tokenizer.add_eos": True, "data_prep.sample": 100, "data_prep.chat_template": "nano3",
     },
+    ("sft", "automodel_silent"): {
+        "engine.peft": None, "engine.chats.pack": False, "engine.dtype": "bfloat16", "optimizer.lr": 1e-2,
+        "optimizer.weight_decay": 0.01, "optimizer.adam_beta2": 0.999, "optimizer.min_lr": 1e-4,
+        "optimizer.clip_grad": 1.0, "scheduler.lr_warmup_iters": 20, "engine.overrides.lr_scheduler.init_lr": 1e-3,
+        "engine.overrides.dataset.truncation": "do_not_truncate", "checkpoint.save_interval": 100,
+        "train.eval_interval": 100, "run.seed": 42, "logger.wandb_project": "automodel",
+        "engine.overrides.wandb.mode": "offline",
+    },
+    ("sft", "automodel_targets"): {
+        "engine.peft.target_modules": ["*.q_proj", "*.v_proj"], "engine.peft.match_all_linear": False,
+        "engine.peft.exclude_modules": [], "engine.peft.dim": 24, "engine.peft.alpha": 32,
+        "engine.overrides.peft.lora_A_init": "kaiming", "engine.chats.pack": True, "engine.chats.seq_length": 2048,
+        "engine.weights_dtype": "float32", "engine.dtype": "bfloat16", "optimizer.weight_decay": 0.0,
+        "optimizer.clip_grad": 0.77, "scheduler.lr_wsd_decay_iters": 40, "run.seed": 4711,
+    },
+    ("sft", "bridge_sft"): {
+        "engine.recipe": "nemotronh.nemotron_3_super.nemotron_3_super_sft_config", "run.family": "super3",
+        "engine.tensor_model_parallel_size": 8, "engine.expert_model_parallel_size": 16, "optimizer.lr": 5e-6,
+        "engine.mixed_precision": "bf16_with_fp8_current_scaling_mixed", "engine.peft.scheme": None,
+        "engine.peft.dim": 12, "engine.peft.alpha": 24, "train.train_iters": 171, "train.eval_interval": 66,
+        "train.eval_rows": 24, "scheduler.lr_decay_style": "cosine",
+    },
+    ("rl", "nemo_rl_silent"): {
+        "engine.overrides.grpo.max_num_epochs": 2, "engine.overrides.data.train.data_path": "train.jsonl",
+        "engine.train_rows": None, "run.model": "hf://Qwen/Qwen2.5-1.5B", "grpo.num_prompts_per_step": 32,
+        "grpo.max_new_tokens": 512, "grpo.ratio_clip_max": 0.2, "optimizer.lr": 5e-6, "scheduler.lr_warmup_iters": 50,
+        "checkpoint.most_recent_k": 3, "train.eval_rows": 256,
+    },
+    ("sft", "data_prep_silent"): {
+        "data_prep.chat_template": "nano3", "data_prep.used_in_filter": None, "data_prep.tokenizer.add_eos": True,
+        "data_prep.algorithm": "first_fit_shuffle", "data_prep.pack_size": 4096,
+    },
     ("eval", "evaluator"): {
         "engine.name": "nemo_evaluator_launcher", "engine.execution.walltime": "02:00:00",
         "engine.deployment.tensor_parallel_size": 8, "engine.params.parallelism": 4, "evaluation.limit": 10,

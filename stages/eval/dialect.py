@@ -27,6 +27,7 @@ KEYS: dict[str, Meaning] = {
     f"{PARAMS}.limit_samples": "evaluation.limit",
     PARAMS: "engine.params",
     "evaluation.tasks": tasks,
+    "evaluation.env_vars": "engine.env_vars",
     "export": NoEffect("scores are published as an artifact"),
     "run.model": "run.model",
     "run.env.container": "engine.container",

@@ -38,6 +38,14 @@ def test_damaged_lines_are_counted_and_left_out(tmp_path: Path) -> None:
     assert read([log], []).values("loss") == [(1, 2.5)]
 
 
+def test_a_step_below_zero_is_damage_and_no_new_start(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text('{"step": 1, "loss": NaN}\n{"step": -5, "loss": 1.0}\n{"step": 2, "loss": 2.5}\n')
+    found = read([file], [])
+    assert [step for step, _ in found.values("loss")] == [1, 2]
+    assert found.notes == [f"{file}: 1 damaged line left out"]
+
+
 def test_bars_and_colours_are_seen_through(tmp_path: Path) -> None:
     log = tmp_path / "driver.log"
     log.write_text(

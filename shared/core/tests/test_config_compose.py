@@ -136,3 +136,32 @@ def test_a_group_wants_a_name(override: str) -> None:
     stage = Path(__file__).parents[3] / "stages" / "sft" / "config"
     with pytest.raises(UserError, match="Config group override must be a string"):
         compose(stage, "tiny", [override])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 8)),
+         "more than 20,000 values, with its aliases"),
+        ("train: &a {iters: *a}\n", "'&a' contains itself"),
+        (f"train: {'[' * 200_000}", "more than 50 levels"),
+        (f"# {'x' * 1_000_000}", "larger than 1,000,000 bytes"),
+    ],
+)  # fmt: skip
+def test_a_config_is_of_a_size_that_people_write(configs: Path, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match=said):
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+def test_no_file_can_ask_for_code_not_even_in_a_list(configs: Path) -> None:
+    mine = configs.parent / "mine.yaml"
+    mine.write_text(
+        "defaults: [tiny, _self_]\nfree: {args: [{trust_remote_code: true, n: 1}, [{trust_remote_code: 1}]]}\n"
+    )
+    composed = compose(configs, str(mine), ["+more={list:[{trust_remote_code:true}]}"])
+    assert sorted(composed.trust_keys) == [
+        "free.args[0].trust_remote_code", "free.args[1][0].trust_remote_code", "more.list[0].trust_remote_code",
+    ]  # fmt: skip
+    made = resolve(composed.tree, lambda role, field: "")
+    assert made["free"] == {"args": [{"n": 1}, [{}]]} and made["more"] == {"list": [{}]}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pickle
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models import code
 from nemotron_shared.runtime.models import hub as hub_module
 from nemotron_shared.runtime.models.hub import look_at
-from nemotron_shared.runtime.models.importing import find, import_hub
+from nemotron_shared.runtime.models.importing import find, import_folder, import_hub
 from nemotron_shared.runtime.models.references import HubModel, parse_outside
 
 library = pytest.importorskip("huggingface_hub")
@@ -258,23 +259,6 @@ def test_what_is_no_state_dict_is_not_imported(hub: Hub, store: Store) -> None:
     assert "pytorch_model.bin: no state dict of PyTorch, or cut off" in refusal(lambda: bring_in(store))
 
 
-@pytest.mark.parametrize("name", ["/outside", "../../../outside"])
-def test_a_mirror_cannot_name_a_file_outside_of_the_cache(
-    hub: Hub, store: Store, monkeypatch, tmp_path: Path, name: str
-) -> None:
-    entry = HubRequest._entry
-
-    def with_another_digest(self, *about):
-        found = entry(self, *about)
-        if "lfs" in found:
-            found["lfs"]["oid"] = found["lfs"]["sha256"] = f"{tmp_path}{name}" if name[0] == "/" else name
-        return found
-
-    monkeypatch.setattr(HubRequest, "_entry", with_another_digest)
-    assert "the hub promises no SHA-256" in refusal(lambda: bring_in(store))
-    assert not (tmp_path / "outside").exists()
-
-
 def test_offline_the_hubs_own_cache_is_asked(hub: Hub, store: Store, monkeypatch, capsys) -> None:
     message = "not in the local cache, and offline mode is set\n  download it once, 'hf download local/tiny'"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -329,3 +313,105 @@ def test_references() -> None:
     assert str(parse_outside("megatron:./iter_1")) == "megatron:iter_1"
     assert parse_outside("super3-sft-model:v2") is parse_outside("./megatron") is parse_outside("megatron:v2") is None
     assert len(HubModel(f"org/{'n' * 92}").name("-tokenizer")) == 100
+
+
+@pytest.mark.parametrize("digest", ["/stolen", "../../../stolen", "0" * 39, None, 5])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_digest_that_is_none_names_no_file(
+    hub: Hub, store: Store, monkeypatch, tmp_path: Path, name: str, digest: object
+) -> None:
+    said = str(tmp_path / "stolen") if str(digest).startswith("/") else digest
+    large = {"lfs": {"oid": said, "sha256": said, "size": 9, "pointerSize": 9}}
+    lies = {"oid": said, "blobId": said} | (large if name == "model.safetensors" else {})
+    honest = HubRequest._entry
+    monkeypatch.setattr(
+        HubRequest, "_entry", lambda self, file, *more: honest(self, file, *more) | (lies if file == name else {})
+    )
+    assert f"{name}: what the hub gives for its digest is none" in refusal(lambda: bring_in(store))
+    assert not list(tmp_path.rglob("*stolen*"))
+    assert not store.names()
+
+
+@pytest.mark.parametrize(
+    ("header", "file"),
+    [("ETag", "config.json"), ("X-Linked-ETag", "model.safetensors"), ("X-Repo-Commit", "config.json")],
+)
+def test_an_answer_whose_headers_lead_out_of_the_cache_is_refused(
+    hub: Hub, store: Store, monkeypatch, tmp_path: Path, header: str, file: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    honest = HubRequest._send
+
+    def send(self, content: bytes, status: int, headers: dict[str, str]) -> None:
+        lies = {header: f'"{victim}"'} if "/resolve/" in self.path and self.path.endswith(file) else {}
+        honest(self, content, status, headers | lies)
+
+    monkeypatch.setattr(HubRequest, "_send", send)
+    assert f"an answer with {header}" in refusal(lambda: bring_in(store))
+    assert [path.name for path in tmp_path.glob("*victim*")] == ["victim"]
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize(("added", "said"), [(9, "ends after"), (-(10**9), "its size is none")])
+def test_a_size_that_is_not_the_contents_ends_the_download(
+    hub: Hub, store: Store, monkeypatch, added: int, said: str
+) -> None:
+    honest = HubRequest._entry
+
+    def entry(self, file: str, *more) -> dict:
+        found = honest(self, file, *more)
+        if file == "pytorch_model.bin":
+            found["size"] += added
+            found["lfs"]["size"] += added
+        return found
+
+    content = files(pytorch_model__bin=b"pickled")
+    del content["model.safetensors"]  # whose header would tell it sooner
+    hub.models["local/tiny"] = Model({COMMIT: content})
+    monkeypatch.setattr(HubRequest, "_entry", entry)
+    assert said in refusal(lambda: bring_in(store))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"config__json": b"[1]"}, "not a mapping of a model's settings"),
+        ({"config__json": b'{"model_type": ["x"], "auto_map": {"a": "b"}}'}, "its model_type is no text"),
+        ({"config__json": b'{"a":' + b"[" * 100_000}, "not valid JSON"),
+        ({"config__json": b'{"a": ' + b"9" * 5000 + b"}"}, "not valid JSON"),
+        ({"model__safetensors__index__json": b"[1]"}, "not of the form"),
+        ({"model__safetensors__index__json": b'{"weight_map": ["a"]}'}, "not of the form"),
+        ({"model__safetensors__index__json": b'{"weight_map": {"a": 5}}'}, "not of the form"),
+        ({"model__safetensors__index__json": b'{"weight_map": {"a": "../x.safetensors"}}'}, "not of the form"),
+        ({"model__safetensors__index__json": b'{"weight_map": {"a": "config.json"}}'}, "not of the form"),
+        ({"model__safetensors": b"\xff" * 200}, "cut off within its header"),
+        ({"model__safetensors": b"\x09" + b"\0" * 7 + b'{"a":"x"}'}, "its header cannot be read"),
+    ],
+)
+def test_small_files_that_are_not_what_they_should_be_are_one_clear_error(
+    hub: Hub, store: Store, changed: dict[str, bytes], said: str
+) -> None:
+    hub.models["local/tiny"] = Model({COMMIT: files(**changed)})
+    assert said in refusal(lambda: bring_in(store))
+
+
+@pytest.mark.parametrize("name", ["../..", "local/..", "./.", "local/tin\u00fd", f"local/{'t' * 300}"])
+def test_a_name_that_no_repository_has_is_one_clear_error(hub: Hub, store: Store, name: str) -> None:
+    assert "not an address of the hub" in refusal(lambda: bring_in(store, HubModel(name)))
+
+
+def test_what_is_no_file_of_a_folder_is_not_left_out_without_a_word(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "folder\nname"
+    folder.mkdir()
+    for name, content in files().items():
+        (folder / name).write_bytes(content)
+    import_folder(store, folder, name=None, trusted=False)
+    for name, make in {"tokenizer.json": os.mkfifo, "LICENSE": os.mkfifo, "config.json": os.mkdir}.items():
+        (folder / name).unlink(missing_ok=True)
+        make(folder / name)
+        assert "not a regular file" in refusal(lambda: import_folder(store, folder, name=None, trusted=False))
+        assert "folder\\nname" in refusal(lambda: import_folder(store, folder, name=None, trusted=False))
+        if name != "config.json":
+            (folder / name).unlink()
+            (folder / name).write_text("{}")

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from nemotron_shared import redaction
+from nemotron_shared.config.references import resolve, value_at
 from nemotron_shared.redaction import keep_secret, redact, redact_values, with_references
 
 HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
@@ -76,3 +78,39 @@ def test_what_a_config_reads_is_written_as_a_reference(monkeypatch: pytest.Monke
         keep_secret(name)
     assert redact("canary-team of somebody in /data/sets: 1000000") == "*** of somebody in /data/sets: 1000000"
     assert with_references({"entity": "canary-team"}) == {"entity": "${oc.env:TEAM}"}
+
+
+@pytest.mark.parametrize(
+    "key", ["api_key", "hf_token", "dbPassword", "client-secret", "aws_access_key_id", "credentials"]
+)
+def test_a_key_tells_that_its_text_is_secret(key: str) -> None:
+    assert redact_values({"a": [{key: "plainsecret"}]}) == {"a": [{key: "***"}]}
+    for harmless in ("${oc.env:NAME}", "host:HF_TOKEN", "/run/key.json", "<|im_end|>", None, 5, ""):
+        assert redact_values({key: harmless}) == {key: harmless}
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "max_tokens", "tokens_per_step", "eos_token", "api_key_name", "monkey"])
+def test_a_key_that_only_sounds_like_it_does_not(key: str) -> None:
+    assert redact_values({key: "plainwords"}) == {key: "plainwords"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '${oc.env:"FOO_DOOR"}',
+        "${ oc.env:FOO_DOOR}",
+        "${oc.env:${oc.decode:FOO_DOOR}}",
+        "${x}",
+        "${oc.env:FOO_DOOR,none}",
+    ],
+)
+def test_however_a_config_reads_a_variable_it_is_written_as_a_reference(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(redaction, "_read_by_config", {})
+    monkeypatch.setenv("FOO_DOOR", "canary-door")
+    tree = OmegaConf.create({"x": "${oc.env:FOO_DOOR}", "y": text})
+    resolved = resolve(tree, lambda role, field: None)
+    assert resolved["y"] == "canary-door"
+    assert with_references(resolved)["y"] == "${oc.env:FOO_DOOR}"
+    assert value_at(tree, "y") == "${oc.env:FOO_DOOR}", "and in what another project's config is said in"

@@ -1,5 +1,6 @@
 """Overrides of Automodel's recipe, where torch and our own tables judge them and Automodel is not needed."""
 
+import re
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,6 +9,7 @@ import pytest
 
 from nemotron_engines.automodel.overrides import apply_overrides, is_allowed_target
 from nemotron_engines.automodel.settings import AutomodelEngine
+from nemotron_engines.overrides import foreign_code
 from nemotron_shared.errors import UserError
 
 RECIPE = {"model": {"backend": {"attn": "sdpa"}}, "optimizer": {"betas": [0.9, 0.95]}}
@@ -38,6 +40,35 @@ def test_a_refused_override_is_named_with_its_place(overrides: dict[str, Any], m
         applied(overrides, {"engine.overrides": "nano3.yaml:31"})
 
 
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        ({"model": {"kwargs": {"_target_": "os.system", "command": "x"}}}, "model.kwargs._target_"),
+        ({"model": {"quantization_config": {"_target_": "builtins.eval"}}}, "model.quantization_config._target_"),
+        ({"model": {"model_args": [{"a": [{"_target_": "os.system"}]}]}}, "model.model_args[0].a[0]._target_"),
+        ({"dataloader": {"collate_fn": "/tmp/evil.py:x"}}, "dataloader.collate_fn"),
+        ({"model": {"kwargs": {"x_fn": "/tmp/evil.py:x"}}}, "model.kwargs.x_fn"),
+        ({"loss_fn": {"_target_": ["os.system"]}}, "loss_fn._target_"),
+    ],
+)
+def test_code_is_found_at_any_depth_when_it_starts_and_before(overrides: dict[str, Any], key: str) -> None:
+    with pytest.raises(UserError, match=rf"^engine\.overrides\.{re.escape(key)}: .* would be called"):
+        applied(overrides, {})
+    [problem] = foreign_code(overrides, "engine.allow_custom_targets")
+    assert problem.key == f"engine.overrides.{key}"
+
+
+def test_known_code_and_sections_are_no_foreign_code() -> None:
+    known = {
+        "loss_fn": {"_target_": "torch.nn.CrossEntropyLoss"},
+        "dataloader": {"collate_fn": "nemo_automodel.components.datasets.utils.default_collater"},
+    }
+    assert not list(foreign_code(known))
+    assert [problem.message for problem in foreign_code({"model": [{"trust_remote_code": True}]})] == [
+        "no file can give this"
+    ]
+
+
 def test_a_list_may_be_a_tuple_and_an_undeclared_type_anything() -> None:
     made = applied({"optimizer": {"betas": [0.8, 0.9]}, "model": {"backend": {}}, "sdpa_method": ["math"]}, {})
     assert made["optimizer"]["betas"] == [0.8, 0.9]
@@ -55,6 +86,8 @@ def test_a_list_may_be_a_tuple_and_an_undeclared_type_anything() -> None:
         "torch.nosuch.Thing",
         "nemo_automodel.os.system",
         "subprocess.Popen",
+        "torch.jit.ScriptModule",
+        "torch.nn.Module.__init__",
         "antigravity.fly",  # would be imported, were it looked at
     ],
 )

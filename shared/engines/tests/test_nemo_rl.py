@@ -180,6 +180,15 @@ def test_an_interpolation_that_leads_nowhere_is_told() -> None:
         resolved(OmegaConf.create({"a": "${b.c}"}))
 
 
+@pytest.mark.parametrize(
+    "text", ["${mul:200000000,a}", "${mul:a,2}", "${mul:1000000000000,1000000000000}", "${max:a,b}"]
+)
+def test_what_configs_compute_with_are_numbers(text: str) -> None:
+    with pytest.raises(UserError, match="NeMo-RL's config: x"):
+        resolved(OmegaConf.create({"x": text}))
+    assert resolved(OmegaConf.create({"x": "${mul:${max:2,3},2}", "y": "${div:1,2}"})) == {"x": 6, "y": 0.5}
+
+
 def test_an_override_may_not_repeat_a_section_of_ours() -> None:
     with pytest.raises(UserError, match=r"engine\.overrides\.grpo\.seed"):
         refuse_repeated({"grpo": {"seed": 3}}, {"grpo.seed": 1})

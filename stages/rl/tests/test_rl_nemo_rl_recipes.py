@@ -100,6 +100,12 @@ def test_a_slip_in_any_recipe_is_found_and_named(recipe: str) -> None:
         config_of(recipe, "++engine.overrides.policy.generation_batch_size=many")
 
 
+def test_code_that_an_override_names_is_refused() -> None:
+    recipe = next(iter(RECIPES))
+    with pytest.raises(UserError, match=r"_target_: 'os\.system' is no loss .* would be called\n  leave it out"):
+        config_of(recipe, "++engine.overrides.policy.dtensor_cfg.automodel_kwargs.backend._target_=os.system")
+
+
 def test_a_slip_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     text = "defaults:\n  - super3\n  - _self_\n\nengine:\n  overrides:\n    grpo:\n      max_rolout_turns: 2\n"
     (tmp_path / "mine.yaml").write_text(text)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import click
 
-from nemotron_shared.config.compose import translated
+from nemotron_app.launch import stage_directory
+from nemotron_shared.config.translation import translated
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+from nemotron_shared.stages import STAGES
 
 
 @click.group("config", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -24,7 +26,7 @@ def translate(file: Path) -> int:
     """Print FILE, a config of Automodel, NeMo-RL, Megatron-Bridge or another project, with our keys."""
     if not file.is_file():
         raise UserError(f"there is no file {file}", "give the path of a YAML file")
-    found = translated(file)
+    found = translated(file, [stage_directory(name) / "config" for name in STAGES])
     if found is None:
         raise UserError(f"{file}: no config of a project that is known here", "one with our own keys is used as it is")
     for note in found.notes:

@@ -80,5 +80,5 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
-    except (ValueError, RecursionError) as error:  # of a number with thousands of digits, of brackets without end
+    except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
         raise UserError(f"{path}: not valid JSON: {error}") from error

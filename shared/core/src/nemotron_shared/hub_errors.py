@@ -63,6 +63,8 @@ def hub_errors(text: str, place: HubPlace) -> Generator[None]:
             raise _unreachable(text, constants.ENDPOINT, error) from error
         remedy = f"download it once, 'hf download {option}{place.repository}', or leave the offline mode"
         raise UserError(f"{text}: not in the local cache, and offline mode is set", remedy) from error
+    except errors.HFValidationError as error:
+        raise UserError(f"{text}: not an address of the hub", "write hf://organisation/name") from error
     except errors.HfHubHTTPError as error:
         raise _unreachable(text, constants.ENDPOINT, error) from error
     except Exception as error:

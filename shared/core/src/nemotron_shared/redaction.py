@@ -43,6 +43,15 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 )  # fmt: skip
 HARMLESS = re.compile(r"USER|LOGNAME|HOST(?:NAME)?|(?:SLURM|CUDA|NEMOTRON)_\w+")
 """Variables that a config may read and everybody may see."""
+SECRET_KEY = re.compile(
+    r"(?:^|_)(?:(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)token"
+    r"|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|private|secret)_?key(?:_id)?)$"
+)
+"""The last words of a config's keys, in snake case, whose texts are secret."""
+NO_SECRET = re.compile(
+    r"|\*\*\*|.*\$\{.*|<.*>|\[[A-Z]+\]|(?:\w+:|\$)?[A-Z][A-Z0-9]*_[A-Z0-9_]+|null|None|EMPTY", re.DOTALL
+)
+"""Texts below such a key that open nothing: references, tokens of a tokenizer, names of variables."""
 _read_by_config: dict[str, str] = {}
 
 
@@ -59,10 +68,16 @@ def with_references(value: Any) -> Any:
     Who reads the file with OmegaConf, as our own commands do, gets the value from the environment.
     """
 
+    return redact_values(as_references(value))
+
+
+def as_references(value: Any) -> Any:
+    """Plain values with `${oc.env:NAME}` again for what was read from there."""
+
     def change(text: str) -> str:
-        for secret, name in _read_by_config.items():
-            text = text.replace(secret, f"${{oc.env:{name}}}")
-        return redact(text)
+        for secret in sorted(_read_by_config, key=len, reverse=True):  # one may contain another
+            text = text.replace(secret, f"${{oc.env:{_read_by_config[secret]}}}")
+        return text
 
     return _in_all_texts(value, change)
 
@@ -96,14 +111,25 @@ def redact(text: str) -> str:
 
 def redact_values(value: Any) -> Any:
     """The same for all texts in a tree of plain values, as they stand in JSON and YAML."""
-    return _in_all_texts(value, redact)
+    return _in_all_texts(value, redact, _without_secret)
 
 
-def _in_all_texts(value: Any, change: Callable[[str], str]) -> Any:
+def _in_all_texts(value: Any, change: Callable[[str], str], below: Callable[[Any, str], str] | None = None) -> Any:
+    """Args: below: changes a text further, by the key that it stands below."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {_in_all_texts(key, change): _in_all_texts(child, change) for key, child in value.items()}
+        changed = {_in_all_texts(key, change): _in_all_texts(child, change, below) for key, child in value.items()}
+        if below is None:
+            return changed
+        return {key: below(key, child) if isinstance(child, str) else child for key, child in changed.items()}
     if isinstance(value, (list, tuple)):
-        return [_in_all_texts(child, change) for child in value]
+        return [_in_all_texts(child, change, below) for child in value]
     return value
+
+
+def _without_secret(key: Any, text: str) -> str:
+    """What stands below a key, which may say that it is secret: `api_key`, `hf_token`, `dbPassword`."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+", "_", str(key)).lower()
+    is_secret = SECRET_KEY.search(words) and not NO_SECRET.fullmatch(text) and not _is_plain(text)
+    return HIDDEN if is_secret else text

@@ -2,14 +2,55 @@
 
 from typing import Any
 
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, model_reference
+from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, Whole, model_reference
 
 SAME = (
     "text_field", "min_doc_chars", "max_doc_tokens", "pack_size", "algorithm", "parquet_row_group_size",
-    "parquet_compression", "chat_template", "messages_field", "tools_field", "used_in_filter", "used_in_field",
+    "parquet_compression", "messages_field", "tools_field", "used_in_filter", "used_in_field",
 )  # fmt: skip
+CHATS = {
+    "pack_size", "algorithm", "parquet_row_group_size", "parquet_compression", "chat_template", "messages_field",
+    "tools_field", "used_in_filter", "used_in_field", "train_ratio", "valid_ratio", "test_ratio",
+}  # fmt: skip
+"""Keys that only the preparation of chats has."""
+TEXT = {"text_field", "min_doc_chars", "valid_shards", "test_shards"}
+"""Keys that only the preparation of text has."""
 SHARDS = NoEffect("files are cut by size, data_prep.shard_mb, and their number changes nothing")
 HUB = NoEffect("the hub's own library downloads, and tries again")
+
+
+TEMPLATES: dict[str, str | None] = {"super3": "nano3", "ultra3": "nano3", "lightning35": None}
+"""NVIDIA's names of templates: Super and Ultra talk like Nano, Lightning's template is in its model's folder."""
+# What NVIDIA's preparation takes where its file is silent.
+SILENT: Settings = {"tokenizer.add_bos": False, "tokenizer.add_eos": True}
+SILENT_CHATS = SILENT | {
+    "pack_size": 4096, "algorithm": "first_fit_shuffle", "parquet_row_group_size": 1000, "parquet_compression": "zstd",
+    "train_ratio": 0.98, "valid_ratio": 0.01, "test_ratio": 0.01, "chat_template": "nano3",
+    "messages_field": "messages", "tools_field": "tools", "used_in_filter": None, "used_in_field": "used_in",
+    "max_doc_tokens": None, "sample": None,
+}  # fmt: skip
+SILENT_TEXT = SILENT | {"text_field": "text", "min_doc_chars": None, "max_doc_tokens": None, "sample": None}
+
+
+def template(value: Any) -> Settings:
+    """The template that a name of NVIDIA's means here."""
+    return {"data_prep.chat_template": TEMPLATES.get(value, value)}
+
+
+def whole(content: Settings, name: str) -> Whole:
+    """What NVIDIA's preparation takes where a file is silent: of chats, of text, or of problems, which take nothing."""
+    flat = {key for key in content if not isinstance(content[key], dict)}
+    flat |= {f"tokenizer.{key}" for key in content.get("tokenizer") or {}}
+    if "tokenizer" not in content and not (CHATS | TEXT) & flat:
+        return Whole({})
+    silent = SILENT_CHATS if CHATS & flat else SILENT_TEXT
+    settings: Settings = {}
+    for key, value in silent.items():
+        if key not in flat:
+            settings |= DATA_PREP.settings(key, value)
+    theirs = content.get("chat_template")
+    notes = [f"chat_template {theirs} is {TEMPLATES[theirs]} here"] if theirs in TEMPLATES else []
+    return Whole(settings, notes)
 
 
 def seed(value: Any) -> Settings:
@@ -19,6 +60,7 @@ def seed(value: Any) -> Settings:
 
 KEYS: dict[str, Meaning] = {
     **{name: f"data_prep.{name}" for name in SAME},
+    "chat_template": template,
     "blend_path": "data_prep.source",
     "tokenizer.model": lambda value: {"data_prep.tokenizer.model": model_reference(value)},
     "tokenizer.add_bos": "data_prep.tokenizer.add_bos",
@@ -49,4 +91,5 @@ DATA_PREP = Dialect(
     keys=KEYS,
     sections=frozenset(),
     rest=None,
+    whole=whole,
 )

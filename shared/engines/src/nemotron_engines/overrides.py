@@ -10,12 +10,15 @@ What the library knows, and of which type it is, each engine finds out in its ow
 words, is the same for all of them.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_shared.config.compose import TRUST
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.needs import Problem
 
 ROOT = "engine.overrides"
 MOST_NAMES = 30  # fields that a message lists
@@ -68,6 +71,39 @@ class Strict:
         if not isinstance(value, Mapping):
             raise self.refusal(key, f"{what}, not {value!r}", "give its keys one by one")
         return value
+
+
+KNOWN_CODE = re.compile(r"nemo_automodel(?:\.\w+)+|torch\.(?:nn|optim)(?:\.\w+)*\.[A-Z]\w*", re.ASCII)
+"""Names that an override may give as code, as far as a name can tell: Automodel's, torch's losses and optimizers."""
+
+
+def named_code(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Keys whose values a library imports and calls, `_target_` and `*_fn`, and `trust_remote_code`; at any depth."""
+    if isinstance(tree, list | tuple):
+        for number, child in enumerate(tree):
+            yield from named_code(child, f"{above}[{number}]")
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        key = f"{above}.{name}" if above else str(name)
+        is_function = str(name).endswith("_fn") and not isinstance(value, dict) and value is not None
+        if name in ("_target_", TRUST) or is_function:
+            yield key, value
+        yield from named_code(value, key)
+
+
+def foreign_code(overrides: Tree, allow: str | None = None) -> Iterator[Problem]:
+    """What `engine.overrides` would have a library import and call.
+
+    Args:
+        allow: the setting that lets any code be named, where the engine has one.
+    """
+    for key, value in named_code(overrides):
+        name = key.rpartition(".")[2]
+        if name == TRUST:
+            remedy = "leave it out; --trust-code on the command line lets a model's own code run"
+            yield Problem("no file can give this", remedy, f"{ROOT}.{key}")
+        elif not isinstance(value, str) or not KNOWN_CODE.fullmatch(value):
+            what = f"{value!r} is no loss or optimizer of torch and nothing of Automodel, and would be called"
+            yield Problem(what, f"set {allow}=true if you trust it" if allow else "leave it out", f"{ROOT}.{key}")
 
 
 def leaves(

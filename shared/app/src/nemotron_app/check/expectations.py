@@ -19,12 +19,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from re import _parser as parser  # ty: ignore[import-not-found]
 from typing import Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from nemotron_app.launch import stage_directory
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.schema import Section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError, did_you_mean
@@ -46,8 +47,8 @@ READ = {
 class Limits(Section):
     """A range, both ends included; without any end every finite number lies in it."""
 
-    at_least: float | None = None
-    at_most: float | None = None
+    at_least: float | None = Field(default=None, allow_inf_nan=False)
+    at_most: float | None = Field(default=None, allow_inf_nan=False)
 
     def hold(self, value: float) -> bool:
         """Whether the value lies in the range."""
@@ -96,9 +97,12 @@ class Expectation(Section):
     def a_pattern(cls, line: str | None) -> str | None:
         """Python must be able to compile it."""
         try:
+            parsed = parser.parse(line or "")
             re.compile(line or "")
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             raise ValueError(f"not a regular expression: {error}") from error
+        if _may_take_for_ever(parsed, inside=False):
+            raise ValueError("a repeat or alternatives within a repeat may take for ever; write the repeated part once")
         return line
 
     @field_validator("metric", "minus")
@@ -119,6 +123,19 @@ class Expectation(Section):
         if (fitting and self.how not in fitting) or (not fitting and self.how in {"count", "age"}):
             raise ValueError(f"{self.id}: how: {self.how} does not fit; count fits a line, count and age a file")
         return self
+
+
+def _may_take_for_ever(part: Any, *, inside: bool) -> bool:
+    """Whether a pattern can fit a text in ever more ways: `(a+)+`, `(a|aa)*`. Args: inside: within a repeat."""
+    if isinstance(part, parser.SubPattern | list | tuple):
+        kinds = (int, int, parser.SubPattern)
+        if len(part) == 3 and all(isinstance(one, kind) for one, kind in zip(part, kinds, strict=True)):
+            fewest, most, repeated = part
+            return (inside and fewest != most) or _may_take_for_ever(repeated, inside=inside or most > 1)
+        if len(part) == 2 and part[0] is parser.BRANCH and inside:
+            return True
+        return any(_may_take_for_ever(one, inside=inside) for one in part)
+    return False
 
 
 class ExpectationFile(Section):
@@ -167,10 +184,7 @@ def read_expectations(path: Path, stage: str | None = None) -> Expected:
     Raises:
         UserError: it is not readable, or has an unknown, a missing or a wrong key.
     """
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}", "correct the file") from error
+    values = parsed(path, read_text(path))
     if not isinstance(values, dict):
         raise UserError(f"{path}: not a mapping", "see docs/check.md, Expectations of your own")
     name = f"{stage}/{path.stem}" if stage else str(path)

@@ -24,6 +24,8 @@ from nemotron_shared.runtime.metrics import FILE as METRICS
 
 PIECE = 1 << 20
 LONGEST_LINE = 1 << 16
+LONGEST_MATCHED = 2000
+"""Characters of a line that a pattern is looked for in: its time may grow with the square of them, or faster."""
 LONGEST_NUMBER = 40
 LARGEST = 256 << 20
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
@@ -170,8 +172,10 @@ def _read_log(
     try:
         for lines in pieces_of(file, readings.notes):
             text = "\n".join(lines)
-            here = {pattern: compiled for pattern, compiled in wanted.items() if _holds(text, pattern, compiled)}
-            for line, pattern in ((line, one) for one, sought in here.items() for line in lines if sought.search(line)):
+            short = [line[:LONGEST_MATCHED] for line in lines] if wanted else []
+            below = "\n".join(short)
+            here = {pattern: compiled for pattern, compiled in wanted.items() if _holds(below, pattern, compiled)}
+            for line, pattern in ((line, one) for one, sought in here.items() for line in short if sought.search(line)):
                 readings.counts[pattern] += 1
                 readings.seen.setdefault(pattern, line.strip()[:200])
             for percent in GPU_LINE.findall(text) if "MiB |" in text else ():
@@ -215,7 +219,9 @@ def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
         for line in chain.from_iterable(pieces_of(file, readings.notes)):
             try:
                 entry: Any = json.loads(line)
-                before, step = step, int(entry["step"]) + 1 - log.first_step
+                if (written := int(entry["step"])) < 0:
+                    raise ValueError("no step")
+                before, step = step, written + 1 - log.first_step
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 damaged += 1
                 continue

@@ -30,13 +30,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from nemotron_shared.config.dialects import Translated, dialect_of, said_in_ours, translate
+from nemotron_shared.config.dialects import said_in_ours
+from nemotron_shared.config.files import YAML_LOADER
+from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
-YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's, ten times as fast, where PyYAML was built with it."""
 TRUST = "trust_remote_code"
+TRANSLATED = "translated-from-another-library.yaml"
+"""Named like no config of ours, since it builds on them by name."""
 CONFIG_PACKAGES = "nemotron.config"
 """Entry points: packages whose folder holds config groups that every stage may use, such as `engine/*.yaml`."""
 # Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
@@ -71,23 +73,13 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
     overrides = [override for override in overrides if override_key(override) not in trust_keys]
     with TemporaryDirectory(prefix="nemotron-config-") as scratch:
-        said = None if path.parent == config_dir.resolve() else translated(path)
+        family = next((text.partition("=")[2] for text in overrides if text.startswith("run.family=")), None)
+        said = None if path.parent == config_dir.resolve() else translated(path, [config_dir], family)
         if said is None:
             return _compose(config_dir, path, path, overrides, None, trust_keys)
-        start = Path(scratch) / path.with_suffix(".yaml").name
+        start = Path(scratch) / TRANSLATED
         start.write_text(said.text, encoding="utf-8")
         return _compose(config_dir, path, start, overrides, said, trust_keys)
-
-
-def translated(path: Path) -> Translated | None:
-    """A config of another library, said in ours; None for one of ours."""
-    text = path.read_text(encoding="utf-8")
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return None  # the error is told where our own files are read
-    dialect = dialect_of(content)
-    return translate(path, content, dialect, dict(_node_lines(yaml.compose(text), ""))) if dialect else None
 
 
 def _compose(
@@ -99,8 +91,10 @@ def _compose(
     trust_keys: dict[str, str],
 ) -> Composed:
     """Args: start: the file to begin with, which is `path` itself unless that was said in ours."""
-    folders = list(dict.fromkeys([start.parent, path.parent, config_dir.resolve(), *shared_groups()]))
-    # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
+    # Config groups that all stages share; a config outside the stage may also build on the stage's own files. One of
+    # another library builds on these only: a default.yaml beside it is not ours.
+    beside = [] if said else [path.parent]
+    folders = list(dict.fromkeys([start.parent, *beside, config_dir.resolve(), *shared_groups()]))
     search = f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]"
     try:
         with _hydra(start.parent):
@@ -122,7 +116,7 @@ def _compose(
             files.append(file)
             prefix = f"{item.package}." if item.package not in {None, "", "_global_"} else ""
             name = f"{item.config_path}.yaml"
-            for key, line in _node_lines(yaml.compose(file.read_text(encoding="utf-8"), YAML_LOADER), prefix):
+            for key, line in key_lines(yaml.compose(file.read_text(encoding="utf-8"), YAML_LOADER), prefix):
                 if not key.startswith("defaults"):
                     origins[key] = f"{name}:{line}"
     except ConfigCompositionException as error:
@@ -137,7 +131,7 @@ def _compose(
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
     for key in filter(None, map(override_key, overrides)):
         origins[key] = f"{COMMAND_LINE} ({theirs[key]})" if key in theirs else COMMAND_LINE
-    for key in [key for key in leaf_keys(tree) if key.split(".")[-1] == TRUST]:
+    for key in list(_trust_keys(OmegaConf.to_container(tree, resolve=False))):
         section, _, name = key.rpartition(".")
         with open_dict(tree):
             OmegaConf.select(tree, section).pop(name)
@@ -192,7 +186,7 @@ def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
-    known = _config_names(config_dir)
+    known = config_names(config_dir)
     own = [name for name in known if name.startswith(family)] if family else []
     ours = next((name for name in own if name == f"{family}_{choice}"), None)
     remedy = (
@@ -241,7 +235,7 @@ def _composition_error(
 ) -> UserError:
     """What Hydra could not do, in the user's terms; the first of `arguments` is the search path."""
     if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
-        known = sorted({name for folder in folders for name in _config_names(folder / group[1])})
+        known = sorted({name for folder in folders for name in config_names(folder / group[1])})
         remedy = did_you_mean(group[2], known, f"there are: {', '.join(known)}")
         return UserError(f"{group[1]}={group[2]}: there is no such {group[1]}", remedy)
     match = re.search(r"Could not (?:override|delete|append to config)[^']*'?([\w.@/-]+)", str(error))
@@ -256,10 +250,6 @@ def _composition_error(
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
     return UserError(f"{COMMAND_LINE}: unknown key '{key}'", did_you_mean(key, known, "see --dry-run for all keys"))
-
-
-def _config_names(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def _first_line(error: Exception) -> str:
@@ -281,6 +271,18 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, node
 
 
+def _trust_keys(node: Any, above: str = "") -> Iterator[str]:
+    """Where `trust_remote_code` stands, in lists too."""
+    for number, child in enumerate(node) if isinstance(node, list) else ():
+        yield from _trust_keys(child, f"{above}[{number}]")
+    for name, child in node.items() if isinstance(node, dict) else ():
+        key = f"{above}.{name}" if above else str(name)
+        if name == TRUST:
+            yield key
+        else:
+            yield from _trust_keys(child, key)
+
+
 def _circle(chain: list[Path]) -> list[Path]:
     """The files whose `defaults` lead from one to the next and back, as far as they lie in one folder."""
     content = yaml.safe_load(chain[-1].read_text(encoding="utf-8"))
@@ -291,12 +293,3 @@ def _circle(chain: list[Path]) -> list[Path]:
         if file.is_file() and (found := _circle([*chain, file])):
             return found
     return []
-
-
-def _node_lines(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key_node, value_node in node.value:
-        key = f"{prefix}{key_node.value}"
-        yield key, key_node.start_mark.line + 1
-        yield from _node_lines(value_node, f"{key}.")

@@ -10,18 +10,16 @@ the group `nemotron.dialects`.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.registry import Registry
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, did_you_mean
 
 Settings = dict[str, Any]
 """Values of ours by dotted key."""
@@ -41,8 +39,23 @@ class Refused:
     remedy: str
 
 
+@dataclass(frozen=True)
+class Whole:
+    """What a file says as a whole.
+
+    Attributes:
+        settings: settings of ours.
+        notes: what people should know of them.
+        taken: keys that only mean something together with others, and our key that each was made into.
+    """
+
+    settings: Settings
+    notes: Sequence[str] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
+
+
 Meaning = str | NoEffect | Refused | Callable[[Any], Settings]
-"""Our key for a key of theirs, or what their value means in settings of ours."""
+"""Our key for a key of theirs, or what their value means in settings of ours; such a function is for that key only."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,10 @@ class Dialect:
         rest: where all other keys go, below the names that they have; None: they are unknown.
         sections: the sections of the library's config, so that a single key is known as one of its.
         resolvers: functions that its files compute with.
-        whole: what a file says as a whole, by its content and name, such as which recipe it builds on; it wins over
-            single keys.
+        whole: what a file says as a whole, by its content and name: the recipe that it builds on, and what the library
+            takes where the file is silent. It wins over single keys.
+        recipe: the recipe of the library that a file leaves its values to, as `engine.recipe` names it. The file is
+            built on the config of ours that describes the same recipe.
         fits: whether the keys are about a config of ours, by its own keys.
     """
 
@@ -69,14 +84,18 @@ class Dialect:
     sections: frozenset[str]
     rest: str | None = "engine.overrides"
     resolvers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    whole: Callable[[Settings, str], Settings] | None = None
+    whole: Callable[[Settings, str], Whole] | None = None
+    recipe: Callable[[Settings], str] | None = None
     fits: Callable[[Collection[str]], bool] = lambda known: True
 
     def meaning(self, key: str) -> tuple[str, Meaning] | None:
         """The entry for a key or for a section around it, and its own key; None where there is none."""
         names = key.split(".")
-        prefixes = (".".join(names[:length]) for length in range(len(names), 0, -1))
-        return next(((prefix, self.keys[prefix]) for prefix in prefixes if prefix in self.keys), None)
+        for length in range(len(names), 0, -1):
+            prefix = ".".join(names[:length])
+            if prefix in self.keys and (prefix == key or not callable(self.keys[prefix])):
+                return prefix, self.keys[prefix]
+        return None
 
     def knows(self, key: str) -> bool:
         """Whether a key is one of this library's."""
@@ -89,6 +108,10 @@ class Dialect:
             UserError: it cannot be obeyed.
         """
         found = self.meaning(key)
+        if found is None and self.rest is None:
+            known = [name for name in self.keys if "." not in name or "." in key]
+            what = f"unknown key '{key}' in a file of {self.library}"
+            raise UserError(what, did_you_mean(key, known, f"known here: {', '.join(sorted(known))}"))
         if found is None:
             return {f"{self.rest}.{key}": value}
         prefix, meaning = found
@@ -99,15 +122,6 @@ class Dialect:
         if isinstance(meaning, Refused):
             raise UserError(f"{key} is a key of {self.library}, and has no counterpart here", meaning.remedy)
         return meaning(value)
-
-
-@dataclass(frozen=True)
-class Translated:
-    """A file of another library as a config of ours: its text, where each value comes from, and what to say of it."""
-
-    text: str
-    origins: dict[str, str]
-    notes: list[str]
 
 
 def model_reference(value: Any) -> str:
@@ -150,89 +164,6 @@ REGISTRY: Registry[Dialect] = Registry("dialect", "nemotron.dialects", {})
 def dialects() -> tuple[Dialect, ...]:
     """Those of all installed packages."""
     return tuple(REGISTRY.load(name) for name in sorted(REGISTRY.places()))
-
-
-def dialect_of(content: Any) -> Dialect | None:
-    """Whose keys a file has at its top; None for one of ours, and for what is no mapping."""
-    return next((one for one in dialects() if isinstance(content, dict) and one.is_its(content)), None)
-
-
-def translate(file: Path, content: dict[str, Any], dialect: Dialect, lines: Mapping[str, int]) -> Translated:
-    """A file of a library, said in ours.
-
-    Args:
-        content: what is in it.
-        lines: the line of each of its keys.
-
-    Raises:
-        UserError: a key that cannot be obeyed, or a reference that leads nowhere.
-    """
-    values: Settings = {}
-    origins: dict[str, str] = {}
-    notes = []
-    readable = _resolved(file, content, dialect)
-    for key, value in _entries(readable, dialect):
-        found = dialect.meaning(key)
-        if found is not None and isinstance(found[1], NoEffect):
-            notes.append(f"{file.name}:{lines.get(key, 1)}: {key} has no effect here: {found[1].why}")
-        try:
-            settings = dialect.settings(key, value)
-        except UserError as error:
-            raise UserError(f"{file.name}:{lines.get(key, 1)}: {error.message}", error.remedy) from error
-        values |= settings
-        origins |= {ours: f"{file.name}:{lines.get(key, 1)} ({key})" for ours in settings}
-    for ours, value in (dialect.whole(readable, file.name) if dialect.whole else {}).items():
-        values[ours] = value
-        origins.setdefault(ours, f"{file.name}:1")
-    engine = [{"override engine": dialect.engine}] if dialect.engine else []
-    tree: dict[str, Any] = {"defaults": ["local", *engine, "_self_"] if dialect.engine else ["default", "_self_"]}
-    for key, value in sorted(values.items(), key=lambda item: item[0].split(".")[0]):
-        *sections, name = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    head = f"# Made from {file.name}, a config of {dialect.library}.\n"
-    return Translated(head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=120), origins, notes)
-
-
-def _entries(content: dict[str, Any], dialect: Dialect, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys and values, a section as a whole where the dialect has an entry for it and for nothing in it."""
-    for name, value in content.items():
-        key = f"{above}{name}"
-        divided = any(other.startswith(f"{key}.") for other in dialect.keys)
-        if isinstance(value, dict) and value and (divided or dialect.meaning(key) is None):
-            yield from _entries(value, dialect, f"{key}.")
-        else:
-            yield key, value
-
-
-def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """The content with its references to its own keys filled in; what names our artifacts or variables stays.
-
-    A reference to what the file does not have is kept for the library, whose whole config may have it.
-    """
-    for name, function in dialect.resolvers.items():
-        OmegaConf.register_new_resolver(name, function, replace=True)
-    tree = OmegaConf.create(content)
-
-    def filled(node: Any, key: str) -> Any:
-        if isinstance(node, dict):
-            return {name: filled(child, f"{key}.{name}" if key else str(name)) for name, child in node.items()}
-        if isinstance(node, list):
-            return [filled(child, f"{key}[{number}]") for number, child in enumerate(node)]
-        if not isinstance(node, str) or "${" not in node or "${oc." in node or "${art:" in node:
-            return node
-        try:
-            return OmegaConf.select(tree, key, throw_on_missing=True)
-        except OmegaConfBaseException:
-            return node.replace("${", "\\${")
-
-    try:
-        return filled(content, "")
-    finally:
-        for name in dialect.resolvers:
-            OmegaConf.clear_resolver(name)
 
 
 def said_in_ours(

@@ -4,17 +4,27 @@
 `version`, `digest`, or a key of the artifact's metadata such as `pack_size`.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import keep_secret
+from nemotron_shared.redaction import as_references, keep_secret
 
 ReadField = Callable[[str, str], Any]
+
+
+def _read_variable(name: str, *default: Any) -> Any:
+    """OmegaConf's own resolver. A value of the environment may be a key: it is used, and shown nowhere."""
+    keep_secret(name)
+    return oc.env(name, *default)
+
+
+# in place of OmegaConf's, so that no way of writing a reference gets past
+OmegaConf.register_new_resolver("oc.env", _read_variable, replace=True)
 
 
 def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
@@ -24,9 +34,6 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
         read_field: returns the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
     """
     OmegaConf.register_new_resolver("art", read_field, replace=True)
-    # A value of the environment may be a key: it is used, and shown nowhere.
-    for name in set(re.findall(r"\$\{oc\.env:\s*(\w+)", OmegaConf.to_yaml(tree))):
-        keep_secret(name)
     try:
         resolved = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
@@ -37,6 +44,12 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
         OmegaConf.clear_resolver("art")
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
+
+
+def value_at(tree: DictConfig, key: str) -> Any:
+    """The value at a dotted key, its references filled in but for those to variables, which stay as they are."""
+    found = OmegaConf.select(tree, key, throw_on_missing=True)
+    return as_references(OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found)
 
 
 def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The input of a data preparation: the synthetic data, or the user's files."""
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, co
 
 def own_files(*named: str | None) -> list[Source]:
     """Manifest entries for the user's own files that a config names: a template, an architecture, a tokenizer."""
-    files = [Path(name) for name in named if name is not None and Path(name).exists()]
+    # what is neither is told of by whoever reads it; os.path has no error for names that no file can have
+    there = [name for name in named if name is not None and (os.path.isfile(name) or os.path.isdir(name))]  # noqa: PTH112, PTH113
+    files = [Path(name) for name in there]
     inside = [path for file in files for path in (tree_files(file) if file.is_dir() else [file])]
     return [Source(str(path), file_digest(path), {}) for path in inside]
 

@@ -17,6 +17,7 @@ from nemotron_engines.checks import (
 )
 from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.modeling.facts import NEMOTRON_H
+from nemotron_engines.overrides import foreign_code
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
@@ -37,6 +38,8 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Itera
     """What is wrong with the config or with the model that it starts from."""
     model = inputs.get("model")
     yield from unknown_overrides(config.engine.name, config.engine.overrides)
+    if not config.engine.allow_custom_targets:
+        yield from foreign_code(config.engine.overrides, "engine.allow_custom_targets")
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
         what = "engine.data=chat: pretraining reads documents"
         yield Problem(what, "set engine.data=packed, or use the sft stage")

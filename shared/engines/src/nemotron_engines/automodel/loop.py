@@ -96,7 +96,7 @@ def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Pa
     kept = run.checkpoints / "automodel"
     latest = resume_point(kept, run.say)
     pad = load_tokenizer(tokenizer).pad_token_id or 0
-    return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None)
+    return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None, run.directory)
 
 
 def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, best: Validation) -> str:

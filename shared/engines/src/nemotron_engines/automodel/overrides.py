@@ -17,7 +17,8 @@ from hydra.utils import get_object
 
 from nemotron_engines.automodel.dialect import KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
-from nemotron_engines.overrides import Strict, leaves, merge
+from nemotron_engines.automodel.silent import CHOICES
+from nemotron_engines.overrides import KNOWN_CODE, Strict, leaves, merge, named_code
 from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
 
@@ -62,9 +63,8 @@ READ: dict[str, dict[str, Any]] = {
     },
     "loss_fn": {"_target_": str},
     "optimizer": {"_target_": str},
+    "wandb": {"mode": Literal["online", "offline", "disabled", "shared"]},
 }  # fmt: skip
-IMPORTED = ("nemo_automodel.", "torch.")
-"""Packages that are imported to see what a `_target_` is; nothing else is, for an import runs code too."""
 
 
 def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Mapping[str, str]) -> dict[str, Any]:
@@ -77,7 +77,11 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
         UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
-    strict = Strict(owned(KEYS), origins)
+    strict = Strict(owned(KEYS) | {f"peft.{name}": f"set engine.peft.{name}" for name in CHOICES}, origins)
+    for key, value in () if engine.allow_custom_targets else named_code(engine.overrides):
+        if not is_allowed_target(value):
+            what = f"{value!r} is no loss or optimizer of torch and nothing of Automodel, and would be called"
+            raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
@@ -95,9 +99,6 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
     strict.require_free(key)
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
         raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
-    if name == "_target_" and not engine.allow_custom_targets and not is_allowed_target(str(value)):
-        what = f"'{value}' is no loss or optimizer of torch and nothing of Automodel, and would be called"
-        raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
     known = known_names(section, engine.strategy)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
     strict.require_known(section, name, known, f"Automodel's {taker}")
@@ -113,23 +114,24 @@ def known_names(section: str, strategy: str = "fsdp2") -> dict[str, Any]:
     return known if section else known | dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
 
 
-def is_allowed_target(path: str) -> bool:
+def is_allowed_target(path: Any) -> bool:
     """Whether a `_target_` resolves to something of Automodel's own, or to a module or optimizer class of torch.
 
     The object decides, not its name: `torch.distributed.run.os.system` begins like torch and is the shell, and
-    `torch.distributed.run.main` is torch's and starts any script.
+    `torch.distributed.run.main` is torch's and starts any script. Nothing is imported whose name is not `KNOWN_CODE`,
+    for an import runs code too.
     """
-    if not path.startswith(IMPORTED):
+    if not isinstance(path, str) or not KNOWN_CODE.fullmatch(path):
         return False
     try:
         found = get_object(path)
-    except (ImportError, ValueError):  # also where the package is not installed
+    except (ImportError, ValueError, AttributeError):  # also where the package is not installed
         return False
     home = f"{getattr(found, '__module__', None)}."
     if home.startswith("nemo_automodel."):
         return callable(found)
     classes = (torch.nn.Module, torch.optim.Optimizer)
-    return isinstance(found, type) and issubclass(found, classes) and home.startswith("torch.")
+    return isinstance(found, type) and issubclass(found, classes) and home.startswith(("torch.nn.", "torch.optim."))
 
 
 def taken(section: str, strategy: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Places:
     """Where a run reads and writes.
 
     `model` is a Hugging Face folder. `kind` says what `train` and `valid` are: files of packed rows or of chats, or the
-    two times the blend.json of documents; `valid` is None where there are none.
+    two times the blend.json of documents; `valid` is None where there are none. `run` is the run's own folder.
     """
 
     model: Path
@@ -36,6 +36,7 @@ class Places:
     pad_token_id: int
     kind: Kind
     restore_from: str | None = None
+    run: Path | None = None
 
 
 def translate(
@@ -80,6 +81,9 @@ def translate(
         },
         **data(config, places),
     }
+    if config.logger.wandb_project is not None:
+        recipe["wandb"] = {"project": config.logger.wandb_project, "entity": config.logger.wandb_entity}
+        recipe["wandb"] |= {"name": places.run.name, "dir": str(places.run)} if places.run else {}
     if engine.peft is not None:
         # `match_all_linear` becomes a list of exclusions, because Automodel takes no exclusions beside the former
         everywhere = engine.peft.match_all_linear

@@ -2,9 +2,12 @@
 
 from typing import Any
 
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, model_reference
+from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference
+from nemotron_shared.errors import UserError
 
 RECIPES = "megatron.bridge.recipes."
+EARLIER = "_finetune_config"
+"""One recipe of older versions, with adapters unless `peft` is null, is two of those that run here."""
 PACKED = NoEffect("the packed rows of run.data say how long they are")
 PROFILE = NoEffect("which machines run it is said where it is started")
 LAYOUT = (
@@ -24,6 +27,72 @@ def peft(value: Any) -> Settings:
     return {"engine.peft.scheme": value}
 
 
+def adapter(value: Any) -> Settings:
+    """The class of adapters.
+
+    Raises:
+        UserError: it is not one of those that can be chosen here.
+    """
+    scheme = str(value).rpartition(".")[2].lower()
+    if scheme not in ("lora", "dora"):
+        raise UserError(f"the adapters {value!r} are not possible here", "choose lora or dora")
+    return {"engine.peft.scheme": scheme}
+
+
+def precision(value: Any) -> Settings:
+    """The name of one of Bridge's precisions."""
+    return {"engine.mixed_precision": value}
+
+
+def recipe_of(content: Settings) -> str:
+    """The recipe that a file leaves layout and optimizer to.
+
+    Raises:
+        UserError: it names none, so that nobody knows what it takes where it is silent.
+    """
+    section = content.get("recipe")
+    target = section.get("_target_") if isinstance(section, dict) else None
+    if target is None:
+        raise UserError("recipe._target_ is not set, so what the file is silent on is not known", "add it to the file")
+    named = recipe(target)["engine.recipe"]
+    if named.endswith(EARLIER) and isinstance(section, dict):
+        kind = "sft" if section.get("peft", "lora") is None else "peft"
+        return f"{named.removesuffix(EARLIER)}_{kind}_config"
+    return named
+
+
+def whole(content: Settings, name: str) -> Whole:
+    """The length of rows, which only a pretraining is told (those of fine-tuning are packed already), and the rows of a
+    validation, which Bridge counts in batches.
+
+    Raises:
+        UserError: two lengths.
+    """
+    places = ("recipe.seq_length", "dataset.sequence_length", "dataset.seq_length", "model.seq_length")
+    lengths = {key: value for key in places if isinstance(value := _at(content, key), int)}
+    found: Settings = {"engine.recipe": recipe_of(content)}
+    if found["engine.recipe"].endswith("_peft_config"):
+        found["engine.peft.scheme"] = _at(content, "recipe.peft") or "lora"
+    taken: dict[str, str] = {}
+    if lengths and "pretrain" in recipe_of(content):
+        if len(set(lengths.values())) > 1:
+            said = ", ".join(f"{key} is {value}" for key, value in lengths.items())
+            raise UserError(f"the length of rows is not clear: {said}", "leave all but one of them out")
+        found["train.seq_length"] = next(iter(lengths.values()))
+        taken |= dict.fromkeys(lengths, "train.seq_length")
+    batch = _at(content, "train.global_batch_size") or _at(content, "recipe.global_batch_size")
+    for key in ("train.eval_iters", "validation.eval_iters"):
+        if batch and (batches := _at(content, key)):
+            found["train.eval_rows"] = batches * batch
+            taken[key] = "train.eval_rows"
+    return Whole(found, taken=taken)
+
+
+def _at(content: Settings, key: str) -> Any:
+    section, _, name = key.partition(".")
+    return (content.get(section) or {}).get(name) if isinstance(content.get(section), dict) else None
+
+
 def start(value: Any) -> Settings:
     """A checkpoint to go on from, with its optimizer and step."""
     return {} if value is None else {"run.model": str(value), "engine.start_from": "state"}
@@ -40,12 +109,37 @@ def project(name: str) -> Any:
 
 
 SAME = (
-    "train.train_iters", "train.global_batch_size", "train.micro_batch_size", "checkpoint.save_interval",
-    "checkpoint.most_recent_k", "logger.log_interval", "optimizer.clip_grad",
+    "train.train_iters", "train.global_batch_size", "train.micro_batch_size", "train.eval_interval",
+    "checkpoint.save_interval", "checkpoint.most_recent_k", "logger.log_interval", "optimizer.clip_grad",
     *(f"optimizer.{name}" for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")),
     *(f"scheduler.{name}" for name in ("lr_decay_style", "lr_warmup_iters", "lr_wsd_decay_iters")),
 )  # fmt: skip
+# What NVIDIA's YAML gives a recipe as arguments, and where the values go.
+ARGUMENTS = {
+    "global_batch_size": "train.global_batch_size", "micro_batch_size": "train.micro_batch_size",
+    "train_iters": "train.train_iters", "lr": "optimizer.lr", "min_lr": "optimizer.min_lr",
+    "lr_warmup_iters": "scheduler.lr_warmup_iters",
+    **{name: f"engine.{name}" for name in LAYOUT},
+    **{f"{name}_parallelism": f"engine.{name}_model_parallel_size" for name in ("tensor", "pipeline")},
+    **{f"{name}_model_parallelism": f"engine.{name}_model_parallel_size" for name in ("tensor", "pipeline", "expert")},
+    "context_parallelism": "engine.context_parallel_size", "expert_parallelism": "engine.expert_model_parallel_size",
+    "expert_tensor_parallelism": "engine.expert_tensor_parallel_size",
+    "sequence_parallelism": "engine.sequence_parallel",
+    "context_parallel_size": "engine.context_parallel_size",
+}  # fmt: skip
+LENGTH = NoEffect("train.seq_length, or the packed rows, say how long rows are")
 KEYS: dict[str, Meaning] = {
+    "defaults": Refused("write what those files say into this one"),
+    "run": NoEffect("run.data and run.model name the artifacts, and the command says the rest"),
+    "recipe": Refused("write the value into the section of Bridge's config that it belongs to"),
+    **{f"recipe.{name}": key for name, key in ARGUMENTS.items()},
+    "recipe.seq_length": LENGTH,
+    "recipe.hf_path": NoEffect("run.model names the model"),
+    "recipe.precision_config": precision,
+    "mixed_precision": precision,
+    "peft": peft,
+    "peft._target_": adapter,
+    **{f"peft.{name}": f"engine.peft.{name}" for name in ("dim", "alpha", "dropout", "target_modules")},
     **{key: key for key in SAME},
     **{f"model.{name}": f"engine.{name}" for name in LAYOUT},
     "run.data": "run.data",
@@ -58,14 +152,14 @@ KEYS: dict[str, Meaning] = {
     "recipe.packed_sequence": PACKED,
     "recipe.per_split_data_args_path": NoEffect("run.data names the data"),
     "data": NoEffect("run.data names the data"),
-    "dataset.nano3_packed_sft_dir": PACKED,
-    "dataset.super3_packed_sft_dir": PACKED,
-    "dataset.seq_length": PACKED,
+    **{f"dataset.{family}_packed_sft_dir": PACKED for family in ("nano3", "super3", "ultra3", "lightning35")},
+    "dataset.seq_length": LENGTH,
     "dataset.packed_sequence_specs": PACKED,
     "dataset.blend_per_split": Refused("set run.data"),
     "train.eval_iters": Refused("set train.eval_rows, the rows of a validation"),
     "validation.eval_iters": Refused("set train.eval_rows, the rows of a validation"),
-    "model.seq_length": NoEffect("train.seq_length, or the packed rows, say how long rows are"),
+    "model.seq_length": LENGTH,
+    "dataset.sequence_length": LENGTH,
     "validation.eval_interval": "train.eval_interval",
     "rng.seed": "run.seed",
     "scheduler.lr_wsd_decay_style": NoEffect("the last part of WSD always falls with the square root"),
@@ -76,11 +170,13 @@ KEYS: dict[str, Meaning] = {
     "convert_to_hf": NoEffect("the result is always a whole Hugging Face folder"),
     "logger.wandb_project": project("wandb_project"),
     "logger.wandb_entity": project("wandb_entity"),
+    "logger.tensorboard_dir": NoEffect("TensorBoard's files lie in the run's folder"),
+    "logger.wandb_save_dir": NoEffect("W&B's files lie in the run's folder"),
     "logger.wandb_exp_name": NoEffect("W&B's run has the name of ours"),
 }
 SECTIONS = frozenset(
     {"train", "validation", "model", "optimizer", "scheduler", "ddp", "checkpoint", "logger", "dataset", "rng", "dist",
-     "mixed_precision", "comm_overlap", "profiling", "tokenizer", "ft", "straggler", "rerun_state_machine",
+     "mixed_precision", "peft", "comm_overlap", "profiling", "tokenizer", "ft", "straggler", "rerun_state_machine",
      "tensor_inspect"}
 )  # fmt: skip
 
@@ -90,4 +186,6 @@ MEGATRON_BRIDGE = Dialect(
     is_its=lambda content: isinstance(content.get("recipe"), dict) or "convert_to_hf" in content,
     keys=KEYS,
     sections=SECTIONS,
+    whole=whole,
+    recipe=recipe_of,
 )

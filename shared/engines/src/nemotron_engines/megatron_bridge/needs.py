@@ -9,6 +9,7 @@ from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size
 from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
+from nemotron_engines.overrides import foreign_code
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
@@ -24,6 +25,7 @@ def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> 
     """What is wrong with the config or with the model that it starts from."""
     engine, model = config.engine, inputs.get("model")
     yield from unknown_overrides(engine.name, engine.overrides)
+    yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
         what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
         yield Problem(what, "leave it off: the published model has the adapters merged into its weights")

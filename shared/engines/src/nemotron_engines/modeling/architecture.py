@@ -1,12 +1,16 @@
 """The architecture that `model.architecture` names: a family's, its twin's, or the user's own YAML file."""
 
+import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from nemotron_engines.modeling.facts import DEFAULTS
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.families import architecture
+from nemotron_shared.families import LIKE, architecture
+
+LAYERS = ("hybrid_override_pattern", "mtp_hybrid_override_pattern")
+SIZES = (*DEFAULTS, "vocab_size", "num_hidden_layers", "max_position_embeddings")
 
 
 def own_file(name_or_path: str) -> str | None:
@@ -18,14 +22,28 @@ def load_architecture(name_or_path: str, overrides: dict[str, Any]) -> dict[str,
     """Fields of an architecture by name (`nano3`, `super3_tiny`) or from the user's own YAML file.
 
     Raises:
-        UserError: there is no such architecture, or its file is not a mapping.
+        UserError: there is no such architecture, its file is not a mapping, or a size or pattern is none.
     """
     if own_file(name_or_path) is None:
-        return architecture(name_or_path) | overrides
+        return _checked(f"model.architecture={name_or_path}", architecture(name_or_path) | overrides)
     path = Path(name_or_path)
-    if not path.is_file():
-        raise UserError(f"model.architecture: there is no file {name_or_path}", "give its path, or a family's name")
-    fields = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}: not a mapping of NemotronHConfig fields")
-    return fields | overrides
+    fields = parsed(path, read_text(path))
+    if not isinstance(fields, dict) or not all(isinstance(name, str) for name in fields):
+        raise UserError(f"{path}: not a mapping of NemotronHConfig fields", "write NAME: VALUE, one on each line")
+    if LIKE in fields:
+        what = f"{path}: '{LIKE}' is for the architecture of a family, which this file is not"
+        raise UserError(what, "write all fields, or define a family: docs/families.md")
+    return _checked(str(path), fields | overrides)
+
+
+def _checked(place: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields, where those that everything is computed from are sizes and patterns of layers."""
+    for name, value in fields.items():
+        if name in LAYERS and value is not None and not (isinstance(value, str) and re.fullmatch(r"[ME*-]*", value)):
+            what = f"{place}: {name} is {str(value)[:80]!r}, and not a pattern of layers"
+            raise UserError(what, "M is Mamba-2, E a mixture of experts, * attention, - a plain MLP")
+        may_be_null = name in DEFAULTS and DEFAULTS[name] is None
+        is_size = (type(value) is int and value >= 0) or (value is None and may_be_null)
+        if name in SIZES and not is_size:
+            raise UserError(f"{place}: {name} is {str(value)[:80]!r}, and not a size", "give a whole number")
+    return fields

@@ -105,7 +105,10 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    return NemotronHConfig(**(values | fields))
+    try:
+        return NemotronHConfig(**(values | fields))
+    except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"model: not an architecture: {_first_line(error)}", "correct its fields") from error
 
 
 def load_model(path: Path, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:

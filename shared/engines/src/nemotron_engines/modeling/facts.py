@@ -5,13 +5,12 @@ parameters_of(load_architecture("nano3", {}), 131072)     by arithmetic, for ran
 differences(read_json(folder / "config.json"), load_architecture("nano3", {}))
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.weights import shapes_of
 
 NEMOTRON_H = "nemotron_h"
 HETEROGENEOUS = "nemotron-nas"
@@ -24,7 +23,6 @@ DEFAULTS: dict[str, Any] = {
     "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "n_routed_experts": 8,
     "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None,
 }  # fmt: skip
-LARGEST_HEADER = 100_000_000  # as the format's own readers refuse it
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,7 @@ def parameters_in(folder: Path) -> Parameters | None:
     """
     shapes: dict[str, list[int]] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-            try:
-                header = json.loads(stream.read(length)) if length < LARGEST_HEADER else None
-            except ValueError:
-                header = None
-        if not isinstance(header, dict):
-            raise UserError(f"{file}: not a safetensors file", "download or make the model again")
-        shapes |= {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+        shapes |= shapes_of(str(file), file)
     if not shapes:
         return None
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}

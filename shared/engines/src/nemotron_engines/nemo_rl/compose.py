@@ -6,6 +6,7 @@
 Interpolations of the base are resolved last, so that a value of ours reaches everything that NeMo-RL derives from it.
 """
 
+import operator
 import os
 import re
 from collections.abc import Callable
@@ -20,11 +21,23 @@ from nemotron_engines.overrides import Strict, leaves
 from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 
-RESOLVERS: dict[str, Callable[[Any, Any], Any]] = {
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "max": lambda a, b: max(a, b),
-}
+LARGEST = 1e18
+
+
+def _of_numbers(compute: Callable[[float, float], float]) -> Callable[[Any, Any], float]:
+    """For numbers only, and results that are sizes: a text times a number is as long as somebody likes."""
+
+    def checked(a: Any, b: Any) -> float:
+        if type(a) not in (int, float) or type(b) not in (int, float):
+            raise ValueError(f"computes with numbers, not with {str(a)[:40]!r} and {str(b)[:40]!r}")
+        if max(abs(a), abs(b), abs(found := compute(a, b))) > LARGEST:
+            raise ValueError("computes a number beyond all sizes")
+        return found
+
+    return checked
+
+
+RESOLVERS = {"mul": _of_numbers(operator.mul), "div": _of_numbers(operator.truediv), "max": _of_numbers(max)}
 """What NeMo-RL's configs compute with."""
 MEGATRON = "policy.megatron_cfg.enabled"
 

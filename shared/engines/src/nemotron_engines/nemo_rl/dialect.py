@@ -1,12 +1,16 @@
 """NeMo-RL's own keys, and what they are here: its recipes can be given to `-c` as they are."""
 
-from collections.abc import Mapping
-from pathlib import PurePosixPath
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.compose import RESOLVERS, at, has
 from nemotron_engines.nemo_rl.table import load_table
-from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, model_reference, only
+from nemotron_engines.overrides import merge
+from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference, only
 from nemotron_shared.errors import UserError
 
 TORCH = "torch.optim.lr_scheduler."
@@ -15,6 +19,10 @@ LATEST = "v0.7.0"
 BASE_SECTIONS = frozenset(
     {"policy", "data", "cluster", "checkpointing", "logger", "env", "defaults", "loss_fn", "teacher", "val_config"}
 )
+
+DATA_FILES = (
+    "data.train_jsonl_fpath", "data.train.data_path", "data.validation_jsonl_fpath", "data.validation.data_path",
+)  # fmt: skip
 
 
 def torch_schedule(value: Any) -> Settings:
@@ -38,6 +46,20 @@ def torch_schedule(value: Any) -> Settings:
     return found
 
 
+def model(value: Any) -> Settings:
+    """The model to start from; a reference to the run's own says nothing new."""
+    return {} if "art:model" in str(value) else {"run.model": model_reference(value)}
+
+
+def rows(key: str) -> Callable[[Any], Settings]:
+    """A file of rows, instead of a data artifact; a reference to the run's own says nothing new."""
+
+    def say(value: Any) -> Settings:
+        return {} if "art:data" in str(value) else {key: value, "run.data": None}
+
+    return say
+
+
 def betas(value: Any) -> Settings:
     """Both of Adam's."""
     return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
@@ -50,7 +72,11 @@ def clip(value: Any) -> Settings:
 
 COMMON: dict[str, Meaning] = {
     "defaults": lambda value: {},
-    "policy.model_name": lambda value: {"run.model": model_reference(value)},
+    "run": NoEffect("which machines run it is said where it is started"),
+    "run.data": "run.data",
+    "run.env.container": "engine.container",
+    "policy.model_name": model,
+    "run.model": model,
     "policy.tokenizer.name": NoEffect("the tokenizer is the model's own"),
     "policy.train_micro_batch_size": "train.micro_batch_size",
     "policy.max_total_sequence_length": "engine.max_total_sequence_length",
@@ -88,20 +114,16 @@ GRPO: dict[str, Meaning] = COMMON | {
     **{f"loss_fn.{name}": f"grpo.{name}" for name in (
         "reference_policy_kl_penalty", "ratio_clip_min", "ratio_clip_max")},
     "grpo.max_num_steps": "train.train_iters",
-    "grpo.max_num_epochs": NoEffect("train.train_iters says when training ends"),
     "grpo.val_period": "train.eval_interval",
     "grpo.val_batch_size": NoEffect("validation asks train.eval_rows questions at once"),
     "grpo.max_val_samples": lambda value: {} if value is None else {"train.eval_rows": value},
     "grpo.seed": "run.seed",
-    "data.train_jsonl_fpath": lambda value: {"engine.train_rows": value, "run.data": None},
-    "data.train.data_path": lambda value: {"engine.train_rows": value, "run.data": None},
-    "data.validation_jsonl_fpath": "engine.valid_rows",
-    "data.validation.data_path": "engine.valid_rows",
+    **{key: rows("engine.train_rows") for key in ("data.train_jsonl_fpath", "data.train.data_path")},
+    **{key: rows("engine.valid_rows") for key in ("data.validation_jsonl_fpath", "data.validation.data_path")},
 }  # fmt: skip
 SFT: dict[str, Meaning] = COMMON | {
     "policy.train_global_batch_size": "train.global_batch_size",
     "sft.max_num_steps": "train.train_iters",
-    "sft.max_num_epochs": NoEffect("train.train_iters says when training ends"),
     "sft.val_period": "train.eval_interval",
     "sft.val_batches": NoEffect("train.eval_rows says how much is validated"),
     "sft.val_global_batch_size": NoEffect("validation has the batches of training"),
@@ -110,23 +132,36 @@ SFT: dict[str, Meaning] = COMMON | {
 }
 
 
-def grpo_file(content: Settings, name: str) -> Settings:
-    """Base, data and environment of a GRPO recipe."""
+def grpo_file(content: Settings, name: str) -> Whole:
+    """Base, data and environment of a GRPO recipe.
+
+    Without NeMo-Gym the recipe's environment reads the data set that it names: its files stay in NeMo-RL's words.
+    """
     found = _whole(content, name, "grpo")
     gym = has(content, "env.nemo_gym") or bool(at(content, "env.should_use_nemo_gym"))
     found["engine.environment"] = "nemo_gym" if gym else "base"
-    if not gym:
-        found["run.data"] = None  # the recipe names its own
-    return found
+    above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
+    if gym:
+        return Whole(found, taken=above)
+    found["run.data"] = None  # the recipe names its own
+    files = {key: f"engine.overrides.{key}" for key in DATA_FILES if has(content, key)}
+    found |= {ours: _absolute(at(content, key)) for key, ours in files.items()}
+    return Whole(found, taken=above | files)
 
 
-def sft_file(content: Settings, name: str) -> Settings:
+def sft_file(content: Settings, name: str) -> Whole:
     """Base and data of a fine-tuning recipe."""
-    return _whole(content, name, "sft") | {"run.data": None}
+    above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
+    return Whole(_whole(content, name, "sft") | {"run.data": None}, taken=above)
+
+
+def _absolute(value: Any) -> Any:
+    """A file of the user's by its whole path, since NeMo-RL works in the folder of its checkout."""
+    return str(Path(value).absolute()) if isinstance(value, str) and Path(value).is_file() else value
 
 
 def _whole(content: Settings, name: str, algorithm: str) -> Settings:
-    """The config that a recipe builds on, by its name; and the optimizer of the backend that trains.
+    """The config that a recipe builds on, by its name, and all that it leaves to that one.
 
     Raises:
         UserError: it builds on a file that the table of NeMo-RL's configs does not have.
@@ -140,25 +175,32 @@ def _whole(content: Settings, name: str, algorithm: str) -> Settings:
         raise UserError(
             f"defaults: {own}: not one of NeMo-RL's configs that are known here", f"there are: {', '.join(bases)}"
         )
-    found: Settings = {"engine.base": base}
-    if at(content, "policy.megatron_cfg.enabled", at(bases[base].values, "policy.megatron_cfg.enabled")):
-        above, names = "policy.megatron_cfg.optimizer", ("lr", "weight_decay")
-        style = "policy.megatron_cfg.scheduler"
-        found |= _present(
-            content, {f"{style}.{name}": f"scheduler.{name}" for name in ("lr_decay_style", "lr_warmup_iters")}
-        )
-    else:
-        above, names = "policy.optimizer.kwargs", ("lr", "weight_decay")
-        if has(content, "policy.scheduler"):
-            found |= torch_schedule(at(content, "policy.scheduler"))
-    found |= _present(content, {f"{above}.{name}": f"optimizer.{name}" for name in names})
-    if at(content, "logger.wandb_enabled", True) is False:
+    return {"engine.base": base} | _decided(merge(bases[base].values, content), GRPO if algorithm == "grpo" else SFT)
+
+
+def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
+    """What our settings are for a recipe with its base below it; of two backends' optimizers, the one that trains."""
+    for resolver, function in RESOLVERS.items():
+        OmegaConf.register_new_resolver(resolver, function, replace=True)
+    tree = OmegaConf.create(merged)
+    megatron = bool(at(merged, "policy.megatron_cfg.enabled"))
+    idle = ("policy.optimizer.", "policy.scheduler") if megatron else ("policy.megatron_cfg.",)
+    found: Settings = {}
+    for key, meaning in keys.items():
+        if not has(merged, key) or key.startswith(("data.", "defaults", *idle)):
+            continue
+        try:
+            value = OmegaConf.select(tree, key)
+        except OmegaConfBaseException:  # it leads into what only NeMo-RL's own start knows
+            continue
+        plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        if isinstance(meaning, str):
+            found[meaning] = plain
+        elif not isinstance(meaning, NoEffect | Refused):
+            found |= meaning(plain)
+    if at(merged, "logger.wandb_enabled") is False:
         found["logger.wandb_project"] = None
     return found
-
-
-def _present(content: Settings, keys: Mapping[str, str]) -> Settings:
-    return {ours: at(content, theirs) for theirs, ours in keys.items() if has(content, theirs)}
 
 
 def reinforces(known: Any) -> bool:

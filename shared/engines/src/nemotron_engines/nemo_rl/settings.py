@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from nemotron_engines.nemo_rl.table import faults, load_table
+from nemotron_engines.overrides import foreign_code
 from nemotron_shared.config.schema import EngineSection, How
 
 
@@ -55,6 +56,10 @@ class NeMoRLEngine(EngineSection):
         for fault in faults(schema, self.overrides):
             text = f"{fault.message} (NeMo-RL {self.version})" + (f"\n  {fault.remedy}" if fault.remedy else "")
             raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": f"overrides.{fault.key}"})
+        for problem in foreign_code(self.overrides):
+            below = str(problem.key).removeprefix("engine.")
+            text = f"{problem.message}\n  {problem.remedy}"
+            raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": below})
         return self
 
 

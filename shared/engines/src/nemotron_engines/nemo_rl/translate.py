@@ -28,6 +28,8 @@ REFINABLE = frozenset(
         "checkpointing.metric_name",
         "checkpointing.higher_is_better",
         "grpo.val_period",
+        "grpo.max_num_epochs",
+        "sft.max_num_epochs",
         "policy.tokenizer.chat_template",
     }
 )

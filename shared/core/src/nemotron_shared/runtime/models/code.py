@@ -4,6 +4,7 @@ A model whose `model_type` the installed transformers knows needs none, whatever
 `--trust-code`, which is an option of the command line so that no file can give it.
 """
 
+import os
 import re
 from functools import cache
 from importlib.util import find_spec
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 OPTION = "--trust-code"
 
@@ -64,12 +65,18 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
 
 
 def config_of(folder: Path) -> dict[str, Any]:
-    """The `config.json` of a model folder; empty where there is none, or no mapping."""
+    """The `config.json` of a model folder; empty where there is none.
+
+    Raises:
+        UserError: it is no regular file, no mapping, or its model_type is no text.
+    """
     file = folder / "config.json"
-    values = read_json(file) if file.is_file() else {}
-    if not isinstance(values, dict):
+    if not os.path.lexists(file):
         return {}
-    kind = values.get("model_type")
-    if kind is not None and not isinstance(kind, str):
-        raise UserError(f"{file}: model_type is no text but {kind!r:.80}", "correct or download the file again")
+    if not file.is_file():
+        raise UserError(f"{printable(str(file))}: not a regular file", "give a model in Hugging Face's layout")
+    values = read_json(file)
+    if not isinstance(values, dict) or not isinstance(values.get("model_type", ""), str | None):
+        wrong = "its model_type is no text" if isinstance(values, dict) else "not a mapping of a model's settings"
+        raise UserError(f"{printable(str(file))}: {wrong}", "give a model in Hugging Face's layout")
     return values

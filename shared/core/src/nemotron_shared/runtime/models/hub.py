@@ -9,7 +9,6 @@ it leaves open is done here: which files make a model, and whether what arrived 
 """
 
 import glob
-import hashlib
 import io
 import math
 import os
@@ -34,6 +33,15 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import clock, renew, say
 from nemotron_shared.runtime.disk import full_disk_explained, size
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.promises import (
+    REMEDY,
+    SHA256,
+    check_answers,
+    is_as_promised,
+    is_plain,
+    require_commit,
+    require_promise,
+)
 from nemotron_shared.runtime.models.references import HubModel
 from nemotron_shared.runtime.models.weights import (
     LARGEST_HEADER,
@@ -49,7 +57,6 @@ TOKENIZER_FILES = re.compile(
     r"|merges\.txt|chat_template\.(jinja|json)"
 )
 MODEL_FILES = re.compile(r"[\w.-]+\.json|LICENSE\S*|NOTICE\S*")
-SHA256, GIT = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 PROGRESS_SECONDS = 5.0
 RANGE = 32 * 2**20
 """Bytes of one request, and what a kill loses at most."""
@@ -126,10 +133,12 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
     """
     text = str(model)
     with hub_errors(text, HubPlace(model.repository, model.revision, "model")):
+        check_answers()
         found, files, online = _files_of(model, commit)
         small = [file.name for file in files.values() if TOKENIZER_FILES.fullmatch(file.name)]
         if weights:
             small += [name for name in files if MODEL_FILES.fullmatch(name) and name not in small]
+        _require_promises(text, files, small)
         folder = _download(model, found, small)
         config = config_of(folder)
         if weights and not (config.get("model_type") or config.get("auto_map")):
@@ -145,6 +154,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
             large = weight_names = _weights(text, folder, files)
             # weights that lie in git are as small as what else does, and only their content tells their SHA-256
             small += code + [name for name in large if not files[name].large]
+            _require_promises(text, files, [*small, *large])
             folder = _download(model, found, small)
         large = [name for name in large if files[name].large]
         entries = {name: FileEntry(file_digest(folder / name), (folder / name).stat().st_size) for name in small}
@@ -190,7 +200,7 @@ def fetch(look: Look, into: Path) -> dict[str, str]:
             damaged = _damaged(look)
     if damaged:
         what = f"{text}: {', '.join(damaged)}: the content has another digest than the hub promises"
-        raise UserError(what, "check the mirror in HF_ENDPOINT, or the proxy; nothing was imported")
+        raise UserError(what, REMEDY)
     elsewhere = False
     for name in names:
         blob, target = (look.folder / name).resolve(), into / name
@@ -219,19 +229,26 @@ def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File
         # the cache calls a blob by what the hub promised
         blobs = {path.name: path.resolve() for path in found.iterdir() if path.is_file()}
         files = {
-            name: _File(name, blob.stat().st_size, blob.name, SHA256.fullmatch(blob.name) is not None)
+            name: _File(name, blob.stat().st_size, _promised(blob), SHA256.fullmatch(blob.name) is not None)
             for name, blob in blobs.items()
         }
         return found.name, files, False
     files = {}
     for entry in info.siblings or []:
-        if "/" not in entry.rfilename:
+        if is_plain(entry.rfilename):
             digest = entry.lfs.sha256 if entry.lfs else str(entry.blob_id)
-            if entry.lfs and not SHA256.fullmatch(digest):  # it names a file of the cache here
-                what = f"{model}: {entry.rfilename}: the hub promises no SHA-256 of it, but '{digest[:80]}'"
-                raise UserError(what, "check the mirror in HF_ENDPOINT, or the proxy")
             files[entry.rfilename] = _File(entry.rfilename, entry.size or 0, digest, entry.lfs is not None)
-    return str(info.sha), files, True
+    return require_commit(str(model), info.sha), files, True
+
+
+def _promised(blob: Path) -> str:
+    """The digest that a blob of the cache is called by; its own where the disk has no links, and so no blobs."""
+    return blob.name if blob.parent.name == "blobs" else file_digest(blob)
+
+
+def _require_promises(text: str, files: dict[str, _File], names: list[str]) -> None:
+    for name in names:
+        require_promise(text, name, files[name].expected, files[name].size, large=files[name].large)
 
 
 def _weights(text: str, folder: Path, files: dict[str, _File]) -> list[str]:
@@ -319,7 +336,13 @@ def _resume(look: Look, sizes: dict[str, int]) -> None:
             with partial.open("ab") as file, system.open(address, "rb", block_size=RANGE, cache_type="none") as there:
                 while (begun := file.tell()) < sizes[name]:
                     there.seek(begun)
-                    file.write(there.read(min(RANGE, sizes[name] - begun)))
+                    part = there.read(min(RANGE, sizes[name] - begun))
+                    if not part:
+                        what = (
+                            f"{look.model}: {name}: ends after {begun} of the {sizes[name]} bytes that the hub promises"
+                        )
+                        raise UserError(what, REMEDY)
+                    file.write(part)
                     file.flush()
             partial.replace(blob)
 
@@ -329,16 +352,7 @@ def _resume(look: Look, sizes: dict[str, int]) -> None:
 
 def _damaged(look: Look) -> list[str]:
     """The files whose content is not what the hub promised."""
-    return [name for name, expected in look.expected.items() if not _is_as_promised(look.folder / name, expected)]
-
-
-def _is_as_promised(path: Path, expected: str) -> bool:
-    if SHA256.fullmatch(expected):
-        return file_digest(path) == expected
-    if GIT.fullmatch(expected):
-        content = path.read_bytes()
-        return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest() == expected
-    return True  # a mirror with names of its own promises nothing
+    return [name for name, expected in look.expected.items() if not is_as_promised(look.folder / name, expected)]
 
 
 @contextmanager

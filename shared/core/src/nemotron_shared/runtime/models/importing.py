@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
@@ -24,7 +25,7 @@ from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
@@ -141,7 +142,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     Raises:
         UserError: no such folder, no model or tokenizer in it, a link that leads out of it, or code nobody trusted.
     """
-    label = str(folder)
+    label = printable(str(folder))
     if not folder.is_dir():
         raise UserError(f"{label}: no such folder", "give a folder, hf://org/name or megatron:PATH")
     config = config_of(folder)
@@ -151,20 +152,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         raise UserError(f"{label}: config.json holds nothing of a model", "correct or download the file again")
     elif not (folder / "tokenizer.json").is_file():
         raise UserError(f"{label}: holds neither config.json nor tokenizer.json", "give a Hugging Face folder")
-    wanted = [
-        path
-        for path in sorted(folder.iterdir())
-        if path.is_file()
-        and path.name != "manifest.json"
-        and (
-            TOKENIZER_FILES.fullmatch(path.name)
-            or (config and (MODEL_FILES.fullmatch(path.name) or path.suffix in (*WEIGHTS, ".py")))
-        )
-    ]
-    if config and not any(path.suffix in WEIGHTS for path in wanted):
-        raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
-    for path in filter(Path.is_symlink, wanted):
-        _require_inside(path, folder)
+    wanted = _wanted(label, folder, config)
     if config:
         require_whole(label, folder, config)
     name = name or artifact_name(folder.resolve().name)
@@ -179,9 +167,35 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
         made = _made_from(store, name, source)
         if made is not None:
-            say(f"[{folder}] unchanged: {made.reference}")
+            say(f"[{label}] unchanged: {made.reference}")
             return made
         return _publish(store, staged, name, label, source, type)
+
+
+def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
+    """The files of a folder that make a model, or a tokenizer where it has no config.
+
+    Raises:
+        UserError: there are no weights, or one of the files is none, or a link that leads out of the folder.
+    """
+    wanted = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name != "manifest.json"
+        and not (path.is_dir() and path.name.startswith(("LICENSE", "NOTICE")))
+        and (
+            TOKENIZER_FILES.fullmatch(path.name)
+            or (config and (MODEL_FILES.fullmatch(path.name) or path.suffix in (*WEIGHTS, ".py")))
+        )
+    ]
+    if odd := [path.name for path in wanted if not path.is_file()]:
+        what = f"{label}: {printable(', '.join(odd))}: not a regular file, nor a link to one"
+        raise UserError(what, "copy the file into the folder, or take it out")
+    if config and not any(path.suffix in WEIGHTS for path in wanted):
+        raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
+    for path in filter(Path.is_symlink, wanted):
+        _require_inside(path, folder)
+    return wanted
 
 
 def import_megatron(store: Store, model: MegatronModel, name: str | None = None) -> Artifact:

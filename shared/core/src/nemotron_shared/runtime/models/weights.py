@@ -119,10 +119,15 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
 def _weight_map(label: str, index: Path) -> dict[str, str]:
     values = read_json(index)
     named = values.get("weight_map") if isinstance(values, dict) else None
-    if not isinstance(named, dict) or not all(isinstance(name, str) and "/" not in name for name in named.values()):
+    if not isinstance(named, dict) or not named or not all(map(_is_weights, named.values())):
         what = f'{label}: {index.name}: not of the form {{"weight_map": {{"tensor": "file"}}}}'
         raise UserError(what, AGAIN)
     return named
+
+
+def _is_weights(name: Any) -> bool:
+    """Whether this names a file of weights, beside its index."""
+    return isinstance(name, str) and not {"/", "\\"} & set(name) and name.endswith(WEIGHTS)
 
 
 def _dimensions(values: Any) -> list[int]:

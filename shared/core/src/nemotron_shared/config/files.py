@@ -1,0 +1,77 @@
+"""YAML files of users: read whole, and only where they are of a size that people write.
+
+    content = parsed(path, read_text(path))
+
+Aliases let a file of some hundred bytes stand for billions of values, and a parser in C ends the process where brackets
+are nested without end; so the events of a file are counted before anything is built of them.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemotron_shared.errors import UserError
+
+YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, ten times as fast, where PyYAML was built with it."""
+LARGEST = 1_000_000
+MOST_VALUES = 20_000
+DEEPEST = 50
+REMEDY = "a config is what people write: put long lists into a file of their own, which the config names"
+
+
+def read_text(path: Path) -> str:
+    """The text of a YAML file whose values can be counted; one that is no YAML is told of by whoever parses it.
+
+    Raises:
+        UserError: it cannot be read, or it is too large, too deep, or contains itself.
+    """
+    try:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file, or not a regular one", "give the path of a YAML file")
+        if path.stat().st_size > LARGEST:
+            raise UserError(f"{path}: larger than {LARGEST:,} bytes", REMEDY)
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text in UTF-8: {error}", "save it in UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{str(path)[:200]}: not readable: {error.strerror}", "give the path of a YAML file") from error
+    with suppress(yaml.YAMLError):
+        _require_bounded(path, text)
+    return text
+
+
+def parsed(path: Path, text: str) -> Any:
+    """What a file holds.
+
+    Raises:
+        UserError: it is not valid YAML.
+    """
+    try:
+        return yaml.load(text, YAML_LOADER)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits, dates
+        raise UserError(f"{path}: not valid YAML: {error}", "correct the file") from error
+
+
+def _require_bounded(path: Path, text: str) -> None:
+    """Count what the file stands for, each alias as often as it is named."""
+    total, sizes, within = 0, {}, []
+    for event in yaml.parse(text, YAML_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            if any(event.anchor == anchor for anchor, _ in within):
+                raise UserError(f"{path}: '&{event.anchor}' contains itself", "take its alias out of it")
+            total += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            within.append((event.anchor, total))
+            total += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = within.pop()
+            sizes[anchor] = total - before
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = 1
+            total += 1
+        if total > MOST_VALUES or len(within) > DEEPEST:
+            what = f"more than {MOST_VALUES:,} values" if total > MOST_VALUES else f"more than {DEEPEST} levels"
+            raise UserError(f"{path}: {what}, with its aliases", REMEDY)
