@@ -156,6 +156,28 @@ def test_an_unknown_key_of_a_data_preparation_is_one_error(words: list[str], run
     assert said.returncode == 2
 
 
+def test_rows_of_an_artifact_come_before_files(tmp_path: Path) -> None:
+    content = {
+        "run": {"data": "nano3-rl-data:latest", "model": "nano3-sft-model:latest", "env": {"container": "image"}},
+        "policy": {"model_name": "${art:model,path}"},
+        "data": {"train_jsonl_fpath": "/path/to/train.jsonl"},
+        "env": {"should_use_nemo_gym": True},
+    }
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(content))
+    found = composed("rl", str(tmp_path / "theirs.yaml"))
+    assert (found.tree.run.data, found.tree.run.model) == ("nano3-rl-data:latest", "nano3-sft-model:latest")
+    assert (found.tree.engine.train_rows, found.tree.engine.container) == (None, "image")
+    assert [note for note in found.notes if "data.train_jsonl_fpath has no effect here" in note]
+
+
+def test_a_recipe_with_an_earlier_name_is_one_of_todays(tmp_path: Path) -> None:
+    earlier = "megatron.bridge.recipes.nemotronh.nemotron_3_nano.nemotron_3_nano_finetune_config"
+    for peft, kind, scheme in ((None, "sft", None), ("lora", "peft", "lora")):
+        tree = composed("sft", bridge(tmp_path, recipe={"_target_": earlier, "peft": peft})).tree
+        assert tree.engine.recipe.endswith(f"nemotron_3_nano_{kind}_config")
+        assert (tree.engine.peft.scheme, tree.run.family) == (scheme, "nano3")
+
+
 def test_epochs_are_what_nemo_rl_is_told(run) -> None:
     words = ["nano3", "rl", "-c", str(FOREIGN / "nemo_rl_silent.yaml"), "--dry-run", "--json"]
     assert json.dumps(last_json(run(*nemotron(*words), ok=False))).count('"max_num_epochs": 2') >= 1

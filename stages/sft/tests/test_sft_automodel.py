@@ -85,6 +85,13 @@ def test_out_proj_never_gets_an_adapter_and_null_trains_all_weights() -> None:
     assert "peft" not in recipe("engine.peft=null")
 
 
+def test_wandb_is_told_where_to_log() -> None:
+    asked = config("tiny", "engine=automodel", "logger.wandb_project=mine", "logger.wandb_entity=us")
+    made = translate(asked, replace(PLACES, run=Path("/runs/one")), 1, on_gpu=False)
+    assert made["wandb"] == {"project": "mine", "entity": "us", "name": "one", "dir": "/runs/one"}
+    assert "wandb" not in recipe()
+
+
 def test_types_are_always_spelled_out() -> None:
     policy = recipe()["distributed"]["mp_policy"]
     assert {policy[name] for name in ("param_dtype", "reduce_dtype", "output_dtype")} == {"float32"}

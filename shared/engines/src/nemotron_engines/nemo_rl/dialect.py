@@ -135,14 +135,17 @@ SFT: dict[str, Meaning] = COMMON | {
 def grpo_file(content: Settings, name: str) -> Whole:
     """Base, data and environment of a GRPO recipe.
 
-    Without NeMo-Gym the recipe's environment reads the data set that it names: its files stay in NeMo-RL's words.
+    NeMo-Gym reads the rows of an artifact, where the file names one. Without it the recipe's environment reads the data
+    set that it names: its files stay in NeMo-RL's words.
     """
     found = _whole(content, name, "grpo")
     gym = has(content, "env.nemo_gym") or bool(at(content, "env.should_use_nemo_gym"))
     found["engine.environment"] = "nemo_gym" if gym else "base"
     above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
     if gym:
-        return Whole(found, taken=above)
+        data = at(content, "run.data")
+        own = {} if data is None else {"run.data": data, "engine.train_rows": None, "engine.valid_rows": None}
+        return Whole(found | own, taken=above)
     found["run.data"] = None  # the recipe names its own
     files = {key: f"engine.overrides.{key}" for key in DATA_FILES if has(content, key)}
     found |= {ours: _absolute(at(content, key)) for key, ours in files.items()}
@@ -187,7 +190,7 @@ def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
     idle = ("policy.optimizer.", "policy.scheduler") if megatron else ("policy.megatron_cfg.",)
     found: Settings = {}
     for key, meaning in keys.items():
-        if not has(merged, key) or key.startswith(("data.", "defaults", *idle)):
+        if not has(merged, key) or key.startswith(("run.data", "data.", "defaults", *idle)):
             continue
         try:
             value = OmegaConf.select(tree, key)
