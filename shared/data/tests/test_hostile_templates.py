@@ -65,7 +65,8 @@ HOSTILE = {
         behind("m.tool_calls"), CALLS, None,
         ['c<tool_call>{"name": "add", "arguments": {"a": 1, "ü": "é"}}</tool_call>' + END, "a" + END]),
     "time before and behind calls": (
-        CHATML.replace("{% for c", TIME + "{% for c").replace("{% endfor %}<|im_end|>", "{% endfor %}" + TIME + "<|im_end|>"),
+        CHATML.replace("{% for c", TIME + "{% for c").replace(
+            "{% endfor %}<|im_end|>", "{% endfor %}" + TIME + "<|im_end|>"),
         CALLS, None, ['c<tool_call>{"name": "add", "arguments": {"a": 1, "ü": "é"}}</tool_call>' + END, "a" + END]),
     "reminder in long answers": (
         CHATML.replace("{{ m.content }}", "{{ m.content }}{{ 'Reminder' if m.content | length > 20 }}"),
