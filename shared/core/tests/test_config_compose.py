@@ -154,6 +154,14 @@ def test_a_config_is_of_a_size_that_people_write(configs: Path, tmp_path: Path, 
         compose(configs, str(tmp_path / "mine.yaml"), [])
 
 
+def test_what_a_config_builds_on_is_too(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [tiny, {backend: deep}, _self_]\n")
+    (tmp_path / "backend").mkdir()
+    (tmp_path / "backend" / "deep.yaml").write_text(f"width: {'[' * 200_000}")
+    with pytest.raises(UserError, match=r"deep\.yaml: more than 50 levels"):
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
 def test_no_file_can_ask_for_code_not_even_in_a_list(configs: Path) -> None:
     mine = configs.parent / "mine.yaml"
     mine.write_text(

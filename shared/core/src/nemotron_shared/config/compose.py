@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
-from nemotron_shared.config.files import YAML_LOADER
+from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -76,6 +76,8 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         family = next((text.partition("=")[2] for text in overrides if text.startswith("run.family=")), None)
         said = None if path.parent == config_dir.resolve() else translated(path, [config_dir], family)
         if said is None:
+            if path.parent != config_dir.resolve():
+                require_bounded_defaults(path, path.parent, set())
             return _compose(config_dir, path, path, overrides, None, trust_keys)
         start = Path(scratch) / TRANSLATED
         start.write_text(said.text, encoding="utf-8")

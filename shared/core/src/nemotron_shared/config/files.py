@@ -6,6 +6,7 @@ Aliases let a file of some hundred bytes stand for billions of values, and a par
 are nested without end; so the events of a file are counted before anything is built of them.
 """
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,25 @@ def parsed(path: Path, text: str) -> Any:
         return yaml.load(text, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits, dates
         raise UserError(f"{path}: not valid YAML: {error}", "correct the file") from error
+
+
+def require_bounded_defaults(file: Path, folder: Path, seen: set[Path]) -> None:
+    """Count what the files stand for that a user's own one builds on, as far as they lie in its folder.
+
+    Raises:
+        UserError: one of them is too large, too deep, or contains itself.
+    """
+    if file in seen or not os.path.isfile(file):  # noqa: PTH113 - no error for names that no file can have
+        return
+    seen.add(file)
+    text, content = read_text(file), None
+    with suppress(yaml.YAMLError, ValueError):  # told of where the files are put together
+        content = yaml.load(text, YAML_LOADER)
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    for entry in defaults if isinstance(defaults, list) else ():
+        for group, name in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            place = folder / str(group).removeprefix("override ").partition("@")[0].strip("/ ")
+            require_bounded_defaults(place / f"{str(name).removesuffix('.yaml')}.yaml", folder, seen)
 
 
 def _require_bounded(path: Path, text: str) -> None:

@@ -63,7 +63,7 @@ def parameters_in(folder: Path) -> Parameters | None:
     """
     shapes: dict[str, list[int]] = {}
     for file in sorted(folder.glob("*.safetensors")):
-        shapes |= shapes_of(str(file), file)
+        shapes |= shapes_of(str(file), file, whole=False)  # whether it is whole is checked with the input
     if not shapes:
         return None
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}

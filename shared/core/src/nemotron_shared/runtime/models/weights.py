@@ -71,13 +71,13 @@ def require_whole(label: str, folder: Path, config: Mapping[str, Any]) -> None:
         require_all(label, found, folder, config)
 
 
-def shapes_of(label: str, file: Path) -> dict[str, list[int]]:
-    """The tensors of a safetensors file."""
+def shapes_of(label: str, file: Path, *, whole: bool = True) -> dict[str, list[int]]:
+    """The tensors of a safetensors file; with `whole=False`, of one that may be cut off behind its header."""
     with file.open("rb") as stream:
-        return shapes(label, stream, file.stat().st_size)
+        return shapes(label, stream, file.stat().st_size, whole=whole)
 
 
-def shapes(label: str, stream: BinaryIO, size: int) -> dict[str, list[int]]:
+def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> dict[str, list[int]]:
     """The tensors that a safetensors file of this size holds, by its beginning.
 
     Raises:
@@ -94,7 +94,7 @@ def shapes(label: str, stream: BinaryIO, size: int) -> dict[str, list[int]]:
         end = max((_dimensions(about["data_offsets"])[1] for about in tensors.values()), default=0)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise UserError(f"{label}: its header cannot be read: it is damaged, or no safetensors file", AGAIN) from error
-    if size != 8 + length + end:
+    if whole and size != 8 + length + end:
         raise UserError(f"{label}: {size} bytes, and its header speaks of {8 + length + end}: it is cut off", AGAIN)
     return found
 
