@@ -125,6 +125,12 @@ def test_what_bridge_would_take_is_known_or_refused(changes: dict[str, Any], mes
         composed("sft", bridge(tmp_path, **changes))
 
 
+def test_a_run_goes_on_from_its_own_checkpoints_by_itself(tmp_path: Path) -> None:
+    found = composed("sft", bridge(tmp_path, checkpoint={"load": "/mine", "save": "/mine"}))
+    assert found.tree.run.model == "super3-pretrain-model:latest"
+    assert [note for note in found.notes if "checkpoint.load is checkpoint.save" in note]
+
+
 def test_a_pretraining_has_the_length_of_rows_that_the_file_says(tmp_path: Path) -> None:
     content = yaml.safe_load((FOREIGN / "bridge_pretrain.yaml").read_text())
     content["recipe"] |= {"seq_length": 4096, "context_parallelism": 2}

@@ -49,7 +49,8 @@ def whole(content: Settings, name: str) -> Whole:
         if key not in flat:
             settings |= DATA_PREP.settings(key, value)
     theirs = content.get("chat_template")
-    notes = [f"chat_template {theirs} is {TEMPLATES[theirs]} here"] if theirs in TEMPLATES else []
+    here = TEMPLATES.get(theirs) or "the one in the model's folder"
+    notes = [f"chat_template {theirs} is {here}"] if theirs in TEMPLATES else []
     return Whole(settings, notes)
 
 

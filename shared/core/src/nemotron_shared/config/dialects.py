@@ -46,12 +46,13 @@ class Whole:
     Attributes:
         settings: settings of ours.
         notes: what people should know of them.
-        taken: keys that only mean something together with others, and our key that each was made into.
+        taken: keys that only mean something together with others, and our key that each was made into; None where it
+            was made into nothing, which a note says.
     """
 
     settings: Settings
     notes: Sequence[str] = ()
-    taken: Mapping[str, str] = field(default_factory=dict)
+    taken: Mapping[str, str | None] = field(default_factory=dict)
 
 
 Meaning = str | NoEffect | Refused | Callable[[Any], Settings]

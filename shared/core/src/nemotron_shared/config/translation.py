@@ -122,7 +122,8 @@ def translate(
     for key, value in _entries(readable, dialect):
         found = dialect.meaning(key)
         if key in whole.taken:
-            if said_by.setdefault(whole.taken[key], key) != key:
+            ours = whole.taken[key]
+            if ours is not None and said_by.setdefault(ours, key) != key:
                 nothing_new.append(f"{key} (line {lines.get(key, 1)})")
             continue
         if found is not None and isinstance(found[1], NoEffect):

@@ -63,7 +63,7 @@ def recipe_of(content: Settings) -> str:
 
 def whole(content: Settings, name: str) -> Whole:
     """The length of rows, which only a pretraining is told (those of fine-tuning are packed already), and the rows of a
-    validation, which Bridge counts in batches.
+    validation, which Bridge counts in batches. Checkpoints that lie where the run saves its own are its own.
 
     Raises:
         UserError: two lengths.
@@ -73,7 +73,11 @@ def whole(content: Settings, name: str) -> Whole:
     found: Settings = {"engine.recipe": recipe_of(content)}
     if found["engine.recipe"].endswith("_peft_config"):
         found["engine.peft.scheme"] = _at(content, "recipe.peft") or "lora"
-    taken: dict[str, str] = {}
+    taken: dict[str, str | None] = {}
+    notes = []
+    if _at(content, "checkpoint.load") == _at(content, "checkpoint.save") is not None:
+        taken["checkpoint.load"] = None
+        notes.append("checkpoint.load is checkpoint.save: the same command continues an unfinished run")
     if lengths and "pretrain" in recipe_of(content):
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{key} is {value}" for key, value in lengths.items())
@@ -85,7 +89,7 @@ def whole(content: Settings, name: str) -> Whole:
         if batch and (batches := _at(content, key)):
             found["train.eval_rows"] = batches * batch
             taken[key] = "train.eval_rows"
-    return Whole(found, taken=taken)
+    return Whole(found, notes, taken)
 
 
 def _at(content: Settings, key: str) -> Any:
