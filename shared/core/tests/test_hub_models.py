@@ -275,6 +275,25 @@ def test_a_mirror_cannot_name_a_file_outside_of_the_cache(
     assert not (tmp_path / "outside").exists()
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_mirror_cannot_have_a_file_of_the_users_read_or_removed(
+    hub: Hub, store: Store, monkeypatch, tmp_path: Path, file: str
+) -> None:
+    """The library calls a file of its cache by the ETag of an answer, and would take one that is there for it."""
+    (tmp_path / "mine.json").write_text("{}")
+    send = HubRequest._send
+
+    def with_another_tag(self, content, status, headers):
+        if file in self.path and "/resolve/" in self.path:
+            tag = "X-Linked-ETag" if "X-Linked-ETag" in headers else "ETag"
+            headers = {**headers, tag: f'"{tmp_path / "mine.json"}"'}
+        return send(self, content, status, headers)
+
+    monkeypatch.setattr(HubRequest, "_send", with_another_tag)
+    assert f"{file}: lies outside of the hub's cache" in refusal(lambda: bring_in(store))
+    assert (tmp_path / "mine.json").read_text() == "{}"
+
+
 def test_offline_the_hubs_own_cache_is_asked(hub: Hub, store: Store, monkeypatch, capsys) -> None:
     message = "not in the local cache, and offline mode is set\n  download it once, 'hf download local/tiny'"
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
