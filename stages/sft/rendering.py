@@ -106,7 +106,7 @@ class Renderer:
         """
         tools = row.value.get(self.settings.tools_field)
         texts = [self.template.render_with_spans(messages, tools)]
-        if self.settings.split_turns != "never" and loses_reasoning(messages, texts[0][0]):
+        if self.settings.split_turns != "never" and self._loses_reasoning(messages, texts[0][0], tools):
             texts = self._by_question(messages, tools) or texts
         try:
             for text in (text for text, _ in texts if not text.isascii()):
@@ -136,18 +136,30 @@ class Renderer:
             if not text.startswith(asked):
                 what = f"the chat template rewrites earlier text: turn {question} cannot be located"
                 raise UserError(what, "set data_prep.split_turns=never")
-            texts.append((text, [span for span in spans if span[0] >= len(asked)]))
+            # its own answers begin before that where the template opens them for the question already
+            texts.append((text, [span for span in spans if span[1] > len(asked)]))
         return texts
 
-    def shows_reasoning(self, messages: list[Message], tools: Any) -> bool:
-        """Whether the text would be another one without the reasoning."""
-        bare = [{key: value for key, value in one.items() if key not in REASONING_NAMES} for one in messages]
-        return self.template.render(messages, tools) != self.template.render(bare, tools)
+    def _loses_reasoning(self, messages: list[Message], text: str, tools: Any) -> bool:
+        """The same as `loses_reasoning`, also where a content happens to hold what was thought."""
+        last = last_question(messages)
+        thoughts = list(filter(None, map(reasoning_of, messages[:last])))
+        if loses_reasoning(messages, text) or not in_contents(thoughts, messages):
+            return loses_reasoning(messages, text)
+        return not self.shows_reasoning(messages, tools, last)
+
+    def shows_reasoning(self, messages: list[Message], tools: Any, before: int | None = None) -> bool:
+        """Whether the text would be another one without the reasoning, that of all messages or of the first few."""
+        bare = [{key: value for key, value in one.items() if key not in REASONING_NAMES} for one in messages[:before]]
+        kept = [] if before is None else messages[before:]
+        return self.template.render(messages, tools) != self.template.render([*bare, *kept], tools)
 
     def hides_reasoning(self, row: Row, messages: list[Message], texts: list[Rendered]) -> bool:
         """Whether a conversation has reasoning, and none of it is in its texts."""
         thoughts = list(filter(None, map(reasoning_of, messages)))
-        if not thoughts or len(texts) > 1 or any(thought.strip() in texts[0][0] for thought in thoughts):
+        if not thoughts or len(texts) > 1:
+            return False
+        if any(thought.strip() in texts[0][0] and not in_contents([thought], messages) for thought in thoughts):
             return False
         return not self.shows_reasoning(messages, row.value.get(self.settings.tools_field))
 
@@ -159,10 +171,20 @@ def reasoning_of(message: Message) -> str | None:
     return next((message[name] for name in REASONING_NAMES if message.get(name)), None)
 
 
+def in_contents(thoughts: list[str], messages: list[Message]) -> bool:
+    """Whether some message says what was thought, so that its being in a text tells nothing."""
+    contents = [str(message.get("content")) for message in messages]
+    return any(thought.strip() in content for thought in thoughts for content in contents)
+
+
+def last_question(messages: list[Message]) -> int:
+    """Its place."""
+    return max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
+
+
 def loses_reasoning(messages: list[Message], text: str) -> bool:
     """Whether a text lacks the reasoning of an answer to an earlier question than the last."""
-    last = max((i for i, message in enumerate(messages) if message["role"] == "user"), default=0)
-    thoughts = map(reasoning_of, messages[:last])
+    thoughts = map(reasoning_of, messages[: last_question(messages)])
     return any(thought and thought.strip() not in text for thought in thoughts)
 
 

@@ -70,6 +70,28 @@ def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -
     ]
 
 
+FORGETS = """{% for m in messages %}<|{{ m.role }}|>
+{%- if loop.last and m.role == 'assistant' %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}<|end|>
+{%- endfor %}"""
+
+
+def test_an_answer_that_the_template_opens_after_the_question_counts() -> None:
+    opens = FORGETS + "{% if messages[-1].role == 'user' %}<|assistant|><think>{% endif %}"
+    turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
+    turn[1]["reasoning_content"], turn[3]["reasoning_content"] = "because", "so"
+    texts = Renderer(settings(), ChatTemplate(opens)).texts_of(Row({}, "f", 1), turn)
+    assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
+        ["<think>because</think>4<|end|>"], ["<think>so</think>6<|end|>"],
+    ]  # fmt: skip
+
+
+def test_reasoning_that_a_content_repeats_is_not_lost_unseen() -> None:
+    renderer = Renderer(settings(), ChatTemplate(FORGETS))
+    turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
+    turn[1]["reasoning_content"], turn[3]["reasoning_content"] = "4", "six"
+    assert "<think>4</think>4" in renderer.texts_of(Row({}, "f", 1), turn)[0][0]
+
+
 def test_a_template_that_shows_no_reasoning_gives_one_sequence_and_says_so() -> None:
     source = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
     renderer = Renderer(settings(), ChatTemplate(source))
