@@ -26,6 +26,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(needs, "_gpus", lambda *_: ())
     provide_tokenizer("tiny", tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "nemotron_h"}')
+    (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     fake_checkout(tmp_path / "nemo-rl")
     return tmp_path / "home"
 

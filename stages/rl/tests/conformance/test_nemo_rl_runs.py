@@ -86,6 +86,7 @@ def test_a_model_folder_with_code_is_refused_until_it_is_allowed(run: Run, tmp_p
     run("tiny", "engine=nemo_rl", "engine.stop_before_training=true")
     (model,) = (tmp_path / "home" / "runs").glob("super3-rl-model-*/random_model")
     (model / "config.json").write_text('{"model_type": "nemotron_h"}')
+    (model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     (model / "modeling_own.py").write_text("raise SystemExit('this must not run')")
     done = run("tiny", "engine=nemo_rl", "engine.stop_before_training=true", f"run.model={model}")
     assert done.returncode == 2

@@ -61,6 +61,7 @@ def test_conversations_go_through_nemo_rls_own_code_without_a_gpu(checkout: Path
     (tmp_path / "chats.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 6)
     provide_tokenizer("tiny", tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text('{"model_type": "nemotron_h"}')
+    (tmp_path / "model" / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     engine = ["engine=nemo_rl", f"engine.checkout={checkout}", "engine.runner=python"]
     chats = ["run.data=null", f"engine.train_chats={tmp_path}/chats.jsonl", "engine.stop_before_training=true"]
     command = [sys.executable, "-m", "stages.sft.train", "-c", "tiny", *engine, *chats, f"run.model={tmp_path}/model"]
