@@ -1,0 +1,181 @@
+"""The inputs of a step as its checks find them: from the store, a folder or the hub; or what stands for one."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.verified import require_intact
+from nemotron_shared.config.schema import RunSection
+from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.data_choice import data_by_settings
+from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.importing import Found, find
+from nemotron_shared.runtime.models.references import BARE, parse_outside
+from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
+from nemotron_shared.runtime.remedies import how_to_make, how_to_prepare
+from nemotron_shared.stages import STAGES
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.preflight import Preflight
+    from nemotron_shared.runtime.step import Step
+
+TOKENIZER_KEYS = ("data_prep.tokenizer.model", "model.tokenizer")
+
+
+def find_input(checked: "Preflight", step: "Step", role: str, arguments: Arguments, prepared: Artifact | None) -> None:
+    """The artifact of a role; a missing one is prepared, left out, or a problem, as the config says."""
+    run, store, shown = checked.run, checked.store, checked.shown
+    reference = getattr(run, role)
+    checked.inputs[role] = shown[role] = None
+    if reference is None:
+        return
+    again = how_to_make(step, role, run, arguments, checked.composed, again=True)
+    try:
+        found = prepared if role == "data" else None
+        choice = None if found or role != "data" else data_by_settings(step, run, store, arguments, checked.composed)
+        if choice is not None:
+            settings = f"with {', '.join(choice.given)} as given here"
+            if choice.artifact is None:
+                shown[role] = f"(none {settings}{_instead(step, role, run)})"
+                if run.missing_data == "prepare" and step.prepare is not None:
+                    checked.prepares = f"[{step.prepare.produces.format(family=run.family)}] none {settings}"
+                else:
+                    message = f"run.data: no data was prepared {settings}"
+                    checked.problems.append(UserError(message, how_to_prepare(step, run, arguments, checked.composed)))
+                return
+            found, again = choice.artifact, how_to_prepare(step, run, arguments, checked.composed) + " --force"
+            checked.notes.append(f"[{found.reference}] is the data {settings}")
+        if role != "data":
+            _find_model(checked, role, reference, again, trusted=arguments.trust_code)
+            return
+        found = found or _find_data(store, reference, step, run.family)
+        checked.inputs[role], shown[role] = found, found.reference
+        require_intact(found, store.home, again)
+    except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
+        _note_missing(checked, step, role, arguments, error)
+    except UserError as error:
+        shown[role] = f"{reference} (cannot be used)"
+        checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
+
+
+def _note_missing(checked: "Preflight", step: "Step", role: str, arguments: Arguments, error: NotFound) -> None:
+    """What is done without an input: something stands for it, or it is a problem."""
+    run, reference = checked.run, getattr(checked.run, role)
+    checked.shown[role] = f"{reference} (missing{_instead(step, role, run)})"
+    remedy = None
+    if is_path(reference):  # somebody has this folder in mind, and nothing can stand for it
+        remedy = "give a folder that is there"
+    elif role == "data" and run.missing_data == "prepare" and step.prepare is not None:
+        checked.prepares = f"[{reference}] not there yet"
+    elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
+        remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
+    elif role == "model" and run.missing_model == "random":
+        checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
+    elif role not in step.optional:
+        remedy = how_to_make(step, role, run, arguments, checked.composed)
+    if remedy:
+        checked.shown[role] = f"{reference} (missing)"
+        checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
+
+
+def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artifact:
+    found = store.resolve(reference, family=family, expect=STAGES[step.stage].data.type)
+    if found.is_external and (found.path / "config.json").is_file():
+        raise UserError(f"{reference}: a model's folder", "give prepared data, or leave run.data out")
+    return found
+
+
+def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, trusted: bool) -> None:
+    """The model that a reference means: from the store, a folder, or one that a start would import first.
+
+    Raises:
+        UserError: there is none, it is damaged, or it cannot be loaded without code that nobody has trusted.
+    """
+    store, outside = checked.store, parse_outside(reference)
+    if outside is None:
+        try:
+            artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
+        except NotFound:
+            raise
+        except UserError as error:  # capitals, which no artifact's name has
+            if not BARE.fullmatch(reference):
+                raise
+            raise UserError(
+                error.message, f"the model of that name on the hub is run.{role}=hf://{reference}"
+            ) from error
+        shown = artifact.reference
+    else:
+        found = find(store, outside, weights=True, trusted=trusted)
+        artifact, shown = found.artifact, found.shown
+        _take(checked, found)
+        again = f"bring it in again: nemotron model import {reference}"
+    checked.inputs[role], checked.shown[role] = artifact, shown
+    if artifact is None:
+        return
+    require_intact(artifact, store.home, again)
+    checked.inputs[role] = replace(artifact, trusted=trusted)
+    config = config_of(artifact.path)
+    if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
+        raise UserError(f"{reference}: holds no weights", "give the folder that holds config.json and *.safetensors")
+    if artifact.is_external or artifact.manifest.producer.verb == "import":
+        require_whole(reference, artifact.path, config)
+    if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
+        require_loadable(reference, config, trusted=trusted)
+
+
+def _take(checked: "Preflight", found: Found) -> None:
+    """Note what a start says about a model from outside, and that it would bring it in, if there is room."""
+    checked.notes += [found.note] if found.note else []
+    checked.lacking += [found.no_room] if found.no_room else []
+    checked.imports += [found] if found.bring_in else []
+
+
+def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> bool:
+    """Replace `hf://...` and `megatron:...` in a tokenizer's setting by the folder that it means.
+
+    Returns:
+        False where that is known only when it has been brought in.
+    """
+    for key in TOKENIZER_KEYS:
+        *sections, name = key.split(".")
+        if sections[0] not in step.sections:
+            continue  # the data is the input, and has its tokenizer inside
+        place: Any = checked.values
+        for section in sections:
+            place = place.get(section) or {}
+        text = place.get(name)
+        wanted = parse_outside(text) if isinstance(text, str) else None
+        if wanted is None:
+            continue
+        found = find(checked.store, wanted, weights=False, trusted=trusted)
+        _take(checked, found)
+        checked.inputs["tokenizer"], checked.shown["tokenizer"] = found.artifact, found.shown
+        if found.artifact is None:
+            return False
+        require_intact(found.artifact, checked.store.home, f"bring it in again: nemotron model import {text}")
+        place[name] = str(found.artifact.path)
+    return True
+
+
+def answer_trust_keys(checked: "Preflight", step: "Step", *, trusted: bool) -> None:
+    """Say to a config of another program what becomes of its `trust_remote_code`."""
+    for key, origin in checked.composed.trust_keys.items() if step.consumes else ():
+        models = [found for role, found in checked.inputs.items() if found is not None and role != "data"]
+        if any(needs_code(config_of(found.path)) for found in models):
+            how = "given" if trusted else "what it asks for is said on the command line"
+            checked.notes.append(f"{origin}: {key} counts for nothing; {OPTION}: {how}")
+        else:
+            checked.notes.append(f"{origin}: {key} is not needed: transformers knows the model; no code of it runs")
+
+
+def _instead(step: "Step", role: str, run: RunSection) -> str:
+    """What happens without this input; empty where the run cannot start."""
+    if role in step.optional:
+        return ": left out"
+    if role == "data" and run.missing_data == "prepare" and step.prepare is not None:
+        return ": would be prepared first"
+    if role == "model" and run.missing_model == "random":
+        return ": would start from random weights"
+    return ""
