@@ -11,14 +11,10 @@ it leaves open is done here: which files make a model, and whether what arrived 
 import glob
 import io
 import math
-import os
 import re
 import shutil
-import threading
 import time
-from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,15 +25,12 @@ from nemotron_shared.artifacts.manifest import FileEntry, Manifest
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
-from nemotron_shared.lock import locked
-from nemotron_shared.runtime.console import clock, renew, say
-from nemotron_shared.runtime.disk import full_disk_explained, size
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.promises import (
-    REMEDY,
     SHA256,
     check_answers,
-    is_as_promised,
     is_plain,
     require_commit,
     require_promise,
@@ -57,10 +50,6 @@ TOKENIZER_FILES = re.compile(
     r"|merges\.txt|chat_template\.(jinja|json)"
 )
 MODEL_FILES = re.compile(r"[\w.-]+\.json|LICENSE\S*|NOTICE\S*")
-PROGRESS_SECONDS = 5.0
-RANGE = 32 * 2**20
-"""Bytes of one request, and what a kill loses at most."""
-TRANSFERS = 8
 HEADER = 100_000
 """Bytes that hold the header of most files with weights."""
 
@@ -139,7 +128,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
         if weights:
             small += [name for name in files if MODEL_FILES.fullmatch(name) and name not in small]
         _require_promises(text, files, small)
-        folder = _download(model, found, small)
+        folder = download(model, found, small)
         config = config_of(folder)
         if weights and not (config.get("model_type") or config.get("auto_map")):
             remedy = "give a model in Hugging Face's layout: config.json and safetensors"
@@ -155,7 +144,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
             # weights that lie in git are as small as what else does, and only their content tells their SHA-256
             small += code + [name for name in large if not files[name].large]
             _require_promises(text, files, [*small, *large])
-            folder = _download(model, found, small)
+            folder = download(model, found, small)
         large = [name for name in large if files[name].large]
         entries = {name: FileEntry(file_digest(folder / name), (folder / name).stat().st_size) for name in small}
         entries |= {name: FileEntry(files[name].expected, files[name].size) for name in large}
@@ -171,52 +160,9 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
     return Look(model, found, folder, expected, Artifact(manifest, folder), missing, online)
 
 
-def fetch(look: Look, into: Path) -> dict[str, str]:
-    """Download what is missing, compare it all with what the hub promised, and give it a second name in `into`.
-
-    Returns:
-        SHA-256 by name.
-
-    Raises:
-        UserError: no room, no connection, or content that is not what the hub promised, even when fetched again.
-    """
-    text, entries, cache_folder = str(look.model), look.artifact.manifest.files, look.require_room()
-    names = list(entries)
-    if look.missing:
-        say(f"[{text}] downloading {size(look.missing_bytes)} of commit {look.commit[:12]} to {cache_folder}")
-    place = HubPlace(look.model.repository, look.model.revision, "model")
-    with hub_errors(text, place), full_disk_explained(cache_folder):
-        with _progress(text, look):
-            _resume(look, look.missing)
-            _download(look.model, look.commit, names)
-        if damaged := _damaged(look):
-            # a blob of the cache that is not what its name says: gone wrong on the disk, or on the way
-            say(f"[{text}] {', '.join(damaged)}: not what the hub promises; fetching again")
-            for name in damaged:
-                (look.folder / name).resolve().unlink()
-                (look.folder / name).unlink(missing_ok=True)
-            _resume(look, {name: entries[name].bytes for name in damaged if SHA256.fullmatch(look.expected[name])})
-            _download(look.model, look.commit, names)
-            damaged = _damaged(look)
-    if damaged:
-        what = f"{text}: {', '.join(damaged)}: the content has another digest than the hub promises"
-        raise UserError(what, REMEDY)
-    elsewhere = False
-    for name in names:
-        blob, target = (look.folder / name).resolve(), into / name
-        try:
-            os.link(blob, target)  # the bytes exist once, and stay when the hub's cache is cleaned
-        except OSError:
-            target.symlink_to(blob)
-            elsewhere = True
-    if elsewhere:
-        say(f"[{text}] the hub's cache is on another disk: the artifact links to it, and needs it: {cache_folder}")
-    return {name: entry.sha256 for name, entry in look.artifact.manifest.files.items()}
-
-
 def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File], bool]:
     """The commit, its files at the top of the repository, and whether the hub itself has told."""
-    from huggingface_hub import HfApi, errors, snapshot_download
+    from huggingface_hub import HfApi, errors
 
     revision, api = commit or model.revision, HfApi()
     try:
@@ -297,9 +243,8 @@ def _beginning(model: HubModel, commit: str, name: str, length: int) -> bytes:
     return response.content
 
 
-def _download(model: HubModel, commit: str, names: list[str]) -> Path:
+def download(model: HubModel, commit: str, names: list[str]) -> Path:
     """Bring files of a commit into the hub's cache, as the library does it."""
-    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     before = are_progress_bars_disabled()
@@ -315,71 +260,6 @@ def _download(model: HubModel, commit: str, names: list[str]) -> Path:
             what = f"{model}: {name}: lies outside of the hub's cache, at {(folder / name).resolve()}"
             raise UserError(what, "check the mirror in HF_ENDPOINT, or the proxy; remove the link there")
     return folder
-
-
-def _resume(look: Look, sizes: dict[str, int]) -> None:
-    """Bring large files into the hub's cache by ranges, going on where an earlier process was killed.
-
-    The library's own download goes on within one process, and begins again in the next.
-    """
-    from huggingface_hub import HfFileSystem
-
-    blobs, system = look.folder.parent.parent / "blobs", HfFileSystem(skip_instance_cache=True)
-
-    def bring(name: str) -> None:
-        blob = blobs / look.expected[name]
-        partial = blob.with_name(f"{blob.name}.partial")
-        address = f"{look.model.repository}@{look.commit}/{name}"
-        with locked(blob.with_name(f".{blob.name}.lock"), wait=True):  # another store may want it, too
-            if blob.is_file():
-                return
-            with partial.open("ab") as file, system.open(address, "rb", block_size=RANGE, cache_type="none") as there:
-                while (begun := file.tell()) < sizes[name]:
-                    there.seek(begun)
-                    part = there.read(min(RANGE, sizes[name] - begun))
-                    if not part:
-                        what = (
-                            f"{look.model}: {name}: ends after {begun} of the {sizes[name]} bytes that the hub promises"
-                        )
-                        raise UserError(what, REMEDY)
-                    file.write(part)
-                    file.flush()
-            partial.replace(blob)
-
-    with ThreadPoolExecutor(TRANSFERS) as pool:
-        list(pool.map(bring, sizes))
-
-
-def _damaged(look: Look) -> list[str]:
-    """The files whose content is not what the hub promised."""
-    return [name for name, expected in look.expected.items() if not is_as_promised(look.folder / name, expected)]
-
-
-@contextmanager
-def _progress(text: str, look: Look) -> Generator[None]:
-    """Say how far a download is, by what lies in the cache."""
-    blobs, done = look.folder.parent.parent / "blobs", threading.Event()
-
-    def here() -> int:
-        return sum(path.stat().st_size for path in blobs.glob("*") if path.exists())
-
-    began, before = time.monotonic(), here()
-
-    def watch() -> None:
-        while not done.wait(PROGRESS_SECONDS):
-            got, seconds = here() - before, time.monotonic() - began
-            left = (look.missing_bytes - got) * seconds / got if got > 0 else 0
-            renew(f"[{text}] {size(max(got, 0))} of {size(look.missing_bytes)}  {clock(max(left, 0))} left")
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    if look.missing:
-        watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        if look.missing:
-            watcher.join()
 
 
 def _some(files: dict[str, Any]) -> str:

@@ -32,7 +32,8 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
-from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, fetch, look_at
+from nemotron_shared.runtime.models.fetching import fetch
+from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, look_at
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.provenance import environment, package_version
