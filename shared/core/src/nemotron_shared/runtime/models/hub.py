@@ -162,7 +162,7 @@ def look_at(model: HubModel, *, weights: bool, trusted: bool, commit: str | None
 
 def _files_of(model: HubModel, commit: str | None) -> tuple[str, dict[str, _File], bool]:
     """The commit, its files at the top of the repository, and whether the hub itself has told."""
-    from huggingface_hub import HfApi, errors
+    from huggingface_hub import HfApi, errors, snapshot_download
 
     revision, api = commit or model.revision, HfApi()
     try:
@@ -245,6 +245,7 @@ def _beginning(model: HubModel, commit: str, name: str, length: int) -> bytes:
 
 def download(model: HubModel, commit: str, names: list[str]) -> Path:
     """Bring files of a commit into the hub's cache, as the library does it."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     before = are_progress_bars_disabled()
