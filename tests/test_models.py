@@ -96,7 +96,7 @@ def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ("[1]", "config.json holds nothing of a model"),
+        ("[1]", "config.json: not a mapping of a model's settings"),
         ('{"model_type": ["a"]}', "model_type is no text"),
         ('{"a": ' + "[" * 100_000, "not valid JSON"),
         ('{"a": ' + "9" * 5000 + "}", "not valid JSON"),

@@ -58,10 +58,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see: nemotron --help": {},
     "see the models: nemotron --help": {},
     "say: nemotron {family} eval{chosen} -t {task[0]}": {**FAMILY, "chosen": [" -c tiny"], "task[0]": ["sums"]},
-    "for your own data, say: nemotron {request.family} {stage} -c local": {
+    "for your own data, say: nemotron {request.family} {' '.join(request.command)} -c local": {
         "request.family": ["super3"],
-        "stage": ["sft"],
+        "' '.join(request.command)": ["sft", "data prep rl", "pipeline"],
     },
+    "say one of: {', '.join(COMMANDS)}; see: nemotron --help": {"', '.join(COMMANDS)": ["pipeline, data, sft"]},
     "make something first: nemotron {family} pipeline -c tiny{flag}": {
         "family": ["super49b"],
         "flag": [" --allow-experimental"],
