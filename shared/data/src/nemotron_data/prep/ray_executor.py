@@ -18,8 +18,8 @@ from nemotron_data.prep.receipts import RECEIPT, Receipt, shard_folder
 from nemotron_shared.errors import UserError, how_to_add
 
 RETRIES = 2
-START_ATTEMPTS = 3
-"""Ray gives its raylet 30 seconds, which no setting of its own changes; a busy machine may need them twice."""
+START_ATTEMPTS = 6
+"""Ray gives its raylet 30 seconds, which no setting of its own changes; a busy machine may need them several times."""
 PATIENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_gcs_server_port_wait_time_s": "180",
