@@ -10,3 +10,5 @@ uv run ruff format --check .
 uv run ruff check .
 uv run ty check
 uv run lint-imports
+# The guides that the project implements, where their texts are at hand.
+[[ -z "${NEMOTRON_GUIDES:-}" ]] || uv run python ci/guides.py "$NEMOTRON_GUIDES"

@@ -21,16 +21,23 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def stage_tables(stage: str) -> dict[str, str]:
-    """One table for each section of a stage's config, with the engine that is chosen by default."""
-    default, tiny = values(stage, "default"), values(stage, "tiny")
+    """One table for each section of a stage's config, with the engine that trains on this machine."""
+    default, local, tiny = (values(stage, name) for name in ("default", "local", "tiny"))
     schema: type[StageConfig] = importlib.import_module(f"stages.{stage}.train").STEP.schema
-    words = dict(described(schema, engine_class(stage, str(default["engine.name"]))))
+    words = dict(described(schema, engine_class(stage, str(local["engine.name"]))))
     tables: dict[str, list[str]] = {}
-    for key in default:
+    for key, value in local.items():
         section = key.partition(".")[0]
-        rows = tables.setdefault(section, ["| key | meaning | default | tiny |", "|---|---|---|---|"])
-        changed = f"`{shown(tiny[key])}` " if tiny[key] != default[key] else ""
-        rows.append(f"| `{key}` | {cell(words[key])} | `{shown(default[key])}` | {changed}|")
+        below = {name.removeprefix(f"{key}."): one for name, one in default.items() if name.startswith(f"{key}.")}
+        ours = "" if section == "engine" else f"`{shown(default.get(key, below))}`"
+        changed = f"`{shown(value)}`" if section == "engine" or value != default.get(key, below) else ""
+        smaller = f"`{shown(tiny[key])}`" if tiny[key] != value else ""
+        rows = tables.setdefault(section, ["| key | meaning | default | local | tiny |", "|---|---|---|---|---|"])
+        rows.append(
+            " ".join(
+                f"| {text}" if text else "|" for text in (f"`{key}`", cell(words[key]), ours, changed, smaller, "")
+            )
+        )
     return {section: "\n".join(rows) for section, rows in tables.items()}
 
 

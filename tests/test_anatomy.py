@@ -18,7 +18,7 @@ from nemotron_shared.stages import STAGES as STAGE_TABLE
 
 FILES = (
     "README.md", "CHANGELOG.md", "pyproject.toml", "__init__.py", "schema.py", "data_prep.py", "train.py",
-    "config/default.yaml", "config/tiny.yaml", "engines/__init__.py", "tests",
+    "config/default.yaml", "config/local.yaml", "config/tiny.yaml", "engines/__init__.py", "tests",
 )  # fmt: skip
 
 
@@ -76,9 +76,9 @@ def keys_of(section: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def engines(stage: str) -> list[str]:
-    """The names that `engine=` takes in a stage, the default's first."""
+    """The names that `engine=` takes in a stage, first the one that trains on this machine."""
     table = importlib.import_module(f"stages.{stage}.engines").ENGINES
-    first = compose(folder(stage) / "config", "default", []).tree.engine.name
+    first = compose(folder(stage) / "config", "local", []).tree.engine.name
     return [first, *sorted(table.own.keys() - {first})]
 
 
@@ -111,14 +111,14 @@ def test_the_page_of_an_engine_says_what_each_of_its_settings_is(stage: str, eng
 def test_every_setting_says_what_it_is(stage: str) -> None:
     """The stage's README names every key with its default."""
     readme = (folder(stage) / "README.md").read_text()
-    tree = compose(folder(stage) / "config", "default", []).tree
+    tree = compose(folder(stage) / "config", "local", []).tree
     assert [key for key in leaf_keys(tree) if f"`{key}`" not in readme] == []
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_tiny_changes_values_and_adds_no_key(stage: str) -> None:
-    default = set(leaf_keys(compose(folder(stage) / "config", "default", []).tree))
-    assert set(leaf_keys(compose(folder(stage) / "config", "tiny", []).tree)) == default
+    local = set(leaf_keys(compose(folder(stage) / "config", "local", []).tree))
+    assert set(leaf_keys(compose(folder(stage) / "config", "tiny", []).tree)) == local
 
 
 def test_every_shipped_yaml_of_a_stage_was_seen() -> None:

@@ -44,6 +44,7 @@ def stop_after(step: int, command: list[str], home: Path, cwd: Path, env: dict[s
     process.wait()
 
 
+@pytest.mark.slow
 def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
     run(*script("sft"), *OPTIONS)
     whole = losses(tmp_path / "home")

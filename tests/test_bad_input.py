@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from lanes import slow
 from support import nemotron, script, short
 
 GOOD_CHAT = json.dumps({"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]})
@@ -104,7 +105,7 @@ def damaged_rows(home: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("stage", "damage"), [("pretrain", damaged_shard), ("sft", damaged_parquet), ("rl", damaged_rows)]
+    ("stage", "damage"), [("rl", damaged_rows), *slow(("pretrain", damaged_shard), ("sft", damaged_parquet))]
 )
 def test_a_damaged_shard_is_named(run, tmp_path: Path, stage: str, damage: Callable[[Path], Path]) -> None:
     run(*script(stage, "data_prep"), *short(stage))

@@ -103,6 +103,7 @@ def test_a_hundred_damaged_bytes_are_found(killed: Path, tmp_path: Path) -> None
     assert damage_of(checkpoint, LAYOUT) is None
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_before_the_damage_to_the_same_result(run, home: Path, tmp_path: Path) -> None:
     whole = Path(shutil.copytree(home, tmp_path / "whole", symlinks=True))
     assert "continuing from step 4" in run(*COMMAND, env={"NEMOTRON_HOME": str(whole)}).stderr

@@ -79,7 +79,8 @@ def place(
     """Go where a command can run: the examples' files are there, and with `-c` a store of nothing."""
 
     def prepare(command: Command) -> None:
-        titled = [block for language in ("json", "jsonl", "yaml") for block in all_blocks(language) if block.title]
+        titled = [block for language in ("json", "jsonl", "yaml", "text") for block in all_blocks(language)
+                  if block.title]  # fmt: skip
         for name, text in {**TEXTS, **{block.title: block.text for block in titled}}.items():
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_text(text, encoding="utf-8")
@@ -88,7 +89,7 @@ def place(
         write_model(tmp_path / "my-model")
         if "inspect" in command.words:
             shutil.copytree(request.getfixturevalue("prepared"), tmp_path / "home")
-        elif not {"-c", "--config"} & set(command.words):
+        elif "local" in command.words or not {"-c", "--config"} & set(command.words):
             shutil.copytree(made, tmp_path / "home")
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
@@ -97,7 +98,20 @@ def place(
     return prepare
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.words[0] in PROGRAMS], ids=str)
+def takes_long(command: Command) -> bool:
+    """A cluster is started, or the whole pipeline runs, which another command of the documents does as well."""
+    words = set(command.words)
+    return "ray" in words or ("pipeline" in words and ("nano3" in words or "qa" in words))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(one, id=str(one), marks=[pytest.mark.slow] if takes_long(one) else [])
+        for one in COMMANDS
+        if one.words[0] in PROGRAMS
+    ],
+)
 def test_a_command_of_the_documents_runs(place, capfd: pytest.CaptureFixture[str], command: Command) -> None:
     if command.words[1].startswith("benchmarks/"):
         assert (ROOT / command.words[1]).is_file(), command.places
@@ -290,5 +304,6 @@ def test_what_is_not_there_yet_is_refused(run) -> None:
         assert option in result.stderr
 
 
+@pytest.mark.slow
 def test_generated_parts_of_the_documents_are_up_to_date() -> None:
     subprocess.run([sys.executable, str(ROOT / "ci" / "pages.py"), "--check"], check=True)

@@ -23,3 +23,6 @@ def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
     assert results["overlap"]["sums"]["found"] == 0
     facts = {entry["model"]: entry["value"] for entry in results["scores"] if entry["task"] == "facts"}
     assert facts["base"] > facts["random"] + 0.3
+    for stage in ("pretrain", "sft", "rl", "eval"):
+        checked = run(*nemotron("check", stage, "--json"))
+        assert json.loads(checked.stdout)["verdict"] in {"pass", "watch"}, checked.stdout

@@ -17,11 +17,14 @@ LAYOUT = (
 SUPER, NANO = "nvcr.io/nvidia/nemo:26.02.nemotron_3_super", "nvcr.io/nvidia/nemo:25.11.nemotron_3_nano"
 # container, (TP, PP, CP, EP), dispatcher, steps, rows per step
 VALUES = {
-    ("pretrain", "super3_phase1"): (SUPER, (1, 2, 1, 32), "hybridep", 993404, 3072),
+    ("pretrain", "super3"): (SUPER, (1, 2, 1, 32), "hybridep", 993404, 3072),
+    ("pretrain", "super3+super3_32gpus"): (SUPER, (1, 2, 1, 16), "hybridep", 993404, 3072),
+    ("pretrain", "super3+super3_128gpus"): (SUPER, (1, 2, 1, 32), "hybridep", 993404, 3072),
     ("pretrain", "super3_phase2"): (SUPER, (1, 2, 1, 32), "hybridep", 993404, 3072),
     ("pretrain", "super3_long_context"): (SUPER, (2, 1, 64, 64), "hybridep", 2027, 16),
     ("pretrain", "nano3"): (NANO, (1, 1, 1, 8), "hybridep", 39735, 1024),
     ("sft", "super3"): (SUPER, (8, 1, 1, 16), None, 1700, 4),
+    ("sft", "super3+super3_32gpus"): (SUPER, (8, 1, 1, 16), None, 1700, 4),
     ("sft", "super3_lora"): (SUPER, (8, 1, 1, 16), None, 1700, 16),
     ("sft", "nano3"): (NANO, (1, 1, 1, 8), "deepep", 1700, 8),
     ("sft", "nano3_lora"): (NANO, (1, 1, 1, 8), "deepep", 1700, 8),
@@ -40,7 +43,13 @@ def test_every_config_with_this_engine_is_listed() -> None:
         for path in (STAGES / stage / "config").glob("*.yaml")
         if composed(stage, path.stem).tree.engine.name == "megatron_bridge"
     }
-    assert found == set(EVERY_RECIPE) == set(VALUES)
+    layouts = {
+        (path.parents[2].name, f"super3+{path.stem}")
+        for stage in RECIPES
+        for path in (STAGES / stage / "config" / "engine").glob("super3_*.yaml")
+    }
+    same = {(stage, "default") for stage in RECIPES} | {("pretrain", "super3_phase1")}  # as super3, by another name
+    assert (found - same) | layouts == set(EVERY_RECIPE) == set(VALUES)
 
 
 @pytest.mark.parametrize(("stage", "name"), EVERY_RECIPE)

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from support import script, short
 
 
+@pytest.mark.slow
 def test_a_model_loads_without_a_missing_or_unexpected_key(run, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

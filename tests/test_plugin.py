@@ -1,4 +1,4 @@
-"""A package from outside the repository adds an engine, a reward, an evaluation task and a family, by entry points."""
+"""A package from outside the repository adds an engine, a reward, a task, a family and a log, by entry points."""
 
 import json
 import os
@@ -64,6 +64,7 @@ def test_its_settings_are_validated_by_its_own_class(
     assert told in run(installed, "super3", "sft", "-c", "tiny", "-d", *words, code=2 if "did you" in told else 1)
 
 
+@pytest.mark.slow
 def test_the_engine_works_through_the_command(installed: Mapping[str, str]) -> None:
     words = ("toyfamily", "sft", "-c", "small", "--json")
     made = json.loads(run_json(installed, *words))
@@ -78,6 +79,7 @@ def run_json(env: Mapping[str, str], *words: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_evaluation_task_becomes_data(installed: Mapping[str, str]) -> None:
     words = [*short("eval"), "--json", "data_prep.tasks=[capitals]"]
     made = json.loads(run_json(installed, "super3", "data", "prep", "eval", *words))
@@ -88,6 +90,7 @@ def test_the_evaluation_task_becomes_data(installed: Mapping[str, str]) -> None:
     assert "did you mean 'capitals'?" in unknown
 
 
+@pytest.mark.slow
 def test_the_reward_is_known_by_its_name(installed: Mapping[str, str]) -> None:
     rewards = "rewards=[{name: brevity, weight: 1.0}]"
     said = run(installed, "super3", "rl", "-c", "tiny", "-d", "run.missing_data=prepare", rewards)
@@ -109,3 +112,11 @@ def test_the_reward_and_the_task_are_used(installed: Mapping[str, str]) -> None:
     made = json.loads(run_json(installed, "super3", "eval", *short("eval"), *tasks, "--json"))
     results = json.loads((Path(made["path"]) / "results.json").read_text())
     assert {score["task"] for score in results["scores"]} == {"capitals"}
+
+
+def test_the_output_of_its_library_is_read(installed: Mapping[str, str], tmp_path: Path) -> None:
+    (tmp_path / "toy.log").write_text("toy 1 of 4: sadness 2.5\ntoy 2 of 4: sadness 0.5\n")
+    rule = "{id: a, what: a, metric: loss, how: last, pass: {at_most: 1}, remedy: none}"
+    (tmp_path / "mine.yaml").write_text(f"title: toys\nwhen: {{}}\nexpectations: [{rule}]\n")
+    said = run(installed, "check", str(tmp_path / "toy.log"), "--expect", str(tmp_path / "mine.yaml"))
+    assert "read: a box of toys" in said and "step 2 of 4" in said and "verdict: pass" in said

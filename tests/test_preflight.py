@@ -34,6 +34,8 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.step import Outcome, Step, Task
 
+OWN = {"local", "tiny", "qa"}
+"""Configs for any model; the others are recipes of a family."""
 OWN_ENGINES = {"pretrain": ("automodel", "megatron_bridge"), "sft": ("automodel", "megatron_bridge", "nemo_rl"),
                "rl": ("nemo_rl",), "eval": ("nemo_evaluator", "nemo_evaluator_launcher")}  # fmt: skip
 # What the configs leave to their user, besides a store, data and a model.
@@ -114,12 +116,14 @@ def composed(stage: str, name: str, overrides: tuple[str, ...]) -> Any:
 
 
 def configs() -> Iterator[tuple[str, str]]:
-    """Every shipped YAML: the configs, and each block of an engine on top of `tiny`."""
+    """Every shipped YAML: the configs, each block of an engine on top of `tiny`, each layout of the recipe."""
     for stage in STAGES:
         for file in sorted((ROOT / "stages" / stage / "config").glob("*.yaml")):
             yield stage, file.stem
         for engine in OWN_ENGINES[stage]:
             yield stage, f"tiny+{engine}"
+        for file in sorted((ROOT / "stages" / stage / "config" / "engine").glob("super3_*.yaml")):
+            yield stage, f"default+{file.stem}"
 
 
 def prepared(task: Task) -> Outcome:
@@ -139,7 +143,8 @@ def model_folder(folder: Path, architecture: str) -> Path:
     """A model as its config.json and the header of its weights describe it."""
     save_tokenizer(folder)
     fields = load_architecture(architecture, {})
-    (folder / "config.json").write_text(json.dumps({"model_type": "nemotron_h"} | fields))
+    layers = {"block_configs": [{}] * 80} if architecture == "super49b" else {}
+    (folder / "config.json").write_text(json.dumps({"model_type": "nemotron_h"} | fields | layers))
     size = Parameters(49_000_000_000) if architecture == "super49b" else parameters_of(fields, 512)
     shapes = {"lm_head.weight": [size.total - size.experts], "layers.1.mixer.experts.up_proj": [size.experts]}
     entries = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
@@ -177,8 +182,8 @@ def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> C
             case.overrides.append(
                 "run.data=null" if name == "tiny+nemo_rl" and stage == "sft" else f"run.data={shelf / DATA[stage]}"
             )
-        recipe = name not in {"default", "tiny", "qa"} and "+" not in name
-        if run.model is not None or name == "default":
+        recipe = case.choice not in OWN
+        if run.model is not None or name == "local":
             case.overrides.append(f"run.model={shelf / (family if recipe else 'tiny')}")
         if name == "nano3_lora_automodel":
             case.overrides += [f"engine.chats.{one}={shelf / 'rows.jsonl'}" for one in ("train", "valid")]
@@ -193,7 +198,8 @@ def machine_for(case: Case) -> Values:
     engine, section = case.engine, case.tree.engine
     packages = {one.name: version(one.name) for one in own_packages("nemotron-engines")}
     machine: Values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 64, "free_disk_gb": 10000}
-    eight = {"name": "H100", "count": 8, "memory_gb": 80}
+    small = case.name.endswith("_32gpus")
+    eight = {"name": "B200" if small else "H100", "count": 8, "memory_gb": 180 if small else 80}
     if engine == "nemo_rl":
         known = VERSIONS[section.version]
         base = load_table(section.version).bases[section.base].values
@@ -278,7 +284,7 @@ def three_processes(case: Case) -> bool:
 
 
 def other_family(case: Case) -> bool:
-    recipe = case.name not in {"default", "tiny", "qa"} and "+" not in case.name
+    recipe = case.choice not in OWN
     case.overrides.append("run.family=nano3" if case.tree.run.family != "nano3" else "run.family=super3")
     return recipe
 
@@ -289,7 +295,7 @@ def small_model(case: Case) -> bool:
         return False
     other = Path(model.partition("=")[2]).with_name("tiny")
     case.overrides[case.overrides.index(model)] = f"run.model={other}"
-    return case.name not in {"default", "tiny", "qa"} and "+" not in case.name
+    return case.choice not in OWN
 
 
 def old_python(case: Case) -> bool:
@@ -322,6 +328,20 @@ def test_every_config_passes_on_the_machine_it_is_written_for(
     stage: str, name: str, make_case: Callable[[str, str], Case], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge(make_case(stage, name), all_there, monkeypatch)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_super_49b_without_block_configs_is_refused(
+    stage: str, make_case: Callable[[str, str], Case], tmp_path: Path
+) -> None:
+    case = make_case(stage, "super49b")
+    model = next(word for word in case.overrides if word.startswith("run.model=/"))
+    folder = tmp_path / "other"
+    shutil.copytree(model.partition("=")[2], folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({key: config[key] for key in config if key != "block_configs"}))
+    case.overrides[case.overrides.index(model)] = f"run.model={folder}"
+    assert "config.json has no block_configs" in "\n".join(case.dry())
 
 
 @pytest.mark.slow  # 11 environments for each of 40 configs
@@ -390,9 +410,9 @@ def test_a_task_that_the_data_will_not_have(tmp_path: Path) -> None:
 def test_commands_for_what_is_missing_exist(tmp_path: Path) -> None:
     said = told("sft", "nano3", "nano3_lora", home=tmp_path)[1]
     assert "nemotron nano3 pretrain -c nano3 (or give run.model=FOLDER)" in said
-    assert "nemotron nano3 data prep sft -c nano3_lora data_prep.tokenizer.model=FOLDER" in said
-    said = told("pretrain", "super3", "default", home=tmp_path)[1]
-    assert "data prep pretrain -c default data_prep.source=FILE data_prep.tokenizer.model=FOLDER" in said
+    assert "nemotron nano3 data prep sft -c nano3_lora\n" in f"{said}\n"
+    said = told("pretrain", "super3", "local", home=tmp_path)[1]
+    assert "data prep pretrain -c local data_prep.source=FILE data_prep.tokenizer.model=FOLDER" in said
     assert "make it" not in told("sft", "super49b", "super49b", home=tmp_path)[1]  # no stage makes its model
 
 

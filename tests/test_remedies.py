@@ -18,6 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from lanes import slow
 from support import MEMBERS, ROOT, STAGES, call_here, member_folder
 
 from nemotron_app.main import main
@@ -56,10 +57,10 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
     "see the models: nemotron --help": {},
-    "say: nemotron {family} eval -c {ctx.params['config']} -t {task[0]}": {
-        **FAMILY,
-        "ctx.params['config']": ["tiny", "default"],
-        "task[0]": ["sums"],
+    "say: nemotron {family} eval{chosen} -t {task[0]}": {**FAMILY, "chosen": [" -c tiny"], "task[0]": ["sums"]},
+    "for your own data, say: nemotron {request.family} {stage} -c local": {
+        "request.family": ["super3"],
+        "stage": ["sft"],
     },
     "make something first: nemotron {family} pipeline -c tiny{flag}": {
         "family": ["super49b"],
@@ -88,6 +89,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
             "wandb",
         ],
     },
+    "; for a newer one: nemotron model import {wanted}": {"wanted": ["hf://org/name"]},
+    "nemotron model import {reference}": {"reference": ["hf://org/name@v2", "./FOLDER"]},
+    "bring it in again: nemotron model import {reference}": {"reference": ["hf://org/name"]},
+    "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},
+    "for the model on the hub: nemotron model import hf://{reference}": {"reference": ["org/name"]},
     # nemotron_engines
     "install the version that uv.lock names: uv sync --all-packages": {},
     "it belongs to the ordinary environment: uv sync --all-packages": {},
@@ -103,7 +109,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "nemotron engine install nemo_evaluator": {},
 }
 NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
-OPTIONAL_PACKAGES = 4
+OPTIONAL_PACKAGES = 6
 """Calls of `how_to_add`; one more wants its packages in the row above."""
 
 
@@ -232,6 +238,9 @@ def test_the_command_of_a_message_works(
         if rest[:2] == ["runs", "stop"]:  # which only a running process could obey
             rest.append("--help")
         rest += ["--dry-run"] if rest[0] in FAMILIES else []
+        if rest[:2] == ["model", "import"]:  # of a hub that is not there
+            monkeypatch.setattr("nemotron_app.models.look_at", lambda model, **_: model)
+            monkeypatch.setattr("nemotron_app.models.import_hub", lambda store, _: store.resolve("super3-sft-model"))
         try:
             code = main(rest)
         except SystemExit as ended:  # argparse has helped
@@ -247,10 +256,7 @@ def test_the_command_that_makes_an_artifact_again_works(place: Path) -> None:
         assert main([*words, "--dry-run"]) == 0, words
 
 
-NOT_YET = pytest.mark.xfail(reason="the blends of the RL recipes name no data that can be prepared yet", strict=True)
-
-
-@pytest.mark.parametrize("stage", ["pretrain", "sft", "eval", pytest.param("rl", marks=NOT_YET)])
+@pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "eval", "rl")])
 def test_the_command_that_makes_what_is_missing_exists(
     place: Path, capfd: pytest.CaptureFixture[str], stage: str
 ) -> None:

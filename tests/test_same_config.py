@@ -8,7 +8,7 @@ from support import ROOT, STAGES, last_json, nemotron, script, torchrun
 
 from nemotron_shared.config.compose import compose
 
-FOR_ALL = ("default", "tiny", "qa")
+FOR_ALL = ("default", "local", "tiny", "qa")
 
 
 def configs_of(stage: str) -> list[str]:
@@ -18,10 +18,9 @@ def configs_of(stage: str) -> list[str]:
 
 
 EVERY = [(stage, config) for stage in STAGES for config in configs_of(stage)]
-ORDINARY = [("sft", "tiny")]
 
 
-@pytest.mark.parametrize(("stage", "config"), [*ORDINARY, *slow(*(one for one in EVERY if one not in ORDINARY))])
+@pytest.mark.parametrize(("stage", "config"), slow(*EVERY))
 def test_three_ways_in_one_config(run, stage: str, config: str) -> None:
     family = compose(ROOT / "stages" / stage / "config", config, []).tree.run.family
     options = ["-c", config, "run.seed=7", "--dry-run", "--json"]

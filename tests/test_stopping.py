@@ -37,7 +37,7 @@ def stop_at(turn: int, stage: str, options: tuple[str, ...], home: Path) -> tupl
     return passes, done.stderr
 
 
-@pytest.mark.parametrize("stage", ["sft", *slow("rl")])
+@pytest.mark.parametrize("stage", slow("sft", "rl"))
 def test_a_training_that_is_stopped_anywhere_follows_the_uninterrupted_one(run, tmp_path: Path, stage: str) -> None:
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()

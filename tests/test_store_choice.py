@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 from nemotron_app import pipeline
 from nemotron_app.main import main
+from nemotron_shared.artifacts import Store
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.preflight import preflight
 from stages.rl.data_prep import STEP
 
 
@@ -60,3 +64,18 @@ def test_commands_that_look_at_a_store_take_it_as_those_that_fill_it(
 def test_no_store_is_the_default_one(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "inspect", "rl-data", "run.home=null"]) == 2
     assert "not-this-one" in capsys.readouterr().err
+
+
+def test_a_stage_in_its_own_folder_uses_the_store_of_the_repository_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NEMOTRON_HOME", raising=False)
+    asked = Arguments("tiny", (), dry_run=True, json=False)
+    monkeypatch.chdir(ROOT / "stages" / "rl")
+    assert Store.open().home == ROOT / ".nemotron"
+    assert f"the store is the repository's: {ROOT / '.nemotron'}" in preflight(STEP, asked).notes
+    assert preflight(STEP, Arguments("tiny", ("run.home=.nemotron",), dry_run=True, json=False)).notes == []
+    for folder in (ROOT, tmp_path):
+        monkeypatch.chdir(folder)
+        assert Store.open().home == folder / ".nemotron"
+        assert preflight(STEP, asked).notes == []

@@ -1,7 +1,7 @@
 """Held-out rows to tasks: questions with answers, choices and texts in, one JSONL file per task out.
 
     python stages/eval/data_prep.py -c tiny
-    python stages/eval/data_prep.py data_prep.source=problems.jsonl
+    python stages/eval/data_prep.py -c local data_prep.source=problems.jsonl
 
 The synthetic data gives three tasks:
 

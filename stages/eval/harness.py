@@ -23,6 +23,7 @@ from nemotron_data.formats.eval_tasks import Kind
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.runtime.library_output import program_output
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Problem
 from nemotron_shared.runtime.process import end_group, ending_with_us
@@ -113,7 +114,8 @@ def run_eval(program: Program, config: dict[str, Any], folder: Path, run: Run, e
     folder.mkdir(parents=True, exist_ok=True)
     file, log = folder / "run_config.yaml", folder / "log.txt"
     write_text(file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    with log.open("wb") as out:
+    log.unlink(missing_ok=True)
+    with program_output(log) as out:
         command = ending_with_us([str(program.path), "run_eval", "--run_config", str(file)], group=True)
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment), start_new_session=True

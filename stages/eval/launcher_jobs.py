@@ -19,6 +19,7 @@ import yaml
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.redaction import with_references
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from stages.eval.harness import Program
@@ -71,7 +72,7 @@ class Launcher:
             self._run.say(f"jobs of {before} were submitted before: looking at those")
             return before
         file = self._run.directory / "launcher.yaml"
-        write_text(file, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        write_text(file, yaml.safe_dump(with_references(config), sort_keys=False, allow_unicode=True))
         dry = self._call("run", "--config", str(file), "--dry-run")
         if dry.returncode:
             raise UserError(f"nemo-evaluator-launcher refuses the config {file}\n{last(dry)}")

@@ -24,7 +24,7 @@ def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact 
     tokenizer = load_tokenizer(folder)
     config, like = task.config, task.inputs["model"]
     if artifact is not None:
-        model = load_model(artifact.path, config.engine)
+        model = load_model(artifact.path, config.engine, trusted=artifact.trusted)
     elif like is not None:  # the architecture of the model in question, with weights that learned nothing
         model = random_like(like.path, config.run.seed, config.engine)
     else:

@@ -1,7 +1,7 @@
 """The uniform entry of the evaluation stage, which trains nothing: the work is in `evaluate.py`.
 
 torchrun stages/eval/train.py -c tiny
-python stages/eval/train.py run.model=sft:v2 evaluation.limit=100
+python stages/eval/train.py -c local run.model=sft:v2 evaluation.limit=100
 """
 
 import sys

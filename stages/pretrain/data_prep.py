@@ -1,7 +1,7 @@
 """Text to token shards: JSONL, Parquet, plain text or a blend in; Megatron bin/idx and blend.json out.
 
     python stages/pretrain/data_prep.py -c tiny
-    python stages/pretrain/data_prep.py data_prep.source=corpus.jsonl data_prep.tokenizer.model=/models/nemotron
+    python stages/pretrain/data_prep.py -c local data_prep.source=corpus.jsonl data_prep.tokenizer.model=FOLDER
 
 A row is an object with a text, {"text": "Mira lives in Oster."}. It becomes one document of token ids with
 the end-of-text id after it, in the split that the hash of its text decides. The way of a document:
@@ -23,7 +23,7 @@ from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.pretrain.documents import DocumentWork, text_of, vocabulary_of
+from stages.pretrain.documents import DocumentWork, about_post_processor, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
@@ -43,6 +43,8 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     encoder = inputs.choose_encoder(tokenizer, texts_of, settings.tokenizer.backend)
     vocabulary = vocabulary_of(encoder.reference, settings.tokenizer)
+    if line := about_post_processor(encoder.reference, vocabulary, tokenizer):
+        inputs.setting.announce(line)
     prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers()), output)
 
     # pack: what the workers wrote is final, so it is linked into place; or merged, for readers of a single pair
@@ -51,7 +53,7 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
 
     # write
     write_blend(output / "blend.json", weigh(inputs.parts, pairs, output))
-    metadata = describe(inputs.parts, pairs, prepared.totals, vocabulary.size)
+    metadata = describe(inputs.parts, pairs, prepared.totals, vocabulary)
     write_json(output / "stats.json", metadata)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
     prepared.say(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")

@@ -19,6 +19,7 @@ from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.config.schema import TokenizerSection
 from nemotron_shared.errors import UserError
 from stages.pretrain.schema import PretrainData
@@ -44,14 +45,29 @@ def vocabulary_of(reference: Reference, settings: TokenizerSection) -> Vocabular
     Raises:
         UserError: the config wants a token at a document's beginning or end that the tokenizer does not have.
     """
-    around = {"bos_token": settings.add_bos, "eos_token": settings.add_eos}
+    around = {"bos_token": settings.add_bos or False, "eos_token": settings.add_eos}
     for role, wanted in around.items():
         if wanted and role not in reference.ids:
             raise UserError(
                 f"{settings.model}: the tokenizer has no {role}", f"set data_prep.tokenizer.add_{role[:3]}=false"
             )
     before, after = (tuple(reference.ids[role] for role in [name] if around[name]) for name in around)
+    if settings.add_bos is None:
+        before, _ = reference.added
     return Vocabulary(reference.vocab_size, before, after)
+
+
+def about_post_processor(reference: Reference, around: Vocabulary, tokenizer: TokenizerFolder) -> str | None:
+    """One line where the tokenizer's post-processor puts ids around texts, which Megatron-LM's tool then writes."""
+
+    def names(ids: Sequence[int]) -> str:
+        return " ".join(str(tokenizer.tokenizer.id_to_token(number)) for number in ids) or "nothing"
+
+    before, after = reference.added
+    if not before and not after:
+        return None
+    puts = f"the tokenizer's post-processor puts {names(before)} before a text and {names(after)} behind it"
+    return f"{puts}; documents begin with {names(around.before)} and end with {names(around.after)}"
 
 
 @dataclass(frozen=True)
@@ -125,16 +141,16 @@ class Writers:
             lengths = np.minimum(lengths, most)
             pieces = zip(offsets[:-1], lengths, strict=True)
             ids = np.concatenate([ids[start : start + length] for start, length in pieces])
-        ids, lengths = with_boundaries(ids, lengths, self.work.vocabulary)
-        for (row, _), length in zip(batch, lengths, strict=True) if not lengths.all() else ():
-            if not length:
-                self.reader.leave_out(row, EMPTY, "the tokenizer makes no token of it")
+        # Megatron-LM's tool writes a document of no sequences for these, which no reader of sequences ever sees
+        for i in np.flatnonzero(lengths == 0).tolist():
+            self.reader.leave_out(batch[i][0], EMPTY, "the tokenizer makes no token of it")
+        ids, lengths = with_boundaries(ids, lengths[lengths > 0], self.work.vocabulary)
         if not ids.size:
             return
         if split not in self.files:
             writer = IndexedDatasetWriter(self.folder / split, self.work.vocabulary.size)
             self.files[split] = self.stack.enter_context(writer)
-        self.files[split].add_documents(ids, lengths[lengths > 0])
+        self.files[split].add_documents(ids, lengths)
         self.reader.counts["tokens"] += ids.size
 
 

@@ -16,6 +16,7 @@ from nemotron_data.prep.pipeline import Prepared
 from nemotron_data.sources.blends import realised_weights
 from nemotron_data.sources.datasets import Part
 from nemotron_data.split import SPLITS
+from stages.pretrain.documents import Vocabulary
 from stages.pretrain.schema import PretrainData
 
 ENDINGS = (".bin", ".idx")
@@ -100,7 +101,7 @@ def weights_of(parts: Sequence[Part[PretrainData]], split: str) -> dict[str, flo
 
 
 def describe(
-    parts: Sequence[Part[PretrainData]], pairs: Sequence[Pair], totals: Totals, vocab_size: int
+    parts: Sequence[Part[PretrainData]], pairs: Sequence[Pair], totals: Totals, vocabulary: Vocabulary
 ) -> dict[str, Any]:
     """The contents of stats.json."""
     splits: dict[str, dict[str, int]] = {}
@@ -117,5 +118,6 @@ def describe(
         "splits": splits,
         "weights": weights,
         "counts": totals.as_metadata(),
-        "vocab_size": vocab_size,
+        "vocab_size": vocabulary.size,
+        "around_documents": {"before": list(vocabulary.before), "after": list(vocabulary.after)},
     }

@@ -1,7 +1,7 @@
 """Questions to prompts: JSONL or Parquet rows with a checkable answer in, NeMo-Gym JSONL rows out.
 
     python stages/rl/data_prep.py -c tiny
-    python stages/rl/data_prep.py data_prep.source=problems.jsonl
+    python stages/rl/data_prep.py -c local data_prep.source=problems.jsonl
 
     in   {"question": "What is 3+14-5?", "expected_answer": "12"}
     out  {"responses_create_params":{"input":[{"role":"user","content":"What is 3+14-5?"}]},

@@ -1,7 +1,7 @@
 """Reinforce: questions with checkable answers and an instruct model in, aligned model out.
 
 torchrun stages/rl/train.py -c tiny
-python stages/rl/train.py run.model=/models/instruct grpo.num_prompts_per_step=32
+python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_per_step=32
 """
 
 import sys

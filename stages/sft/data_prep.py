@@ -1,7 +1,7 @@
 """Chats to packed rows: JSONL or Parquet conversations in, packed Parquet with loss masks out.
 
     python stages/sft/data_prep.py -c tiny
-    python stages/sft/data_prep.py data_prep.source=chats.jsonl data_prep.tokenizer.model=/models/nemotron
+    python stages/sft/data_prep.py -c local data_prep.source=chats.jsonl data_prep.tokenizer.model=/models/nemotron
 
 A row is a conversation, {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", ...}]}.
 The chat template turns it into text; only what the assistant wrote counts in the loss; several

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.formats import ChatFormat, find_format
 from nemotron_data.chat.rows import ChatFields, Message, validate_messages
 from nemotron_data.chat.template import ChatTemplate, Span, find_template
@@ -112,6 +113,9 @@ class Renderer:
                     continue
                 asked = self.template.render(messages[: question + 1], tools)
                 text, spans = self.template.render_with_spans(messages[:end], tools)
+                if not text.startswith(asked):
+                    # perhaps it ends with what some templates put at the end of every conversation
+                    asked = common_start(asked, self.template.render(messages[: question + 1], tools, True))
                 if not text.startswith(asked):
                     what = f"the chat template rewrites earlier text: turn {question} cannot be located"
                     raise UserError(what, "set data_prep.split_turns=never")

@@ -1,7 +1,7 @@
 """Fine-tune: packed conversations and a base model in, instruct model out.
 
 torchrun stages/sft/train.py -c tiny
-python stages/sft/train.py run.model=/models/nemotron train.train_iters=500
+python stages/sft/train.py -c local run.model=/models/nemotron train.train_iters=500
 """
 
 import sys

@@ -8,7 +8,8 @@ from nemotron_shared.stages import STAGES, ArtifactType, products
 
 
 def test_every_type_of_artifact_is_made_by_a_stage() -> None:
-    assert {made.type for made in products()} == set(get_args(ArtifactType))
+    imported = {"TokenizerArtifact"}  # which no stage makes
+    assert {made.type for made in products()} | imported == set(get_args(ArtifactType))
 
 
 def test_every_stage_but_the_first_starts_from_one_before_it() -> None:

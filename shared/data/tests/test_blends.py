@@ -15,6 +15,7 @@ SHIPPED = {  # data sets and the sum of their weights
     "sft/super3": (12, 58.3),
     "sft/nano3": (12, 12),
     "rl/super3": (1, 1),
+    **{f"rl/super3_{part}": (1, 1) for part in ("rlvr1", "rlvr2", "rlvr3", "swe1", "swe2", "rlhf")},
     "rl/nano3": (1, 1),
 }
 ENTRY = {"name": "a", "path": "a.jsonl"}

@@ -136,12 +136,13 @@ def test_offsets_without_leading_spaces_give_the_same_mask(tokenizer):
     assert trimmed.post_processor is not None, "the caller's tokenizer was changed"
 
 
-def test_without_marks_the_spans_come_from_prefixes():
+def test_without_marks_an_answer_ends_with_its_turn():
     marked, plain = ChatTemplate(MARKED), ChatTemplate(PLAIN)
     assert (marked.has_generation_marks, plain.has_generation_marks) == (True, False)
     for seed in range(100):
         messages = conversation(seed)
-        assert plain.render_with_spans(messages, TOOLS) == marked.render_with_spans(messages, TOOLS)
+        text, spans = marked.render_with_spans(messages, TOOLS)
+        assert plain.render_with_spans(messages, TOOLS) == (text, [(start, end + len("\n")) for start, end in spans])
 
 
 QUESTION = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": " 4 "}]
@@ -150,12 +151,63 @@ QUESTION = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content"
 def test_a_template_without_turn_marks_works_too():
     source = "{% for m in messages %}{{ ('Q: ' if m.role == 'user' else ' A:') + m.content }}{% endfor %}"
     text, spans = ChatTemplate(source).render_with_spans(QUESTION)
-    assert (text, [text[start:end] for start, end in spans]) == ("Q: 2+2? A: 4 ", [" A: 4"])
+    assert (text, [text[start:end] for start, end in spans]) == ("Q: 2+2? A: 4 ", [" 4"])
 
 
 FORGETFUL = """{% for m in messages %}{% if m.role == 'assistant' and not loop.last %}forgotten
 {% else %}{{ m.content }}{% endif %}{% endfor %}"""
+EACH = "{% for m in messages %}"
 UNDERIVABLE = {
+    "answers in the questions' turns": (
+        EACH
+        + "{% if m.role == 'user' %}{{ m.content + '>' + ('' if loop.last else loop.nextitem.content) }}{% endif %}"
+        "{% endfor %}",
+        QUESTION,
+    ),
+    "answers shown again": (
+        EACH + "<{{ m.role }}>{{ m.content + ('' if loop.first else loop.previtem.content) }}{% endfor %}",
+        QUESTION,
+    ),
+    "the next question's header in an answer": (
+        "{{ '<user>' }}" + EACH + "{{ m.content }}{{ '<bot>' if m.role == 'user' else '</s><user>' }}{% endfor %}",
+        QUESTION,
+    ),
+    "a header that is in the turn before": (
+        EACH + "{{ '<user>' if loop.first }}{{ m.content }}{{ '<bot>' if m.role == 'user' else '<user>' }}{% endfor %}",
+        QUESTION,
+    ),
+    "answers that do not begin as prompts end": (
+        EACH + "<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}[bot]{% endif %}",
+        QUESTION,
+    ),
+    "an end of nobody": (
+        EACH + "<{{ m.role }}>{{ m.content }}{% endfor %}{{ '<assistant>' if add_generation_prompt else 'All.' }}",
+        QUESTION,
+    ),
+    "pairs of messages": (
+        "{% for p in messages | batch(2, {}) %}{{ p[0].content + (p[1].content or '') }}{% endfor %}",
+        QUESTION,
+    ),
+    "a tool's answer in the turn of its call": (
+        EACH + "{% if m.role != 'tool' %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{{ messages[2].content }}"
+        "{% endif %}{% endif %}{% endfor %}",
+        [QUESTION[0], {**QUESTION[1], "tool_calls": [CALL]}, {"role": "tool", "content": "3"}, QUESTION[1]],
+    ),
+    "a late answer left out": (
+        EACH + "<{{ m.role }}>{{ m.content if loop.index < 6 else '...' }}{% endfor %}",
+        QUESTION * 3,
+    ),
+    "an answer in the title": (
+        "{{ messages[5].content if messages | length > 4 }}" + EACH + "<{{ m.role }}>{{ m.content }}{% endfor %}",
+        QUESTION * 3,
+    ),
+    "new messages": (
+        "{% set ns = namespace(all=[]) %}"
+        + EACH
+        + "{% set ns.all = ns.all + [{'t': m.role + m.content}] %}{% endfor %}"
+        "{% for m in ns.all %}{{ m.t }}{% endfor %}",
+        QUESTION,
+    ),
     "earlier turns are rewritten": (FORGETFUL, QUESTION + QUESTION),
     "the prompt is no prefix": ("{{ messages[-1].content }}{% if add_generation_prompt %}!{% endif %}", QUESTION),
     "everything is generated": ("{% generation %}{{ messages[1].content }}{% endgeneration %}", QUESTION),

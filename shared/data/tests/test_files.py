@@ -18,8 +18,8 @@ from nemotron_data.sources import files as module
 from nemotron_data.sources import remote
 from nemotron_data.sources.files import InputFile, check_unchanged, expand, format_of, identity, local_file, open_input
 from nemotron_data.sources.reading import Range, read_range
-from nemotron_data.sources.remote import without_secrets
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact
 
 LINES = b'{"text": "one"}\n{"text": "two"}\n'
 
@@ -314,12 +314,12 @@ def test_a_store_that_fails_while_it_is_read_is_named_and_shows_no_credential(mo
 
 def test_secrets_are_blotted_out_and_the_rest_stays(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "verysecret")
-    assert without_secrets("hf://org/name@main/a?b") == "hf://org/name@main/a?b"
-    assert without_secrets("s3://me:pw@bucket/a.jsonl, https://x.test/y?sig=1&k=2.") == (
+    assert redact("hf://org/name@main/a?b") == "hf://org/name@main/a?b"
+    assert redact("s3://me:pw@bucket/a.jsonl, https://x.test/y?sig=1&k=2.") == (
         "s3://***@bucket/a.jsonl, https://x.test/y?***."
     )
-    assert without_secrets("Bearer verysecret or hf_abcdefghijkl") == "Bearer *** or ***"
-    assert without_secrets("is it there? a@b") == "is it there? a@b"
+    assert redact("Bearer verysecret or hf_abcdefghijkl") == "Bearer *** or ***"
+    assert redact("is it there? a@b") == "is it there? a@b"
 
 
 def test_the_identity_of_a_file_is_its_content(tmp_path):

@@ -2,15 +2,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from hashlib import sha1, sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from hashlib import sha256
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_stand_in import COMMIT, Hub, serving
 
 from nemotron_data.sources import hub as module
 from nemotron_data.sources.files import expand, identity, open_input
@@ -20,7 +19,6 @@ from nemotron_shared.errors import UserError
 datasets = pytest.importorskip("datasets")
 hub = pytest.importorskip("huggingface_hub")
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CARD = """---
 configs:
 - config_name: en
@@ -217,6 +215,7 @@ print([file.path for file in expand(["hf://org/name"], subset="de")])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"])
 def test_the_offline_variables_are_honoured(tmp_path, variable):
     Cache(tmp_path / "home" / "hub").add("org/name", languages(tmp_path))
@@ -230,125 +229,25 @@ def test_the_offline_variables_are_honoured(tmp_path, variable):
     assert json.loads(done.stdout.replace("'", '"'))[1].endswith("de/b.jsonl")
 
 
-class Hub(ThreadingHTTPServer):
-    """As much of the hub's interface as reading a data set needs, on the loopback interface."""
-
-    def __init__(self, repositories: dict[str, dict[str, bytes]], gated: tuple[str, ...] = ()) -> None:
-        super().__init__(("127.0.0.1", 0), HubRequest)
-        self.repositories, self.gated = repositories, gated
-        self.served = 0
-        self.revisions: set[str] = set()
-
-
-def _large(content: bytes) -> dict:
-    """What the hub says besides of a file that it keeps outside of git."""
-    return {"lfs": {"oid": sha256(content).hexdigest(), "size": 1, "pointerSize": 1}} if len(content) > 1 << 20 else {}
-
-
-class HubRequest(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._refuse("EntryNotFound")
-
-    def do_GET(self) -> None:
-        place = unquote(urlsplit(self.path).path)
-        name = "/".join(place.removeprefix("/api").split("/")[2:4])
-        files = self.server.repositories.get(name)
-        if files is None:
-            self._refuse("RepoNotFound")
-        elif "/resolve/" in place:
-            self._file(name, files, place.partition("/resolve/")[2])
-        elif place.endswith("/auth-check"):
-            self._refuse("GatedRepo", 403)
-        elif "/tree/" in place:
-            revision, _, folder = place.partition("/tree/")[2].partition("/")
-            self._json(self._listing(files, folder) if revision in ("main", COMMIT) else [])
-        elif "/revision/" in place and place.rpartition("/")[2] not in ("main", COMMIT):
-            self._refuse("RevisionNotFound")
-        else:
-            gated = "manual" if name in self.server.gated else False
-            self._json({"id": name, "sha": COMMIT, "private": False, "gated": gated, "tags": [], "siblings": []})
-
-    def _listing(self, files: dict[str, bytes], folder: str) -> list[dict]:
-        below = {name: content for name, content in files.items() if name.startswith(folder)}
-        recursive = "recursive=true" in self.path.lower()
-        depth = len([part for part in folder.split("/") if part])
-        folders = sorted({"/".join(name.split("/")[: depth + 1]) for name in below if name.count("/") > depth})
-        inside = [{"type": "directory", "path": name, "oid": "0", "size": 0} for name in folders]
-        return inside + [
-            {"type": "file", "path": name, "oid": sha1(content).hexdigest(), "size": len(content), **_large(content)}
-            for name, content in below.items()
-            if recursive or name.count("/") == depth
-        ]
-
-    def _file(self, name: str, files: dict[str, bytes], place: str) -> None:
-        revision, _, path = place.partition("/")
-        self.server.revisions.add(revision)
-        if path not in files:
-            self._refuse("EntryNotFound")
-            return
-        content, status = files[path], 200
-        headers = {"ETag": f'"{sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        if (span := self.headers.get("Range")) is not None:
-            first, last = span.removeprefix("bytes=").split("-")
-            headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
-            content, status = content[int(first) : int(last) + 1], 206
-        if path.startswith("data/") and self.command == "GET":
-            self.server.served += len(content)
-        self._send(content, status, headers)
-
-    def _json(self, value: object) -> None:
-        self._send(json.dumps(value).encode(), 200, {"Content-Type": "application/json"})
-
-    def _refuse(self, code: str, status: int = 404) -> None:
-        self._send(b"{}", status, {"X-Error-Code": code, "X-Error-Message": code})
-
-    def _send(self, content: bytes, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-
 @pytest.fixture
 def online(tmp_path):
     """Runs Python code against a hub of our own and gives what it printed, and the hub."""
-    running: list[Hub] = []
+    with ExitStack() as running:
 
-    def run(code: str, repositories: dict[str, dict[str, bytes]], **options) -> tuple[str, Hub]:
-        served = Hub(repositories, **options)
-        running.append(served)
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        kept = {
-            key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()
-        }
-        ours = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": f"http://127.0.0.1:{served.server_port}"}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**kept, **ours, "HF_TOKEN": "hf_neverinamessage", "HF_HUB_DISABLE_TELEMETRY": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert "neverinamessage" not in done.stdout + done.stderr
-        return done.stdout + done.stderr, served
+        def run(code: str, repositories: dict[str, dict[str, bytes]], **options) -> tuple[str, Hub]:
+            served = running.enter_context(serving(Hub(repositories, **options)))
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                env=served.environment(tmp_path / "home"),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+            assert "neverinamessage" not in done.stdout + done.stderr
+            return done.stdout + done.stderr, served
 
-    yield run
-    for served in running:
-        served.shutdown()
-        served.server_close()
+        yield run
 
 
 STREAM = """

@@ -20,9 +20,12 @@ STAGES = Path(__file__).parents[3] / "stages"
 SMALL = {"pretrain": "data_prep.synthetic_documents=200", "sft": "data_prep.synthetic_chats=60"}
 # The production recipes with the number of processes that each is made for.
 RECIPES = {
-    "pretrain": {"super3_phase1": 64, "super3_phase2": 64, "super3_long_context": 128, "nano3": 8},
-    "sft": {"super3": 16, "super3_lora": 16, "nano3": 8, "nano3_lora": 8},
-}
+    "pretrain": {
+        "super3": 64, "super3+super3_32gpus": 32, "super3+super3_128gpus": 128, "super3_phase2": 64,
+        "super3_long_context": 128, "nano3": 8,
+    },
+    "sft": {"super3": 16, "super3+super3_32gpus": 32, "super3_lora": 16, "nano3": 8, "nano3_lora": 8},
+}  # fmt: skip
 EVERY_RECIPE = [(stage, name) for stage, names in RECIPES.items() for name in names]
 
 
@@ -34,8 +37,9 @@ def prepared(stage: str, home: Path, *overrides: str) -> Artifact:
 
 
 def composed(stage: str, name: str, *overrides: str) -> Composed:
-    """A config of the stage, as the command line would compose it."""
-    return compose(STAGES / stage / "config", name, list(overrides))
+    """A config of the stage, as the command line would compose it; `super3+super3_32gpus` with that layout."""
+    choice, _, engine = name.partition("+")
+    return compose(STAGES / stage / "config", choice, [*([f"engine={engine}"] if engine else []), *overrides])
 
 
 def config_of(stage: str, name: str, *overrides: str, inputs: dict[str, Artifact | None] | None = None) -> Any:

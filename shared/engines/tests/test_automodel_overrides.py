@@ -1,11 +1,12 @@
 """Overrides of Automodel's recipe, where torch and our own tables judge them and Automodel is not needed."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from nemotron_engines.automodel.overrides import apply_overrides
+from nemotron_engines.automodel.overrides import apply_overrides, is_allowed_target
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_shared.errors import UserError
 
@@ -29,7 +30,7 @@ def applied(overrides: dict[str, Any], origins: dict[str, str]) -> dict[str, Any
         ({"nvtx": 1}, r"nvtx: 1 is not of type bool"),
         ({"clip_grad_norm": {"backend": "tritn"}}, r"clip_grad_norm\.backend: 'tritn' is not of type"),
         ({"dist_env": {"timeout_minutes": True}}, r"dist_env\.timeout_minutes: True is not of type int"),
-        ({"loss_fn": {"_target_": "os.system"}}, r"loss_fn\._target_: 'os\.system' names code outside"),
+        ({"loss_fn": {"_target_": "os.system"}}, r"loss_fn\._target_: 'os\.system' is no loss or optimizer"),
     ],
 )
 def test_a_refused_override_is_named_with_its_place(overrides: dict[str, Any], message: str) -> None:
@@ -41,3 +42,30 @@ def test_a_list_may_be_a_tuple_and_an_undeclared_type_anything() -> None:
     made = applied({"optimizer": {"betas": [0.8, 0.9]}, "model": {"backend": {}}, "sdpa_method": ["math"]}, {})
     assert made["optimizer"]["betas"] == [0.8, 0.9]
     assert made["sdpa_method"] == ["math"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.distributed.run.os.system",  # the shell, found through torch
+        "torch.distributed.run.main",  # torch's, and starts any script
+        "torch.nn.modules.module.torch.load",
+        "torch.optim.adamw.Optional",
+        "torch.distributed",
+        "torch.nosuch.Thing",
+        "nemo_automodel.os.system",
+        "subprocess.Popen",
+        "antigravity.fly",  # would be imported, were it looked at
+    ],
+)
+def test_a_target_is_judged_by_the_object_that_it_means(target: str) -> None:
+    with pytest.raises(
+        UserError, match=r"loss_fn\._target_: .* and would be called\n  set engine\.allow_custom_targets"
+    ):
+        applied({"loss_fn": {"_target_": target}}, {})
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("target", ["torch.optim.AdamW", "torch.optim.adamw.AdamW", "torch.nn.CrossEntropyLoss"])
+def test_losses_and_optimizers_of_torch_are_allowed(target: str) -> None:
+    assert is_allowed_target(target)

@@ -60,7 +60,13 @@ def test_a_model_without_a_checkpoint_starts_from_its_exported_weights(tmp_path:
 
 
 def told(model: Path | None, **engine: Any) -> list[str]:
-    values = {"keep_checkpoint": False, "start_from": "weights", "peft": SimpleNamespace(scheme=None)} | engine
+    values = {
+        "name": "megatron_bridge",
+        "overrides": {},
+        "keep_checkpoint": False,
+        "start_from": "weights",
+        "peft": SimpleNamespace(scheme=None),
+    } | engine
     config = SimpleNamespace(engine=SimpleNamespace(**values), run=SimpleNamespace(model=None))
     return [problem.message for problem in problems(cast(Any, config), task(model).inputs)]
 

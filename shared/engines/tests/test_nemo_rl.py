@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
 from nemotron_engines.nemo_rl.compose import refuse_repeated, resolved, with_variables
 from nemotron_engines.nemo_rl.driver import run_driver
 from nemotron_engines.nemo_rl.installation import Installation
+from nemotron_engines.nemo_rl.metrics import read_scalars, write_metrics
 from nemotron_engines.nemo_rl.table import faults, load_table, type_fault
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
@@ -66,6 +70,7 @@ def test_a_megatron_checkpoint_goes_through_its_converter(
     assert names == {"model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja"}
 
 
+@pytest.mark.slow
 def test_a_pickle_of_the_other_converter_becomes_safetensors(
     installation: Installation, model: Path, tmp_path: Path
 ) -> None:
@@ -180,3 +185,26 @@ def test_an_override_may_not_repeat_a_section_of_ours() -> None:
         refuse_repeated({"grpo": {"seed": 3}}, {"grpo.seed": 1})
     with pytest.raises(UserError, match=r"engine\.overrides\.data\.train\.data_path"):
         refuse_repeated({"data": {"train": {"data_path": "x"}}}, {"data.train": {}})
+
+
+def test_metrics_are_taken_from_all_tensorboard_files_and_counted_from_the_beginning(tmp_path: Path) -> None:
+    def written(folder: str, scalars: dict[str, dict[int, float]]) -> Path:
+        place = tmp_path / folder / "tensorboard"
+        writer = EventFileWriter(str(place))
+        for tag, values in scalars.items():
+            for step, value in values.items():
+                writer.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag=tag, simple_value=value)])))
+        writer.close()
+        return next(place.iterdir())
+
+    tokens, times = "train/global_valid_toks", "timing/train/total_step_time"
+    first = {tokens: {1: 100.0, 2: 300.0}, times: {1: 10.0, 2: 20.0}, "train/kl_penalty": {1: 0.5, 2: 9.0}}
+    written("exp_001", first | {"train/unknown": {1: 1.0}})
+    second = written("exp_002", {tokens: {2: 200.0}, times: {2: 5.0}, "ray/node.0.gpu.3.util": {60: 93.0}})
+    write_metrics(tmp_path, tmp_path / "metrics.jsonl")
+    found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert found == [
+        {"step": 1, "kl": 0.5, "step_seconds": 10.0, "tokens": 100.0, "tokens_per_second": 10.0, "seconds": 10.0},
+        {"step": 2, "kl": 9.0, "step_seconds": 5.0, "tokens": 300.0, "tokens_per_second": 40.0, "seconds": 15.0},
+    ]
+    assert ("gpu_utilization", 60, 93.0) in read_scalars(second)

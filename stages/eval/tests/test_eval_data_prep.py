@@ -76,6 +76,7 @@ def test_own_rows_give_the_test_split_only_and_each_question_once(tmp_path: Path
     assert len(rows_of(few, "texts")) == 5
 
 
+@pytest.mark.slow
 def test_neither_shards_nor_workers_show_in_the_tasks(tmp_path: Path, prepare: Prepare) -> None:
     rows = [gsm8k(n % 4000) | {"padding": "x" * 500} for n in range(6000)]
     source = f"data_prep.source={write(tmp_path / 'rows.jsonl', rows)}"

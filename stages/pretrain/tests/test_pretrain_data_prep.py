@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import normalizers, processors
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.sources.blends import find_blend
 from nemotron_data.sources.reading import Row
-from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
@@ -124,6 +125,7 @@ def corpus(tmp_path: Path) -> Path:
 SMALL_SHARDS = ("data_prep.shard_mb=1", "data_prep.merge=true")
 
 
+@pytest.mark.slow
 def test_workers_and_executors_make_no_difference(tmp_path: Path, home: Path, corpus: Path) -> None:
     digests = {
         (prepare(home, corpus, *SMALL_SHARDS, f"data_prep.workers={workers}", "run.force=true")).manifest.digest
@@ -225,6 +227,37 @@ def test_ids_around_documents() -> None:
     assert framed.tolist() == [1, 7, 8, 2, 1, 2, 1, 9, 2]
     assert whole.tolist() == [4, 2, 3]
     assert with_boundaries(ids, lengths, Vocabulary(100, (), ()))[0] is ids
+
+
+def test_what_the_post_processor_puts_around_texts(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = provide_tokenizer("tiny", tmp_path / "tokenizer")
+    ids = folder.special_ids()
+    begin, end = ids["bos_token"], ids["eos_token"]
+    folder.tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", begin)])
+    # a soft hyphen alone is a text, but makes no token
+    folder.tokenizer.normalizer = normalizers.Replace("\u00ad", "")
+    folder.tokenizer.save(str(folder.path / "tokenizer.json"))
+    texts = [*ODD, "\u00ad", "the last"]
+    source = write_lines(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    model = f"data_prep.tokenizer.model={folder.path}"
+
+    made = prepare(home, source, model, ALL_IN_TRAIN)
+    # `encode` with the post-processor, as transformers and with it Megatron-LM call it
+    expected = [[*folder.tokenizer.encode(text).ids, end] for text in texts if text != "\u00ad"]
+    written = IndexedDataset(made.path / "train" / "documents" / "shard_000000")
+    assert [written[index].tolist() for index in range(len(written))] == expected
+    assert stats(made)["around_documents"] == {"before": [begin], "after": [end]}
+    assert stats(made)["counts"]["rejected"] == {"empty text": 1}
+    said = capsys.readouterr().err
+    assert "puts <s> before a text and nothing behind it; documents begin with <s> and end with <" in said
+    assert "empty text" in said
+
+    without = prepare(home, source, model, ALL_IN_TRAIN, "data_prep.tokenizer.add_bos=false")
+    written = IndexedDataset(without.path / "train" / "documents" / "shard_000000")
+    assert [written[index].tolist() for index in range(len(written))] == [ids[1:] for ids in expected]
+    assert "documents begin with nothing" in capsys.readouterr().err
 
 
 def test_text_can_be_made_of_several_fields() -> None:

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from stages.pretrain.data_prep import STEP
 
 COMMAND = ["-c", "tiny", "data_prep.synthetic_documents=20_000", "data_prep.workers=1"]
@@ -23,6 +25,7 @@ def wait_for_owner(home: Path, process: subprocess.Popen) -> None:
     raise AssertionError("no lock was taken")
 
 
+@pytest.mark.slow
 def test_the_second_of_two_runs_stops_and_the_first_completes(tmp_path, capfd) -> None:
     command = [*COMMAND, f"run.home={tmp_path}"]
     first = subprocess.Popen([sys.executable, "-m", "stages.pretrain.data_prep", *command])

@@ -45,7 +45,14 @@ def prepare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Prepare:
     """Run the step on a source, give the artifact's folder; a refusal raises its message."""
 
     def run(source: Path, *overrides: str) -> Path:
-        settings = [f"data_prep.source={source}", f"run.home={tmp_path / 'home'}", "data_prep.workers=1", *overrides]
+        settings = [
+            "-c",
+            "local",
+            f"data_prep.source={source}",
+            f"run.home={tmp_path / 'home'}",
+            "data_prep.workers=1",
+            *overrides,
+        ]
         code = STEP.main([*settings, "--json"])
         said = capsys.readouterr()
         if code:

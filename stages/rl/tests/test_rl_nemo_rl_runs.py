@@ -45,6 +45,7 @@ def model(home: Path, version: int = 1) -> Path:
     return home / "artifacts" / "super3-rl-model" / f"v{version}"
 
 
+@pytest.mark.slow
 def test_the_last_checkpoint_becomes_a_hugging_face_folder(home: Path) -> None:
     assert run(home) == 0
     names = {path.name for path in model(home).iterdir()}
@@ -58,6 +59,7 @@ def test_the_last_checkpoint_becomes_a_hugging_face_folder(home: Path) -> None:
     assert Path(written["data"]["train"]["data_path"]).is_file()
 
 
+@pytest.mark.slow
 def test_a_failed_driver_is_reported_and_the_next_run_goes_on(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_failed_driver_is_reported_and_the_next_run_goes_on(
     assert steps == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_a_run_continues_from_the_checkpoint_of_another(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     step = home.parent / "earlier" / "step_4"
     (step / "policy" / "weights").mkdir(parents=True)

@@ -53,7 +53,7 @@ def recipe(*overrides: str, processes: int = 1) -> dict:
 
 
 def test_any_config_takes_the_engine() -> None:
-    for choice in ("default", "tiny", "qa"):
+    for choice in ("local", "tiny", "qa"):
         assert config(choice, "engine=automodel").engine.name == "automodel"
 
 
@@ -97,7 +97,7 @@ def test_types_are_always_spelled_out() -> None:
     ("overrides", "message"),
     [
         (["engine.strategy=ddp", "engine.tp_size=2"], "ddp shares nothing"),
-        (["engine.strategy=ddp", "engine.dtype=bfloat16"], "bfloat16 needs engine.strategy=fsdp2"),
+        (["engine.strategy=ddp", "engine.dtype=bfloat16"], "ddp computes in the type of the weights"),
         (["engine.data=chat"], "needs engine.chats.train"),
         (["engine.peft.target_modules=[q_proj]"], "not both"),
         (["engine.peft.rank=4"], "unknown key|Key 'rank'|no such key"),

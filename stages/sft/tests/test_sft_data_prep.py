@@ -2,11 +2,14 @@
 
 import json
 import random
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from template_conversations import conversation
 from transformers import AutoTokenizer
 
 from nemotron_data.chat.template import find_template
@@ -125,6 +128,35 @@ def test_ids_and_masks_are_those_of_transformers(
     assert stats(made)["counts"]["rows"] == 200
 
 
+@pytest.mark.skipif(find_spec("trl") is None, reason="needs the templates that trl carries")
+@pytest.mark.parametrize(
+    "model", ["super", *(pytest.param(name, marks=pytest.mark.slow) for name in ("nano", "ultra"))]
+)
+def test_the_published_templates_prepare_every_conversation(tmp_path: Path, home: Path, model: str) -> None:
+    spec = find_spec("trl")
+    assert spec is not None
+    (folder,) = spec.submodule_search_locations or ()
+    published = Path(folder) / "chat_templates" / f"nemotron_3_{model}.jinja"
+    tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer").path
+    shutil.copyfile(published, tokenizer / "chat_template.jinja")
+    rows = []
+    for seed in range(240):
+        messages, tools = conversation(seed)
+        rows.append({"messages": messages, **({"tools": tools} if tools else {})})
+    source = write_lines(tmp_path / "a.jsonl", rows)
+    more = [f"data_prep.tokenizer.model={tokenizer}", "data_prep.pack_size=32768", ALL_IN_TRAIN]
+    made = prepare(home, source, "data_prep.chat_template=null", *more)
+    figures = stats(made)
+    assert (figures["counts"]["rows"], figures["splits"]["train"]["conversations"]) == (240, 240)
+    assert figures["counts"]["rejected"] == {}
+    # the same template with marks, which TRL put there by hand
+    marked = prepare(
+        home, source, f"data_prep.chat_template={published.with_stem(published.stem + '_training')}", *more
+    )
+    assert sequences_in(made) == sequences_in(marked)
+
+
+@pytest.mark.slow
 def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", varied_chats(150))
     chosen = settings(f"data_prep.source={source}", "data_prep.pack_size=512", "data_prep.parquet_row_group_size=7")

@@ -31,6 +31,7 @@ MEANT = {
     "checkpointing.model_save_format",
     "checkpointing.save_consolidated",
     "logger.log_dir",
+    "logger.monitor_gpus",  # so that `nemotron check` can say whether they work
     "logger.tensorboard_enabled",
     "logger.wandb_enabled",
 }

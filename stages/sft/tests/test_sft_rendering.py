@@ -55,6 +55,19 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
     assert len(renderer.texts_of(Row({}, "f", 1), plain)) == 1
 
 
+def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -> None:
+    source = """{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}"""
+    renderer = Renderer(settings(), ChatTemplate(source, eos_token="</s>"))
+    turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
+    turn[1]["reasoning_content"] = "because"
+    texts = renderer.texts_of(Row({}, "f", 1), turn)
+    assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
+        ["4<|end|></s>"],
+        ["6<|end|></s>"],
+    ]
+
+
 def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:
     tokenizer = provide_tokenizer("tiny", tmp_path / "tokenizer")
     renderer = Renderer(settings(), ChatTemplate(Rendering.of(tokenizer, None).template))

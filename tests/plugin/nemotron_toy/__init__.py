@@ -1,11 +1,13 @@
-"""A reward, an evaluation task and a family from outside the repository; the engine is in `engine.py`."""
+"""A reward, an evaluation task, a family and a log from outside the repository; the engine is in `engine.py`."""
 
 from pathlib import Path
 
 from nemotron_shared.families import Family
+from nemotron_shared.runtime.library_logs import LibraryLog
 from stages.eval.tasks import TaskRows
 
 FAMILY = Family("A family of toys", stages=("sft", "eval"), configs=Path(__file__).parent / "families")
+LOG = LibraryLog("a box of toys", {"sadness": r"toy (?P<step>\d+) of (?P<steps>\d+): sadness (?P<loss>\S+)"})
 
 
 def brevity(completion: str, expected: str) -> float:

@@ -4,7 +4,7 @@
     nemotron engine install automodel                  make the environment .engines/automodel from uv.lock
     nemotron engine install nemo_rl --from ../nemo-rl  NeMo-RL is on no registry: use this checkout
 
-`nemotron super3 sft engine=automodel` then starts in that environment.
+`nemotron super3 sft -c tiny engine=automodel` then starts in that environment.
 """
 
 import importlib

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING
@@ -33,14 +32,31 @@ def run_step(stage: str, verb: str, request: "Request") -> int:
 
 def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     """The command line of one step's process."""
-    directory = stage_directory(stage)
-    request = replace(request, config=families()[request.family].config(stage, request.config))
-    command = [*start_command(stage, verb, directory, request), "-c", request.config]
+    config = config_of(request, stage)
+    command = [*start_command(stage, verb, config, request), "-c", config]
     command += request.overrides
     command += ["--dry-run"] if request.dry_run else []
     command += ["--machine", str(request.machine)] if request.machine else []
     command += ["--json"] if request.json else []
+    command += ["--trust-code"] if request.trust_code else []
     return command
+
+
+def config_of(request: "Request", stage: str) -> str:
+    """The config of a stage that a request means: without `-c`, the recipe that is called as the family.
+
+    Raises:
+        UserError: the family has no such recipe.
+    """
+    family = families()[request.family]
+    config = family.config(stage, request.config or request.family)
+    own = request.config is None and config == request.family
+    if own and not (stage_directory(stage) / "config" / f"{config}.yaml").is_file():
+        raise UserError(
+            f"{request.family} has no recipe of its own for {stage}",
+            f"for your own data, say: nemotron {request.family} {stage} -c local",
+        )
+    return config
 
 
 def stage_directory(stage: str) -> Path:
@@ -58,13 +74,13 @@ def stage_directory(stage: str) -> Path:
     return Path(found.origin).parent
 
 
-def start_command(stage: str, verb: str, directory: Path, request: "Request") -> list[str]:
+def start_command(stage: str, verb: str, config: str, request: "Request") -> list[str]:
     """How the step's processes are started: by its engine's own launcher, or as one process or torchrun.
 
     An engine that does not exist is left to the step, whose error says where it was set.
     """
     module = f"stages.{stage}.{verb}"
-    composed = compose(directory / "config", request.config, request.overrides)
+    composed = compose(stage_directory(stage) / "config", config, request.overrides)
     engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
     name = OmegaConf.select(composed.tree, "engine.name")
     if verb != "train" or name not in engines.places():

@@ -23,11 +23,16 @@ from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 
 COMMANDS = ("pipeline", "data", *STAGES)
+STEP = "a step"
+"""What click calls every line that begins with a model; nobody can type it by accident."""
 # Imported when they are called, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
     "artifacts": "nemotron_app.artifacts",
+    "check": "nemotron_app.check.command",
+    "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "engine": "nemotron_app.engines",
+    "model": "nemotron_app.models",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
 }
@@ -39,11 +44,12 @@ class Request:
 
     family: str
     command: tuple[str, ...]
-    config: str
+    config: str | None
     overrides: tuple[str, ...]
     dry_run: bool
     json: bool
     machine: Path | None = None
+    trust_code: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,7 +72,7 @@ def dispatch(words: list[str]) -> int:
     except click.exceptions.Exit as done:  # after --help and --version
         return done.exit_code
     except click.UsageError as error:
-        asked = error.ctx.command_path.removesuffix(" model") if error.ctx else "nemotron"
+        asked = error.ctx.command_path.removesuffix(f" {STEP}") if error.ctx else "nemotron"
         raise UserError(error.format_message(), f"see: {asked} --help") from error
 
 
@@ -77,15 +83,17 @@ class Nemotron(click.Group):
         """See the base class."""
         if args[1:3] == ["data", "inspect"] and args[0] in families():
             args = ["data", "inspect", "--family", args[0], *args[3:]]
+        if args[1:3] == ["model", "import"] and args[0] in families() and len(args) > 3 and args[3] in STAGES:
+            args = ["model", "import", "--as", STAGES[args[3]].result.name(args[0]), *args[4:]]
         if args and args[0] in OTHER_COMMANDS:  # they compose no config, and take its key for the store all the same
             stores = (re.fullmatch(r"\+*run\.home=(.*)", word) for word in args)
             named = zip(args, stores, strict=True)
             args = [f"--home={'' if found[1] == 'null' else found[1]}" if found else word for word, found in named]
-        return super().parse_args(ctx, args if args and args[0] in OTHER_COMMANDS else ["model", *args])
+        return super().parse_args(ctx, args if args and args[0] in OTHER_COMMANDS else [STEP, *args])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See the base class."""
-        return import_module(OTHER_COMMANDS[cmd_name]).command if cmd_name in OTHER_COMMANDS else model
+        return import_module(OTHER_COMMANDS[cmd_name]).command if cmd_name in OTHER_COMMANDS else step
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -106,7 +114,7 @@ nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "-
 @click.option("--allow-experimental", is_flag=True)
 @click.argument("words", nargs=-1, shell_complete=_complete)
 @click.pass_context
-def model(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: bool) -> int:
+def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: bool) -> int:
     """Run steps of a model's stages."""
     if options["version"]:
         from nemotron_shared.runtime.provenance import package_version
@@ -126,11 +134,10 @@ def model(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **o
     overrides = (*overrides_of(ctx.params, [word for word in words if _is_override(word)]), f"run.family={family}")
     if task:
         if command != ["eval"]:
-            raise UserError(
-                "-t picks tasks of an evaluation", f"say: nemotron {family} eval -c {ctx.params['config']} -t {task[0]}"
-            )
+            chosen = f" -c {ctx.params['config']}" if ctx.params["config"] else ""
+            raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval{chosen} -t {task[0]}")
         overrides += (f"evaluation.tasks=[{','.join(task)}]",)
-    asked = options["dry_run"], options["json"], machine_of(ctx.params)
+    asked = options["dry_run"], options["json"], machine_of(ctx.params), bool(options["trust_code"])
     request = Request(family, tuple(command), ctx.params["config"], overrides, *asked)
     if command == ["pipeline"]:
         from nemotron_app.pipeline import run_pipeline

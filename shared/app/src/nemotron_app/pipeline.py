@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nemotron_app.launch import run_process, run_step, stage_directory, step_command
+from nemotron_app.launch import config_of, run_process, run_step, stage_directory, step_command
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep, families
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve_section
@@ -45,7 +45,10 @@ def run_pipeline(request: "Request") -> int:
             )
         seconds = round(time.monotonic() - step_began, 1)
         timings.append({"name": step.title, "seconds": seconds, "reused": reused})
-    return _report(request, {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config})
+    return _report(
+        request,
+        {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config or request.family},
+    )
 
 
 def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:
@@ -77,8 +80,9 @@ def _for_stage(override: str, stage: str) -> str | None:
 def home_of(request: "Request") -> str | None:
     """`run.home` of the last step, wherever it was set: on the command line or in a YAML file."""
     stage = [step.stage for step in PIPELINE if step.stage in families()[request.family].stages][-1]
-    config = families()[request.family].config(stage, request.config)
-    composed = compose(stage_directory(stage) / "config", config, for_stage(request, stage).overrides)
+    composed = compose(
+        stage_directory(stage) / "config", config_of(request, stage), for_stage(request, stage).overrides
+    )
     return resolve_section(composed.tree, "run")["home"]
 
 

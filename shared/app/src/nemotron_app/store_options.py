@@ -31,7 +31,11 @@ class Look:
 def store_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Add the options; what they mean becomes the first argument. They may stand before a subcommand's name too."""
 
-    @click.option("--home", metavar="DIR", help=f"the store (default: ${HOME_VARIABLE}, else ./.nemotron)")
+    @click.option(
+        "--home",
+        metavar="DIR",
+        help=f"the store (default: ${HOME_VARIABLE}, else .nemotron here, or at the top of the repository)",
+    )
     @click.option("--family", metavar="NAME", help=f"what 'sft' is short for (default: {DEFAULT_FAMILY})")
     @click.option("--json", "as_json", is_flag=True, help="print JSON")
     @click.pass_context

@@ -59,19 +59,25 @@ commands
                                  look at prepared data: text, loss mask, lengths, duplicates
   artifacts [list|show|lineage|verify|alias|path|rm|gc]
                                  what has been made, from what; make room
+  model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
+                                 bring a model in as an artifact
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
+  check RUN... [--expect NAME] [--watch]
+                                 whether a run shows what a healthy one shows; what a model folder is
   engine [list|install NAME]     the engines; make an environment for one that needs its own
+  config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far
 
 options, before or after the words above
-  -c, --config NAME|PATH         config of the stage (default: default; a CPU wants: tiny)
+  -c, --config NAME|PATH         config of the stage (default: the model's own recipe; a CPU wants: tiny)
   key=value, +key=, ++key=, ~key change config values (Hydra grammar)
   --sample N                     prepare at most N rows
   --force                        redo the work even where a result exists
   -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
   --machine FILE                 with --dry-run: judge for the machine that FILE describes
   --json                         results as JSON on stdout
+  --trust-code                   run the Python files of a model that cannot do without
   --allow-experimental           run a family marked experimental
   --version, -h, --help
 

@@ -8,7 +8,11 @@ import difflib
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Iterable
+from types import TracebackType
+
+from nemotron_shared.redaction import redact
 
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
@@ -48,12 +52,13 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 
     Any other exception keeps its traceback: it is our bug, and the trace is what helps.
     """
+    sys.excepthook = _print_traceback
     try:
         code = main() or 0
         sys.stdout.flush()
         return code
     except UserError as error:
-        print("error:", printable(str(error), keep="\n\t"), file=sys.stderr, flush=True)
+        print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
@@ -65,6 +70,11 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             raise  # standard output is still read; another pipe has broken
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return READER_LEFT
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """As Python does it, without secrets: a cluster keeps what a job prints."""
+    print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -8,7 +8,8 @@ A package outside this repository adds one as an entry point of the group `nemot
     MINE = Family("Our own little hybrid", configs=Path(__file__).parent / "configs")
 
 `configs` holds a folder for each stage, with YAML files that `-c NAME` then finds: `nemotron mine sft -c small` takes
-`configs/sft/small.yaml`, which may build on the stage's own files (`defaults: [tiny, _self_]`).
+`configs/sft/small.yaml`, which may build on the stage's own files (`defaults: [tiny, _self_]`). A config called as the
+family is its recipe, which `nemotron mine sft` takes when no config is named.
 """
 
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ ArtifactType = Literal[
     "SplitJsonlDataArtifact",
     "EvalDataArtifact",
     "ModelArtifact",
+    "TokenizerArtifact",
     "EvalResultsArtifact",
 ]
 

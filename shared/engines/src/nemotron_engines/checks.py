@@ -53,11 +53,12 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
     described = read_json(model.path / "config.json")
     if recipe == section.architecture and (wrong := differences(described, fields)):
         what = f"run.model: {model.reference} is not what this recipe of {recipe} is for: {', '.join(wrong)}"
-        yield Problem(what, "give a model of that size, or use -c default (-c tiny) with this one")
+        yield Problem(what, "give a model of that size, or use -c local (-c tiny) with this one")
     ours, theirs = _data_tokenizer(config, inputs.get("data")), model.manifest.files.get(TOKENIZER)
     if ours is not None and theirs is not None and ours != theirs.sha256:
         what = f"the data was made with another tokenizer than the model's ({model.path})"
-        yield Problem(what, f"prepare the data again with data_prep.tokenizer.model={model.path}")
+        named = config.run.model if "://" in str(config.run.model) else model.path
+        yield Problem(what, f"prepare the data again with data_prep.tokenizer.model={named}")
     data = inputs.get("data")
     ids, rows = data.manifest.metadata.get("vocab_size", 0) if data else 0, described.get("vocab_size")
     if isinstance(rows, int) and ids > rows:
@@ -91,7 +92,7 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     """How many parameters the model has that a run trains; the largest of those that an evaluation asks."""
     models = [artifact for role, artifact in inputs.items() if artifact is not None and role != "data"]
     if models:  # one whose weights are in another format is not counted
-        found = [size for size in (parameters_in(model.path) for model in models) if size is not None]
+        found = [size for size in (_parameters(model) for model in models) if size is not None]
         return max(found, key=lambda size: size.total, default=Parameters(0))
     section: RandomModelSection = config.model  # ty: ignore[missing-attribute]
     fields = load_architecture(section.architecture, section.overrides)
@@ -100,6 +101,12 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     data = inputs.get("data")
     known = data.manifest.metadata.get("vocab_size") if data else None
     return parameters_of(fields, fields.get("vocab_size") or known or 0)
+
+
+def _parameters(model: Artifact) -> Parameters | None:
+    """Those of a model that was imported, or would be, are known from its manifest."""
+    known = model.manifest.metadata.get("weights")
+    return Parameters(**known) if known else parameters_in(model.path)
 
 
 def local_needs(

@@ -1,6 +1,6 @@
 """Strict overrides: `engine.overrides` is a tree in the words of an engine's library, and every key of it is checked.
 
-    strict = Strict({"train.train_iters": "train.train_iters"}, task.origins)
+    strict = Strict({"train.train_iters": "set train.train_iters"}, task.origins)
     strict.require_known("train", "train_iter", ["train_iters", "seed"], "TrainingConfig")
 
 error: super3.yaml:14: engine.overrides.train.train_iter: TrainingConfig has no field 'train_iter'
@@ -27,7 +27,7 @@ class Strict:
     """What is refused.
 
     Attributes:
-        owned: keys that our own sections decide, and what to set instead. Two places for one value would contradict
+        owned: keys that our own sections decide, and what to do instead. Two places for one value would contradict
             each other.
         origins: "file:line" by dotted key of the whole configuration.
     """
@@ -46,7 +46,7 @@ class Strict:
             UserError: naming that setting.
         """
         if own := self.owned.get(key):
-            raise self.refusal(key, "one of our own settings decides this", f"set {own}")
+            raise self.refusal(key, "one of our own settings decides this", own)
 
     def require_known(self, section: str, name: str, known: Collection[str], owner: str) -> None:
         """Refuse a name that a section of the library does not have.

@@ -39,7 +39,7 @@ def test_bridge_accepts_a_recipe_at_its_number_of_processes(name: str, tmp_path:
     }
 
 
-@pytest.mark.parametrize(("name", "steps"), [("super3_phase1", 794723), ("super3_phase2", 993404)])
+@pytest.mark.parametrize(("name", "steps"), [("super3", 794723), ("super3_phase2", 993404)])
 def test_the_schedule_of_super_is_the_published_one(name: str, steps: int, tmp_path: Path, data: Artifact) -> None:
     container = build(name, tmp_path, data)
     scheduler = container.scheduler

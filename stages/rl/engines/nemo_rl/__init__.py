@@ -35,8 +35,10 @@ class NeMoRL(Engine[Config]):
                 f"{config.run.data}",
                 "set run.data=null, or engine.environment=math or nemo_gym",
             )
-        elif not own_data and config.run.data is None:
-            yield Problem("run.data: null, but engine.environment needs our rows", "name a data artifact in run.data")
+        elif not own_data and (config.run.data is None) == (config.engine.train_rows is None):
+            given = "neither is given" if config.run.data is None else "both are given"
+            remedy = "name a data artifact in run.data, or set run.data=null and engine.train_rows=FILE"
+            yield Problem(f"the rows come from run.data or from engine.train_rows, and {given}", remedy)
         else:
             check_config(config, ALGORITHM, places_without_run(config))
 
@@ -57,5 +59,6 @@ class NeMoRL(Engine[Config]):
 
 def places_without_run(config: Config, model: str | None = None) -> Places:
     """Names instead of paths, where no run has begun."""
-    ours = config.engine.environment != "base"
-    return placeholders(model, train=ours, valid=ours)
+    engine = config.engine
+    ours = engine.environment != "base"
+    return placeholders(model, train=ours, valid=ours and (engine.train_rows is None or engine.valid_rows is not None))

@@ -25,12 +25,13 @@ def train(task: GRPOTask) -> Outcome:
 
 def places(task: GRPOTask) -> Places:
     """Model, rows and folders of this run; raises UserError for a row that NeMo-RL could not use."""
-    data = task.inputs["data"]
-    train = valid = None
+    data, engine = task.inputs["data"], task.config.engine
+    train = Path(engine.train_rows) if engine.train_rows else None
+    valid = Path(engine.valid_rows) if engine.valid_rows else None
     if data is not None:
         train, valid = data.path / "train.jsonl", data.path / "val.jsonl"
         valid = valid if valid.is_file() else None
-        require_rows([file for file in (train, valid) if file], task.config.engine.environment)
+    require_rows([file for file in (train, valid) if file], engine.environment)
     return run_places(task.run, model_folder(task), train, valid)
 
 

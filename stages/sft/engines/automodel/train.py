@@ -12,12 +12,12 @@ from stages.sft.schema import SFTConfig
 
 def train(task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
     """Train on the assistant's tokens."""
-    config, data = task.config, task.input("data")
+    config = task.config
     if config.engine.data == "chat":
         chats = config.engine.chats
         assert chats.train is not None, "engine.data=chat was validated with its file"
         return train_with_automodel(task, "chat", Path(chats.train), Path(chats.valid) if chats.valid else None, None)
-    batch = config.train.global_batch_size
+    data, batch = task.input("data"), config.train.global_batch_size
     rows = PackedRows(packed_file(data.path / "train.parquet"), config.train.train_iters * batch, config.run.seed)
     valid = data.path / "valid.parquet"
     if not valid.is_file():

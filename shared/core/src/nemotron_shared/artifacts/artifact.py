@@ -29,10 +29,14 @@ NOBODY = Producer("external", "", "", "", "", "", None, "", {})
 
 @dataclass(frozen=True)
 class Artifact:
-    """A manifest and the folder it describes: a version of a store, or a folder from outside (version 0)."""
+    """A manifest and the folder it describes: a version of a store, or a folder from outside (version 0).
+
+    `trusted` says that whoever typed the command lets the Python files of a model run.
+    """
 
     manifest: Manifest
     path: Path
+    trusted: bool = False
 
     @classmethod
     def external(

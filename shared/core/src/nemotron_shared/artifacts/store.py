@@ -33,6 +33,7 @@ from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, p
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.lock import locked
+from nemotron_shared.redaction import redact, redact_values
 
 HOME_VARIABLE = "NEMOTRON_HOME"
 DEFAULT_HOME = ".nemotron"
@@ -45,6 +46,16 @@ VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
 TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
+def default_home() -> Path:
+    """`.nemotron` of the working directory; anywhere in the repository that this code runs from, the one at its top.
+
+    A stage that is started in its own folder finds there what the other stages made.
+    """
+    here, top = Path.cwd(), Path(__file__).resolve().parents[5]
+    is_repository = (top / "uv.lock").is_file() and (top / "stages").is_dir()
+    return (top if is_repository and here.is_relative_to(top) else here) / DEFAULT_HOME
+
+
 @dataclass(frozen=True)
 class Store:
     """Artifacts below `home`. Reading needs nothing to exist yet."""
@@ -53,8 +64,8 @@ class Store:
 
     @classmethod
     def open(cls, home: str | None = None) -> "Store":
-        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron` of the working directory."""
-        return cls(Path(home or os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute())
+        """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron`: see `default_home`."""
+        return cls(Path(home or os.environ.get(HOME_VARIABLE) or default_home()).expanduser().absolute())
 
     @property
     def root(self) -> Path:
@@ -185,12 +196,13 @@ class Store:
             fingerprint=fingerprint,
             digest=table_digest(files),
             files=files,
-            producer=producer,
+            # digests are of what was read and made; only the words about it are for everybody to read
+            producer=replace(producer, command=redact(producer.command)),
             parents=tuple(parents),
-            sources=tuple(sources),
-            metadata=dict(metadata or {}),
-            metrics=dict(metrics or {}),
-            segments=[dict(segment) for segment in segments],
+            sources=tuple(Source(redact(one.uri), one.digest, redact_values(one.detail)) for one in sources),
+            metadata=redact_values(dict(metadata or {})),
+            metrics=redact_values(dict(metrics or {})),
+            segments=[redact_values(dict(segment)) for segment in segments],
         )
         # Read back what will be written: an error now costs nothing, and what JSON changes (tuples) changes here.
         readable = Manifest.parse(manifest.to_bytes(), directory / MANIFEST)

@@ -51,6 +51,8 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
 
 def command_that_made(manifest: Manifest) -> str:
     """The `nemotron` command line for what `producer.command`, python -m stages.sft.train ..., did; with --force."""
+    if manifest.producer.verb == "import":
+        return manifest.producer.command
     try:
         words = shlex.split(manifest.producer.command)
     except ValueError:  # a quotation mark without its pair

@@ -13,11 +13,12 @@ import re
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -26,12 +27,14 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from nemotron_shared.config.dialects import Translated, dialect_of, said_in_ours, translate
 from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
+TRUST = "trust_remote_code"
 CONFIG_PACKAGES = "nemotron.config"
 """Entry points: packages whose folder holds config groups that every stage may use, such as `engine/*.yaml`."""
 # Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
@@ -43,12 +46,16 @@ STORAGE_RECORD, STORAGE_WARNING = "MSC config source not available", "provider=m
 class Composed:
     """The merged configuration before references are resolved.
 
-    `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists what was merged, first to last.
+    `origins` maps a dotted key to "file.yaml:line" or "command line"; `files` lists what was merged, first to last;
+    `notes` say which keys of another library have no effect. `trust_keys` are those of the name `trust_remote_code`,
+    and where they stood: no file may ask for that, so they are not in the tree.
     """
 
     tree: DictConfig
     origins: dict[str, str]
     files: list[Path]
+    notes: list[str] = field(default_factory=list)
+    trust_keys: dict[str, str] = field(default_factory=dict)
 
 
 def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed:
@@ -58,15 +65,47 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         UserError: no such config, a broken YAML file, a malformed override, or an override of an unknown key.
     """
     path = find_config(config_dir, choice)
-    folders = [path.parent, config_dir.resolve(), *shared_groups()]
-    # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
-    places = ",".join(f"file://{folder}" for folder in dict.fromkeys(folders) if folder != path.parent)
-    arguments = [f"hydra.searchpath=[{places}]", *overrides]
+    trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
+    overrides = [override for override in overrides if override_key(override) not in trust_keys]
+    with TemporaryDirectory(prefix="nemotron-config-") as scratch:
+        said = None if path.parent == config_dir.resolve() else translated(path)
+        if said is None:
+            return _compose(config_dir, path, path, overrides, None, trust_keys)
+        start = Path(scratch) / path.with_suffix(".yaml").name
+        start.write_text(said.text, encoding="utf-8")
+        return _compose(config_dir, path, start, overrides, said, trust_keys)
+
+
+def translated(path: Path) -> Translated | None:
+    """A config of another library, said in ours; None for one of ours."""
+    text = path.read_text(encoding="utf-8")
     try:
-        with _hydra(path.parent):
-            tree = hydra_compose(path.stem, overrides=arguments)
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None  # the error is told where our own files are read
+    dialect = dialect_of(content)
+    return translate(path, content, dialect, dict(_node_lines(yaml.compose(text), ""))) if dialect else None
+
+
+def _compose(
+    config_dir: Path,
+    path: Path,
+    start: Path,
+    overrides: Sequence[str],
+    said: Translated | None,
+    trust_keys: dict[str, str],
+) -> Composed:
+    """Args: start: the file to begin with, which is `path` itself unless that was said in ours."""
+    folders = list(dict.fromkeys([start.parent, path.parent, config_dir.resolve(), *shared_groups()]))
+    # Config groups that all stages share; a config outside the stage may also build on the stage's own files.
+    search = f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]"
+    try:
+        with _hydra(start.parent):
+            overrides, theirs, notes = _in_our_keys(start.stem, search, folders, overrides)
+            arguments = [search, *overrides]
+            tree = hydra_compose(start.stem, overrides=arguments)
             loader = GlobalHydra.instance().config_loader()
-            defaults = loader.compute_defaults_list(path.stem, arguments, RunMode.RUN).defaults
+            defaults = loader.compute_defaults_list(start.stem, arguments, RunMode.RUN).defaults
         origins: dict[str, str] = {}
         files = []
         for item in defaults:
@@ -74,14 +113,18 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
             file = next((one for one in candidates if one.is_file()), None)
             if file is None or str(item.config_path).startswith("hydra"):
                 continue
+            if said is not None and file == start:
+                files.append(path)
+                origins |= said.origins
+                continue
             files.append(file)
             prefix = f"{item.package}." if item.package not in {None, "", "_global_"} else ""
-            name = f"{file.parent.name}/{file.name}" if prefix else file.name
+            name = f"{item.config_path}.yaml"
             for key, line in _node_lines(yaml.compose(file.read_text(encoding="utf-8")), prefix):
                 if not key.startswith("defaults"):
                     origins[key] = f"{name}:{line}"
     except ConfigCompositionException as error:
-        raise _composition_error(path, folders, arguments, error) from error
+        raise _composition_error(start, folders, [search, *overrides], error) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # the last: engine=null, engine=3
         raise UserError(f"{path.name}: {_first_line(error)}") from error
     except yaml.YAMLError as error:
@@ -90,8 +133,29 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         circle = " -> ".join(file.name for file in _circle([path]))
         where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
-    origins |= {key: COMMAND_LINE for key in map(override_key, overrides) if key}
-    return Composed(tree, origins, files)
+    for key in filter(None, map(override_key, overrides)):
+        origins[key] = f"{COMMAND_LINE} ({theirs[key]})" if key in theirs else COMMAND_LINE
+    for key in [key for key in leaf_keys(tree) if key.split(".")[-1] == TRUST]:
+        section, _, name = key.rpartition(".")
+        with open_dict(tree):
+            OmegaConf.select(tree, section).pop(name)
+        trust_keys.setdefault(key, origins.pop(key, "config"))
+    return Composed(tree, origins, files, [*(said.notes if said else []), *notes], trust_keys)
+
+
+def _in_our_keys(
+    name: str, search: str, folders: Sequence[Path], overrides: Sequence[str]
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """Overrides with the keys of other libraries said in ours; see `said_in_ours`."""
+    groups = [text for text in overrides if any((folder / override_key(text)).is_dir() for folder in folders)]
+    if len(groups) == len(overrides):
+        return list(overrides), {}, []
+    tree = hydra_compose(name, overrides=[search, *groups])
+    values = [key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False))]
+    found, theirs, notes = said_in_ours(
+        [text for text in overrides if text not in groups], values, OmegaConf.select(tree, "engine.name")
+    )
+    return [*groups, *found], theirs, notes
 
 
 def find_config(config_dir: Path, choice: str) -> Path:

@@ -4,6 +4,7 @@
 `version`, `digest`, or a key of the artifact's metadata such as `pack_size`.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import keep_secret
 
 ReadField = Callable[[str, str], Any]
 
@@ -22,6 +24,9 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
         read_field: returns the value of `${art:ROLE,FIELD}`; raises UserError where there is none.
     """
     OmegaConf.register_new_resolver("art", read_field, replace=True)
+    # A value of the environment may be a key: it is used, and shown nowhere.
+    for name in set(re.findall(r"\$\{oc\.env:\s*(\w+)", OmegaConf.to_yaml(tree))):
+        keep_secret(name)
     try:
         resolved = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:

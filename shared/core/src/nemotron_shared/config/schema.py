@@ -34,12 +34,13 @@ class RunSection(Section):
     family: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Model family, the first part of every artifact name. The `nemotron` command sets it."""
     home: How[str | None]
-    """Folder of the artifact store. `null`: `$NEMOTRON_HOME`, else `.nemotron` in the working directory."""
+    """Folder of the artifact store. `null`: `$NEMOTRON_HOME`, else `.nemotron` in the working directory, or at the top
+    of the repository that one is in."""
     data: How[str | None]
     """Data artifact to read."""
     model: How[str | None]
-    """Model to start from, or in eval the one in question: an artifact, or the path of a Hugging Face folder. `null`:
-    random weights."""
+    """Model to start from, or in eval the one in question: an artifact, `hf://org/name[@revision]`, the path of a
+    Hugging Face folder, or `megatron:PATH`. `null`: random weights."""
     missing_data: How[Literal["error", "prepare"]]
     """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first."""
     missing_model: How[Literal["error", "random"]]
@@ -61,10 +62,11 @@ class TokenizerSection(Section):
     """Which tokenizer turns text into ids."""
 
     model: str | None
-    """`tiny`, which is made on the spot, or the path of a Hugging Face tokenizer folder. Required: `null` is an
-    error."""
-    add_bos: bool
-    """Begin each document with the beginning-of-text id. Not used in sft, where the chat template writes all special
+    """`tiny`, which is made on the spot, `hf://org/name[@revision]`, or the path of a Hugging Face tokenizer folder.
+    Required: `null` is an error."""
+    add_bos: bool | None
+    """Begin each document with the beginning-of-text id. `null`: with what the tokenizer's own post-processor puts
+    there, as Megatron-LM's tool does; mostly nothing. Not used in sft, where the chat template writes all special
     tokens."""
     add_eos: bool
     """End each document with the end-of-text id. Not used in sft."""

@@ -72,7 +72,7 @@ def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[
     for name in names:
         if name.isdigit():  # an entry of a list of sections
             continue
-        fields = section.model_fields if section else {}
+        fields = {field.alias or key: field for key, field in section.model_fields.items()} if section else {}
         known = sorted(fields)
         if name == "engine" and section is not None and issubclass(section, StageConfig):
             section = section.engine_class(values.get(name))

@@ -19,13 +19,14 @@ from nemotron_shared.errors import UserError
 SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
 
 OPTIONS = (
-    click.Option(["-c", "--config"], default="default", show_default=True, metavar="NAME|PATH", help="config file"),
+    click.Option(["-c", "--config"], metavar="NAME|PATH", help="config file; without it, the production recipe"),
     click.Option(["--sample"], type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)"),
     click.Option(["--workers"], type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)"),
     click.Option(
         ["--executor"], type=click.Choice(["local", "ray"]), help="who prepares data (data_prep.executor=...)"
     ),
     click.Option(["--force"], is_flag=True, help="redo the work even where a result exists"),
+    click.Option(["--trust-code"], is_flag=True, help="run the Python files of a model that cannot do without"),
     click.Option(["-d", "--dry-run"], is_flag=True, help="show what would run, and whether it could"),
     click.Option(
         ["--machine"], type=click.Path(path_type=Path), metavar="FILE", help="with --dry-run: for the machine in FILE"
@@ -37,13 +38,19 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Arguments:
-    """What was asked for: a config, overrides of it, and how to run; `machine` describes another one for a dry run."""
+    """What was asked for: a config, overrides of it, and how to run.
+
+    Attributes:
+        machine: describes another one for a dry run.
+        trust_code: the Python files of a model may be run. There is no key for it: no file can ask for that.
+    """
 
     config: str
     overrides: tuple[str, ...]
     dry_run: bool
     json: bool
     machine: Path | None = None
+    trust_code: bool = False
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
@@ -60,7 +67,8 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         error.show()
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
-    return Arguments(values["config"], overridden, values["dry_run"], values["json"], machine_of(values))
+    asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
+    return Arguments(values["config"] or "default", overridden, *asked)
 
 
 def machine_of(options: dict[str, Any]) -> Path | None:

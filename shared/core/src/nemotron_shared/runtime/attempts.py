@@ -18,6 +18,7 @@ from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
 from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values, with_references
 from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.identity import LENGTH, Identity, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
@@ -81,8 +82,9 @@ def begin(plan: "Plan", run: Run) -> None:
         before = _take_over(plan.extends, run)
     elif not plan.config.run.force:
         _say_why_new(plan, run)
-    write_text(run.directory / "config.yaml", yaml.safe_dump(plan.values, sort_keys=False, allow_unicode=True))
-    write_json(run.directory / WHAT, {"what": plan.identity.what, "modules": plan.identity.modules})
+    shown = yaml.safe_dump(with_references(plan.values), sort_keys=False, allow_unicode=True)
+    write_text(run.directory / "config.yaml", shown)
+    write_json(run.directory / WHAT, {"what": redact_values(plan.identity.what), "modules": plan.identity.modules})
     write_segments(run.directory, [*before, segment])
     # What a cleanup must leave alone until this run has published.
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
@@ -96,7 +98,7 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
     newest = max(others, key=lambda path: path.stat().st_mtime)
     other, before = newest.parent, read_json(newest)
     state = "unfinished" if any((other / "checkpoints").glob("*")) else "finished"
-    if found := differences(before["what"], plan.identity.what):
+    if found := differences(before["what"], redact_values(plan.identity.what)):
         run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
     elif found := changed_modules(before["modules"], plan.identity.modules):
         run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")

@@ -21,6 +21,9 @@ PRESENTATION = frozenset({
     "nemotron_shared.runtime.arguments", "nemotron_shared.runtime.console", "nemotron_shared.runtime.dry_run",
     "nemotron_shared.runtime.progress", "nemotron_shared.errors", "nemotron_shared.runtime.machine",
     "nemotron_shared.runtime.needs", "nemotron_shared.runtime.preflight", "nemotron_shared.runtime.remedies",
+    # what a model is counts by its files, however they came
+    "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",
+    "nemotron_shared.redaction",
 })  # fmt: skip
 SETTINGS = "settings"
 """Modules of this name hold an engine's settings. A stage's schema names those of every engine."""

@@ -6,6 +6,7 @@ say("stopped after step 14")
 
 import sys
 
+from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.distributed import rank
 
 CLEAR = "\r\x1b[2K"
@@ -14,7 +15,7 @@ CLEAR = "\r\x1b[2K"
 def say(line: str) -> None:
     """Print a line, from rank 0 only; on a terminal in place of one that renews itself."""
     if rank() == 0:
-        print(f"{CLEAR if sys.stderr.isatty() else ''}{line}", file=sys.stderr, flush=True)
+        print(f"{CLEAR if sys.stderr.isatty() else ''}{redact(line)}", file=sys.stderr, flush=True)
 
 
 def renew(line: str) -> None:
@@ -22,7 +23,7 @@ def renew(line: str) -> None:
     if not sys.stderr.isatty():
         say(line)
     elif rank() == 0:
-        print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+        print(f"{CLEAR}{redact(line)}", end="", file=sys.stderr, flush=True)
 
 
 def clock(seconds: float) -> str:

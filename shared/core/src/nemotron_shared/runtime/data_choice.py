@@ -47,9 +47,16 @@ def data_by_settings(
     given = sorted(key for key in by_hand if key.startswith(f"{SECTION}.") and key.split(".")[1] not in how)
     if step.prepare is None or run.data is None or not given:
         return None
-    from nemotron_shared.runtime.plan import make_plan  # which asks this module about the inputs of other steps
+    # these ask this module about the inputs of other steps
+    from nemotron_shared.runtime.engine import refuse
+    from nemotron_shared.runtime.plan import identify
+    from nemotron_shared.runtime.preflight import preflight
 
-    plan = make_plan(step.prepare, arguments)
+    checked = preflight(step.prepare, arguments)  # not a plan, which would import a tokenizer
+    refuse(checked.problems + checked.lacking)
+    if not checked.is_decided:  # its tokenizer has yet to be brought in, so nothing was prepared with it
+        return DataChoice(given, None)
+    plan = identify(step.prepare, checked)
     made = (store.load(plan.name, version) for version in reversed(store.versions(plan.name)))
     found = next((one for one in made if one.manifest.producer.config_digest == plan.identity.result), None)
     if "run.data" in by_hand:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import engine_of
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.plan import identify
@@ -33,12 +35,14 @@ class Preview:
     inputs: dict[str, str | None]
     produces: str
     rendered: str | None = None
+    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
 def dry_run(step: "Step", arguments: Arguments) -> int:
     """Print the preview for people, or as JSON on stdout."""
     preview = make_preview(step, arguments)
+    preview = Preview(**redact_values(vars(preview)))  # it is often kept in a file, or shown to others
     print(json.dumps(vars(preview), indent=2) if arguments.json else _as_text(preview))
     return CANNOT_RUN if preview.problems else 0
 
@@ -47,7 +51,15 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     """Resolve as much as can be resolved; show what is wrong instead of stopping at it."""
     checked = preflight(step, arguments)
     config, lacking = checked.config, checked.lacking
-    if lacking and not checked.problems and not checked.prepares and identify(step, checked).finished:
+    for note in checked.notes:
+        say(note)
+    if (
+        lacking
+        and checked.is_decided
+        and not checked.problems
+        and not checked.prepares
+        and identify(step, checked).finished
+    ):
         lacking = []  # the start would use what is there
     problems = checked.problems + lacking
     command, rendered = launch_command(step.module, checked.machine.processes), None
@@ -64,6 +76,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         inputs=checked.shown,
         produces=step.produces.format(family=checked.run.family),
         rendered=rendered,
+        notes=checked.notes,
         problems=[str(problem) for problem in problems],
     )
 
@@ -73,6 +86,7 @@ def _as_text(preview: Preview) -> str:
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
+    lines += ["", "# notes", *preview.notes] if preview.notes else []
     lines += ["", "# problems", *(preview.problems or ["none: this could run"])]
     return "\n".join(lines)
 

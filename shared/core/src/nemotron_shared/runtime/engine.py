@@ -20,6 +20,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
@@ -31,6 +32,7 @@ OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines"
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
 Inputs = Mapping[str, Artifact | None]
 """The artifact of each role, None where there is none, or none yet."""
+TOLD_BYTES = 1_000_000_000
 
 
 class Engine(Protocol[ConfigT]):
@@ -91,10 +93,22 @@ def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: 
     return as_errors(lambda: engine_of(config).check(config, inputs, machine), origins)
 
 
-def lacking(config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]) -> list[UserError]:
-    """What the chosen engine needs for its config and the machine does not have."""
-    name, engine = config.engine.name, engine_of(config)
-    return as_errors(lambda: missing(name, engine.needs(config, inputs, machine), machine), origins)
+def lacking(
+    config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]
+) -> tuple[list[UserError], str | None]:
+    """What the chosen engine needs for its config and the machine does not have; and the memory that it will take.
+
+    The memory is told from a gigabyte on: that of the tiny model interests nobody.
+    """
+    memory: list[str] = []
+
+    def find() -> Iterator[Problem]:
+        needs = engine_of(config).needs(config, inputs, machine)
+        if needs.process_bytes >= TOLD_BYTES:
+            memory.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
+        yield from missing(config.engine.name, needs, machine)
+
+    return as_errors(find, origins), next(iter(memory), None)
 
 
 def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:

@@ -1,7 +1,7 @@
 """Engines whose packages cannot share the ordinary environment: what each needs, where it is, what starts there.
 
     nemotron engine install automodel        .engines/automodel, made from uv.lock
-    nemotron super3 sft engine=automodel     starts the step with the Python of that environment
+    nemotron super3 sft -c tiny engine=automodel     starts the step with the Python of that environment
 
 The folder `.engines` lies in the repository; NEMOTRON_ENGINES names another one.
 """

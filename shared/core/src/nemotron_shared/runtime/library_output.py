@@ -1,15 +1,52 @@
-"""Send what a library prints and logs to a file: stdout is for results, and stderr for what concerns the user.
+"""Send what a library or a program prints and logs to a file: stdout is for results, and stderr for what concerns the
+user. No secret gets into these files.
 
 with library_output(run.directory / "megatron.log"):
     pretrain(container, forward_step)
 """
 
 import logging
+import os
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
+from io import TextIOWrapper
 from pathlib import Path
 
+from nemotron_shared.redaction import redact
+
+PATIENCE = 10.0
+"""Seconds for the last lines of a program that has ended; a process that it left behind may hold the pipe for long."""
 FORMAT = "%(asctime)s %(name)s %(levelname)s %(message)s"
+
+
+class RedactedFile(TextIOWrapper):
+    """A text file that no secret gets into. A library that prints one writes it in one piece."""
+
+    def write(self, text: str) -> int:
+        """See the base class; the length is that of what was given."""
+        super().write(redact(text))
+        return len(text)
+
+
+@contextmanager
+def program_output(path: Path) -> Generator[int]:
+    """A descriptor for what another program prints, line by line to the end of `path`."""
+    reader, writer = os.pipe()
+
+    def copy() -> None:
+        with os.fdopen(reader, encoding="utf-8", errors="replace") as lines, path.open("a", encoding="utf-8") as file:
+            for line in lines:
+                file.write(redact(line))
+                file.flush()
+
+    copier = threading.Thread(target=copy, daemon=True)
+    copier.start()
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+        copier.join(PATIENCE)
 
 
 @contextmanager
@@ -17,7 +54,7 @@ def library_output(path: Path) -> Generator[None]:
     """Append to `path` inside the block, whatever handlers the library adds; afterwards logging is as it was."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
-    with path.open("a", encoding="utf-8") as file, redirect_stdout(file):
+    with RedactedFile(path.open("ab"), encoding="utf-8") as file, redirect_stdout(file):
         handler = logging.StreamHandler(file)
         handler.setFormatter(logging.Formatter(FORMAT))
         root.handlers = [handler]

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values
 
 FILE = "metrics.jsonl"
 Metric = Literal[
-    "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "reward", "reward_std",
-    "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction", "valid_reward",
-    "token_mult_prob_error",
+    "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
+    "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
+    "valid_reward", "token_mult_prob_error",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -25,6 +26,7 @@ METRICS: dict[Metric, str] = {
     "tokens": "Tokens trained on so far.",
     "tokens_per_second": "Speed since this attempt began.",
     "seconds": "Time since this attempt began.",
+    "step_seconds": "Time that the step took.",
     "reward": "Mean reward of the step's completions.",
     "reward_std": "Mean deviation of the rewards within a group.",
     "zero_advantage_fraction": "Share of groups whose completions all have one reward, and teach nothing.",
@@ -53,7 +55,7 @@ class MetricsLog:
     def append(self, step: int, **values: Any) -> None:
         """Write one line at once, so that a kill loses none that came before."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+            file.write(json.dumps({"step": step, **redact_values(values)}) + "\n")
 
     def cut_after(self, step: int) -> None:
         """Forget what was logged after `step`."""

@@ -13,6 +13,7 @@ from nemotron_shared.runtime.attempts import Extension, find_extension
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
+from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.preflight import Preflight, preflight
 
 if TYPE_CHECKING:
@@ -58,19 +59,29 @@ def make_plan(step: "Step[ConfigT]", arguments: Arguments) -> Plan[ConfigT]:
     Raises:
         UserError: all that keeps the step from running, before any work is done.
     """
-    checked = preflight(step, arguments)
+    checked, prepared = preflight(step, arguments), None
     if checked.prepares and step.prepare is not None:
         refuse(checked.problems + checked.lacking)
         say(f"{checked.prepares}: preparing it first")
-        checked = preflight(step, arguments, step.prepare.make(arguments)[0])
+        prepared = step.prepare.make(arguments)[0]
+        checked = preflight(step, arguments, prepared)
     for note in checked.notes:
         say(note)
     if checked.problems:
         refuse(checked.problems + checked.lacking)
-    plan = identify(step, checked)
-    if plan.finished is None:  # a result that is there can be used on any machine
+    if checked.is_decided:
+        plan = identify(step, checked)
+        if plan.finished is not None:  # a result that is there can be used on any machine, and without its inputs
+            return plan
         refuse(checked.lacking)
-    return plan
+        if not checked.imports:
+            return plan
+    for found in checked.imports:
+        assert found.bring_in is not None
+        found.bring_in()
+    checked = preflight(step, arguments, prepared)
+    refuse(checked.problems + checked.lacking)
+    return identify(step, checked)
 
 
 def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT]:
@@ -78,15 +89,17 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     config, values, inputs, store = checked.config, checked.values, checked.inputs, checked.store
     assert config is not None, "a config that is not valid was refused"
     name = step.produces.format(family=config.run.family)
-    sources = checked.sources
+    tokenizer = inputs.get("tokenizer")  # an artifact, and its files are no sources besides
+    sources = [found for found in checked.sources if not tokenizer or not found.uri.startswith(f"{tokenizer.path}/")]
+    digests = {str(found.path): _content(role, found) for role, found in inputs.items() if found}
     what: dict[str, Any] = {"step": step.module}
     how: dict[str, Any] = {}
     for section in ("run", *step.sections):
         whats, hows = what_and_how({section: values[section]}, config)
-        what |= dict(flat(_without_paths(whats, inputs)))
+        what |= dict(flat(_without_paths(whats, digests)))
         how |= dict(flat(hows))
     how = {key: value for key, value in how.items() if key not in ASKED_ONCE}
-    what |= {f"input {role}": artifact and artifact.manifest.digest for role, artifact in inputs.items()}
+    what |= {f"input {role}": artifact and digests[str(artifact.path)] for role, artifact in inputs.items()}
     what |= {f"source {source.uri}": source.digest for source in sources}
     what |= {f"content of {key}": json_digest(value) for key, value in checked.contents.items()}
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config)]
@@ -103,13 +116,21 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
 
 
-def _without_paths(value: Any, inputs: Mapping[str, Artifact | None]) -> Any:
+def _content(role: str, artifact: Artifact) -> str:
+    """What an input is. A tokenizer is the same alone and with its model beside it."""
+    if role != "tokenizer":
+        return artifact.manifest.digest
+    files = artifact.manifest.files.items()
+    return json_digest({name: entry.sha256 for name, entry in files if TOKENIZER_FILES.fullmatch(name)})
+
+
+def _without_paths(value: Any, digests: Mapping[str, str]) -> Any:
     """Replace where an input lies by what it is, so that a moved store changes no identity."""
     if isinstance(value, dict):
-        return {key: _without_paths(child, inputs) for key, child in value.items()}
+        return {key: _without_paths(child, digests) for key, child in value.items()}
     if isinstance(value, list):
-        return [_without_paths(child, inputs) for child in value]
+        return [_without_paths(child, digests) for child in value]
     if isinstance(value, str):
-        for artifact in filter(None, inputs.values()):
-            value = value.replace(str(artifact.path), artifact.manifest.digest)
+        for path, digest in digests.items():
+            value = value.replace(path, digest)
     return value

@@ -12,11 +12,18 @@ import time
 
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.console import clock, renew, say
+from nemotron_shared.runtime.library_logs import LibraryLog
 from nemotron_shared.runtime.metrics import Figures
 from nemotron_shared.runtime.run import Run
 
 SHOWN = ("loss", "reward", "valid_loss", "valid_reward", "lr")
 QUIET_SECONDS = 5.0
+_SHOWN = "".join(rf"(?:  {name} (?P<{name}>\S+))?" for name in SHOWN)
+LOG = LibraryLog(
+    "a stage",
+    {"] step ": rf"\] step (?P<step>\d+)/(?P<steps>\d+){_SHOWN}(?:  (?P<tokens_per_second>[\d,]+) tokens/s)?  "},
+)
+"""How to read the lines back that are shown here, from the output of a job."""
 
 
 class Progress:

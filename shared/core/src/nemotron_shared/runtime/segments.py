@@ -14,6 +14,7 @@ from typing import Any
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.digest import json_digest
+from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.distributed import world_size
 from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.provenance import environment
@@ -36,7 +37,7 @@ class Segment:
 def new_segment(identity: Identity) -> Segment:
     """An attempt that begins now, here."""
     machine = {"host": platform.node(), "processes": world_size(), **environment()}
-    return Segment(utc(time.time()), None, identity.how, identity.modules, machine)
+    return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
 
 
 def read_segments(directory: Path) -> list[Segment]:

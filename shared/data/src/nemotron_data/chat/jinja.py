@@ -2,7 +2,8 @@
 
     {%- generation %}{{ message.content + '<|im_end|>' }}{%- endgeneration %}
 
-Equal templates give the text that `apply_chat_template` gives, in fewer steps.
+Equal templates give the text that `apply_chat_template` gives, in fewer steps. Those without such blocks get marks in
+their loops instead, see `turns`.
 """
 
 import json
@@ -17,6 +18,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from nemotron_data.chat.turns import TurnMarks
 
 # Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
 OPEN, CLOSE = "\ufdd0generation\ufdd1", "\ufdd1generation\ufdd0"
@@ -65,10 +68,12 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     """
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])
-        block = self.extensions[GenerationBlock.identifier]
+        extensions = [GenerationBlock, TurnMarks, loopcontrols]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+        block, turns = self.extensions[GenerationBlock.identifier], self.extensions[TurnMarks.identifier]
         assert isinstance(block, GenerationBlock)
-        self.generation = block
+        assert isinstance(turns, TurnMarks)
+        self.generation, self.turns = block, turns
         self.filters["tojson"] = _tojson
         functions: dict[str, Any] = {
             "raise_exception": _raise_exception,
@@ -85,8 +90,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """`macro(message)`; macros and our own block need none of the questions that Jinja asks."""
-        if type(__obj) is Macro or (type(__obj) is MethodType and __obj.__self__ is __self.generation):
+        """`macro(message)`; macros and our own marks need none of the questions that Jinja asks."""
+        ours = (__self.generation, __self.turns)
+        if type(__obj) is Macro or (type(__obj) is MethodType and __obj.__self__ in ours):
             kwargs.pop("_block_vars", None)  # compiled templates pass these on to functions that take the context
             kwargs.pop("_loop_vars", None)
             return __obj(*args, **kwargs)

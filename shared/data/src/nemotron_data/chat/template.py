@@ -16,14 +16,13 @@ from typing import Any
 
 import jinja2
 
+from nemotron_data.chat.answers import ADD_MARKS, AnswerFinder
 from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
 from nemotron_data.chat.rows import REASONING_NAMES, Message
+from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
 from nemotron_shared.errors import UserError, did_you_mean
 
-Span = tuple[int, int]
-
 SHIPPED = Path(__file__).parent / "templates"
-ADD_MARKS = "put {% generation %} ... {% endgeneration %} around what the assistant writes in the chat template"
 # What a template's own code raises on a conversation that it was not written for.
 REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 RESHAPED = frozenset(REASONING_NAMES)
@@ -40,13 +39,17 @@ class ChatTemplate:
         self.source = source
         environment = ChatEnvironment()
         try:
-            self._template = environment.from_string(source)
+            tree = environment.parse(source)
+            if not environment.generation.found:
+                environment.turns.add_to(tree)
+            self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"chat template, line {error.lineno}: {error.message}", "correct the template") from error
         self._always: dict[str, Any] = {**self._template.globals, "documents": None}
         self._always |= {name: token for name, token in special_tokens.items() if token is not None}
-        self._block = environment.generation
+        self._block, self._turns = environment.generation, environment.turns
         self.has_generation_marks: bool = self._block.found
+        self._answers = AnswerFinder(self._trace, special_tokens.get("eos_token") or "")
 
     def render(
         self,
@@ -62,9 +65,13 @@ class ChatTemplate:
         """The text in the pieces that the template puts out, one by one."""
         if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(t, dict) for t in tools)):
             raise UserError("tools is not a list of objects", "parse it first if it is JSON text")
+        seen = [_as_templates_expect(message) for message in messages]
+        if not self.has_generation_marks:
+            seen = [dict(message) for message in seen]  # a message may be there twice, and these are told apart
+            self._turns.watch(seen)
         variables = {
             **self._always,
-            "messages": [_as_templates_expect(message) for message in messages],
+            "messages": seen,
             "tools": tools,
             "add_generation_prompt": prompt,
             **options,
@@ -82,25 +89,48 @@ class ChatTemplate:
 
         Raises `UserError` where they cannot be known: training on the wrong text would go unnoticed.
         """
-        self._block.calls = 0
-        pieces = self._pieces(messages, tools, False, options)
-        text = "".join(pieces)
-        if not self.has_generation_marks:
-            spans = self._spans_by_prefix(text, messages, tools, options)
-        elif self._block.calls == sum(type(piece) is Generated for piece in pieces):
-            spans, position = [], 0
-            for piece in pieces:
-                end = position + len(piece)
-                if type(piece) is Generated and end > position:
-                    spans.append((position, end))
-                position = end
-        else:  # a macro, a filter or {% set %} took generated text in, so that it has no place yet
-            spans = self._marked_spans(text, messages, tools, options)
+        if self.has_generation_marks:
+            text, spans = self._generated_spans(messages, tools, options)
+        else:
+            text, spans = self._answers.find(messages, tools, options)
         if not spans:
             raise UserError("the chat template shows nothing that the assistant wrote", ADD_MARKS)
         if spans == [(0, len(text))]:
             raise UserError("the chat template counts the whole text as the assistant's", ADD_MARKS)
         return text, spans
+
+    def _generated_spans(self, messages: Any, tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
+        """What the template says is generated."""
+        self._block.calls = 0
+        pieces = self._pieces(messages, tools, False, options)
+        text = "".join(pieces)
+        if self._block.calls != sum(type(piece) is Generated for piece in pieces):
+            # a macro, a filter or {% set %} took generated text in, so that it has no place yet
+            return text, self._marked_spans(text, messages, tools, options)
+        spans, position = [], 0
+        for piece in pieces:
+            end = position + len(piece)
+            if type(piece) is Generated and end > position:
+                spans.append((position, end))
+            position = end
+        return text, spans
+
+    def _trace(self, messages: Sequence[Message], tools: Any, prompt: bool, options: dict[str, Any]) -> Trace:
+        """The text of a template without generation marks, and which parts of it are about which message."""
+        pieces = split_at_marks(self._pieces(messages, tools, prompt, options))
+        text, owners = "".join(pieces), self._turns.owners
+        if len(pieces) != len(owners) + 1:  # a macro or {% set %} took a loop in: render again, with marks in the text
+            self._turns.visible = True
+            try:
+                marked = self.render(messages, tools, prompt, **options)
+            finally:
+                self._turns.visible = False
+            owners = self._turns.owners
+            found = split_at_numbers(marked, len(owners))
+            if found is None or "".join(found) != text:
+                raise UserError("the turns of this conversation cannot be located", ADD_MARKS)
+            pieces = found
+        return trace_of(pieces, owners, messages)
 
     def _marked_spans(self, text: str, messages: Any, tools: Any, options: dict[str, Any]) -> list[Span]:
         """Render again with marks in the text, which must be the same text otherwise."""
@@ -116,18 +146,6 @@ class ChatTemplate:
         for inside, outside in pieces[1:]:
             spans.append((position, position + len(inside)))
             position += len(inside) + len(outside)
-        return [(start, end) for start, end in spans if start < end]
-
-    def _spans_by_prefix(self, text: str, messages: Any, tools: Any, options: dict[str, Any]) -> list[Span]:
-        """Without marks: what turn i adds to the text that would have prompted the model to write it."""
-        spans = []
-        for i in (i for i, message in enumerate(messages) if message.get("role") == "assistant"):
-            prompt = self.render(messages[:i], tools, add_generation_prompt=True, **options)
-            answered = self.render(messages[: i + 1], tools, **options)
-            if not (answered.startswith(prompt) and text.startswith(answered)):
-                raise UserError(f"the chat template rewrites earlier text: turn {i} cannot be located", ADD_MARKS)
-            # white space at the end separates turns, and the model never has to write it
-            spans.append((len(prompt), len(answered.rstrip())))
         return [(start, end) for start, end in spans if start < end]
 
 

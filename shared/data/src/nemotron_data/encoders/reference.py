@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from nemotron_data.encoders.backends import ReferenceEncoder
 from nemotron_data.encoders.base import Encoded
@@ -23,6 +24,7 @@ class Reference:
     texts: built-in hard cases and a sample of the data. encoded: their ids.
     joiner: a token that can stand between texts.
     vocab_size: ids in use, special tokens included. ids: of the special tokens that the folder names, by role.
+    added: ids that the tokenizer's post-processor puts before a text, and those that it puts behind one.
     token_bytes: bytes of each token, see `token_bytes`; None where not asked for, too.
     """
 
@@ -31,6 +33,7 @@ class Reference:
     joiner: Joiner | None
     vocab_size: int
     ids: dict[str, int]
+    added: tuple[tuple[int, ...], tuple[int, ...]]
     token_bytes: np.ndarray | None
 
 
@@ -48,8 +51,15 @@ def ask(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Ref
         joiner=find_joiner(tokenizer),
         vocab_size=folder.vocab_size,
         ids=folder.special_ids(),
+        added=_added(tokenizer),
         token_bytes=token_bytes(folder) if with_bytes else None,
     )
+
+
+def _added(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    encoding = tokenizer.encode("a")
+    text = [at for at, special in enumerate(encoding.special_tokens_mask) if not special]
+    return (tuple(encoding.ids[: text[0]]), tuple(encoding.ids[text[-1] + 1 :])) if text else ((), ())
 
 
 def ask_in_background(folder: TokenizerFolder, sample: Sequence[str], with_bytes: bool) -> Callable[[], Reference]:

@@ -17,9 +17,10 @@ from glob import glob
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from nemotron_data.sources.remote import InputFile, file_system, is_remote, remote_file, reported, walk, without_secrets
+from nemotron_data.sources.remote import InputFile, file_system, is_remote, remote_file, reported, walk
 from nemotron_data.sources.streams import decompressed
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.redaction import redact
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".json")
 DOCUMENT_FORMATS = (".txt", ".md")
@@ -53,7 +54,7 @@ def format_of(path: str | Path) -> Format:
     if form is None:
         known = ", ".join((*DOCUMENT_FORMATS, *ROW_FORMATS))
         remedy = f"readable are {known} (each also as .gz and .zst) and {PARQUET}; a glob can pick the files"
-        raise UserError(f"{without_secrets(str(path))}: unknown extension", remedy)
+        raise UserError(f"{redact(str(path))}: unknown extension", remedy)
     return form
 
 
@@ -103,7 +104,7 @@ def open_input(file: InputFile | str | Path) -> IO[bytes]:
         else:
             opened = Path(path).open("rb")  # noqa: SIM115 (the caller closes it)
     compression = format_of(path).compression
-    return decompressed(opened, compression, without_secrets(path)) if compression else opened
+    return decompressed(opened, compression, redact(path)) if compression else opened
 
 
 def identity(file: InputFile) -> tuple[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from nemotron_data.sources.files import FORMATS, InputFile, format_of, local_file, local_paths, not_mixed
-from nemotron_data.sources.hub_errors import hub_errors, hub_messages_off
+from nemotron_data.sources.hub_errors import data_set_errors, hub_messages_off
 from nemotron_data.sources.remote import walk
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -87,7 +87,7 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
     repository, revision, inside = match[1], match[2], (match[3] or "").strip("/")
     if inside and (subset or split):
         raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
-    with hub_errors(path, repository, revision):
+    with data_set_errors(path, repository, revision):
         snapshot = _snapshot(path, repository, revision)
         if inside:
             chosen = snapshot.at(f"{snapshot.root}/{inside}")

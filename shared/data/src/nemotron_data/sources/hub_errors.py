@@ -1,14 +1,16 @@
-"""What can go wrong with a data set of the hub, said so that one knows what to do.
+"""What can go wrong with a data set of the hub besides what can with any repository, said so that one knows what to do.
 
-with hub_errors("hf://org/name", "org/name", None):
-    ...      # GatedRepoError -> "hf://org/name: a gated data set", "ask for access on its page, then set HF_TOKEN ..."
+with data_set_errors("hf://org/name", "org/name", None):
+    ...      # DatasetNotFoundError -> "hf://org/name: no such data set on the hub, or a private one"
 """
 
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from nemotron_data.sources.remote import reported, without_secrets
+from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError, how_to_add
+from nemotron_shared.hub_errors import HubPlace, hub_errors
+from nemotron_shared.redaction import redact
 
 
 @contextmanager
@@ -28,7 +30,7 @@ def hub_messages_off() -> Generator[None]:
 
 
 @contextmanager
-def hub_errors(text: str, name: str, revision: str | None) -> Generator[None]:
+def data_set_errors(text: str, name: str, revision: str | None) -> Generator[None]:
     """Turn what the hub's libraries raise into errors with a remedy; the rest is reported like any remote error.
 
     Args:
@@ -41,25 +43,17 @@ def hub_errors(text: str, name: str, revision: str | None) -> Generator[None]:
     except ImportError as error:
         what = f"{text}: hf:// paths need the packages datasets and huggingface_hub"
         raise UserError(what, how_to_add("datasets", "huggingface-hub")) from error
-    with reported(text):
+    with reported(text), hub_errors(text, HubPlace(name, revision, "data set")):
         try:
             yield
-        except errors.GatedRepoError as error:
-            remedy = "ask for access on its page, then set HF_TOKEN to a token of that account"
-            raise UserError(f"{text}: a gated data set", remedy) from error
-        except (errors.RepositoryNotFoundError, DatasetNotFoundError) as error:
+        except DatasetNotFoundError as error:
             remedy = "check the name; for a private one set HF_TOKEN to a token that may read it"
             raise UserError(f"{text}: no such data set on the hub, or a private one", remedy) from error
-        except errors.RevisionNotFoundError as error:
-            raise UserError(f"{text}: no revision '{revision}'", "name a branch, tag or commit") from error
-        except errors.LocalEntryNotFoundError as error:
-            remedy = f"download it once, 'hf download --repo-type dataset {name}', or leave the offline mode"
-            raise UserError(f"{text}: not in the local cache, and offline mode is set", remedy) from error
+        except errors.LocalEntryNotFoundError:
+            raise  # a FileNotFoundError as well, and not of the card
         except (FileNotFoundError, ValueError) as error:
             remedy = "name the files by hand, as in hf://org/name/data/*.jsonl; offline, the cache may be incomplete"
-            raise UserError(
-                f"{text}: what its card names cannot be found: {without_secrets(str(error))}", remedy
-            ) from error
+            raise UserError(f"{text}: what its card names cannot be found: {redact(str(error))}", remedy) from error
         except RuntimeError as error:
             if "script" not in str(error):
                 raise

@@ -6,7 +6,6 @@
 Credentials come from the environment, as each service documents, never from a path; and no message shows one.
 """
 
-import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from glob import has_magic
 from typing import Any
 
 from nemotron_shared.errors import UserError, did_you_mean, how_to_add
+from nemotron_shared.redaction import redact
 
 SCHEMES = ("s3", "gs", "memory", "hf")
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface-hub"}
@@ -23,7 +23,6 @@ LOGIN = {
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS, or run 'gcloud auth application-default login'",
     "hf": "set HF_TOKEN to a token that may read it",
 }
-SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # What a service calls the thing that changes with the content, the surest first.
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "blob_id", "LastModified", "updated", "mtime")
 
@@ -49,7 +48,7 @@ def is_remote(path: str) -> bool:
         return False
     if scheme not in SCHEMES:
         remedy = "download it first and name the local folder; readable are " + ", ".join(f"{s}://" for s in SCHEMES)
-        raise UserError(f"{without_secrets(path)}: '{scheme}://' paths are not supported", remedy)
+        raise UserError(f"{redact(path)}: '{scheme}://' paths are not supported", remedy)
     return True
 
 
@@ -59,13 +58,13 @@ def file_system(url: str) -> tuple[Any, str]:
 
     scheme, _, rest = url.partition("://")
     if scheme != "hf" and "@" in rest.split("/")[0]:
-        raise UserError(f"{without_secrets(url)}: credentials in a path", LOGIN.get(scheme, "take them out"))
+        raise UserError(f"{redact(url)}: credentials in a path", LOGIN.get(scheme, "take them out"))
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:
         package = PACKAGES.get(scheme, "s3fs")
         raise UserError(
-            f"{without_secrets(url)}: {scheme}:// paths need the package {package}",
+            f"{redact(url)}: {scheme}:// paths need the package {package}",
             how_to_add(package),
         ) from error
 
@@ -92,7 +91,7 @@ def walk(url: str, commit: str | None = None) -> list[InputFile]:
         except FileNotFoundError:
             beside = []
         what = "an empty folder" if folder else "no such file"
-        raise UserError(f"{without_secrets(url)}: {what}", did_you_mean(name, beside) or "check the path")
+        raise UserError(f"{redact(url)}: {what}", did_you_mean(name, beside) or "check the path")
 
 
 def remote_file(url: str) -> InputFile:
@@ -113,7 +112,7 @@ def reported(path: str) -> Generator[None]:
         raise
     # every service raises its own family of errors, and none of these packages need be installed
     except Exception as error:
-        name, (scheme, remote, _) = without_secrets(path), path.partition("://")
+        name, (scheme, remote, _) = redact(path), path.partition("://")
         if isinstance(error, FileNotFoundError):
             what = "no such file" if remote else "no such file any more"
             otherwise = "put it back, or leave it out of the inputs"
@@ -123,23 +122,13 @@ def reported(path: str) -> Generator[None]:
         elif isinstance(error, PermissionError):
             name, what, remedy = str(error.filename or name), "may not be read", "check its permissions"
         elif remote:
-            what = f"cannot be read: {type(error).__name__}: {without_secrets(str(error))}"
+            what = f"cannot be read: {type(error).__name__}: {redact(str(error))}"
             remedy = "; ".join(["check the connection", *filter(None, [LOGIN.get(scheme)])])
         elif isinstance(error, OSError):
             what, remedy = f"cannot be read: {error.strerror or error}", "check the disk, or fetch it again"
         else:
             raise
         raise UserError(f"{name}: {what}", remedy) from error
-
-
-def without_secrets(text: str) -> str:
-    """The text without what opens doors: credentials and queries of URLs, hub tokens, the values of known variables."""
-    for secret in filter(None, map(os.environ.get, SECRETS)):
-        text = text.replace(secret, "***")
-    text = re.sub(r"\bhf_\w{8,}", "***", text)
-    text = re.sub(r"(\b(?!hf:)\w+://)[^/@\s]+@", r"\1***@", text)
-    # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
-    return re.sub(r"(\bhttps?://[^\s?]+)\?\S*[^\s).,;'\"]", r"\1?***", text)
 
 
 def _file(url: str, info: dict[str, Any], commit: str | None = None) -> InputFile:

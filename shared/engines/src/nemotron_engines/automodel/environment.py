@@ -7,16 +7,14 @@ from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.checks import (
-    CHECKPOINT_BYTES,
     KERNELS,
-    RESULT_BYTES,
-    TRAINING_BYTES,
     base_packages,
     disk_bytes,
     in_billions,
     missing_files,
     size_of,
 )
+from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.modeling.facts import NEMOTRON_H
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
@@ -28,18 +26,27 @@ from nemotron_shared.runtime.needs import Needs, Problem
 REQUIRED = {"nemo-automodel": "0.7.0", "transformers": "5.18.0"}
 # triton 3.9 refuses an autotune key of Automodel's LoRA kernels while they are imported.
 TRITON = Requirement("triton<3.9")
+# Numbers of the weights' type for each parameter: with gradient and Adam's two moments, and in a checkpoint without
+# the gradient.
+WEIGHTS, TRAINED, SAVED = 1, 4, 3
 INSTALL_KERNELS = "install mamba-ssm and causal-conv1d (the extra `kernels`), or use a container that has them"
 
 
 def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Iterator[Problem]:
     """What is wrong with the config or with the model that it starts from."""
     model = inputs.get("model")
+    yield from unknown_overrides(config.engine.name, config.engine.overrides)
     if config.engine.data == "chat" and isinstance(config.train, PretrainTrain):
         what = "engine.data=chat: pretraining reads documents"
         yield Problem(what, "set engine.data=packed, or use the sft stage")
     chats = config.engine.chats
     if config.engine.data == "chat":
         yield from missing_files({"engine.chats.train": chats.train, "engine.chats.valid": chats.valid})
+        if config.run.data is None and config.run.model is None:
+            yield Problem("no tokenizer: run.model and run.data are both null", "give run.model=FOLDER")
+    elif config.run.data is None:
+        what = "engine.data=packed reads the rows of run.data, which is null"
+        yield Problem(what, "name a data artifact in run.data, or set engine.data=chat", "run.data")
     if model is None or not (model.path / "config.json").is_file():
         return
     kind = read_json(model.path / "config.json").get("model_type")
@@ -61,7 +68,8 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
         others.append(Problem(f"on a GPU engine 'automodel' needs {' and '.join(KERNELS)}", INSTALL_KERNELS))
     # ddp keeps everything on each process; fsdp2 shards it. Adapters leave the rest without gradients and optimizer.
     shards = machine.processes if engine.strategy == "fsdp2" else 1
-    trained = RESULT_BYTES if engine.peft else TRAINING_BYTES
+    size = 2 if engine.weights_dtype == "bfloat16" else 4
+    trained = (WEIGHTS if engine.peft else TRAINED) * size
     return Needs(
         packages=tuple(wanted),
         container=engine.container,
@@ -75,6 +83,6 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
         process_bytes=trained * parameters // shards,
         kept=f"{'the weights' if engine.peft else 'weights, gradients and optimizer'} of {in_billions(parameters)}"
         + (f" over {shards} processes" if shards > 1 else ""),
-        disk_bytes=disk_bytes(config, 0 if engine.peft else CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
+        disk_bytes=disk_bytes(config, 0 if engine.peft else SAVED * size * parameters, size * parameters),
         others=tuple(others),
     )

@@ -89,8 +89,9 @@ def train_with_automodel(
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
     from nemotron_engines.modeling.build import load_tokenizer
 
-    run, tokenizer = task.run, task.input("data").path / "tokenizer"
-    base = task.inputs["model"]
+    run, base, data = task.run, task.inputs["model"], task.inputs["data"]
+    # chats are read as they are, with the tokenizer of the model that learns from them
+    tokenizer = data.path / "tokenizer" if data else task.input("model").path
     model = stage_base_model(task.config, base.path if base else None, tokenizer, run.checkpoints / "base")
     kept = run.checkpoints / "automodel"
     latest = resume_point(kept, run.say)

@@ -12,8 +12,13 @@ from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
+import torch
+from hydra.utils import get_object
+
+from nemotron_engines.automodel.dialect import KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import Strict, leaves, merge
+from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
 
 COMPONENTS = "nemo_automodel.components"
@@ -58,36 +63,8 @@ READ: dict[str, dict[str, Any]] = {
     "loss_fn": {"_target_": str},
     "optimizer": {"_target_": str},
 }  # fmt: skip
-# What our own sections say; two places for one value would be one too many.
-OURS = {
-    "seed": "run.seed",
-    "step_scheduler.max_steps": "train.train_iters",
-    "step_scheduler.num_epochs": "train.train_iters",
-    "step_scheduler.global_batch_size": "train.global_batch_size",
-    "step_scheduler.local_batch_size": "train.micro_batch_size",
-    "step_scheduler.val_every_steps": "train.eval_interval",
-    "step_scheduler.ckpt_every_steps": "checkpoint.save_interval",
-    "step_scheduler.preemption_signal": "nothing: SIGTERM and Ctrl-C always save",
-    "checkpoint.checkpoint_dir": "run.home",
-    "checkpoint.enabled": "nothing: a run always keeps checkpoints",
-    "checkpoint.restore_from": "nothing: the same command continues",
-    "checkpoint.max_recent_checkpoints": "checkpoint.most_recent_k",
-    "model.pretrained_model_name_or_path": "run.model",
-    "model.force_hf": "engine=transformers",
-    "optimizer.lr": "optimizer.lr",
-    "optimizer.weight_decay": "optimizer.weight_decay",
-    "optimizer.eps": "optimizer.adam_eps",
-    "lr_scheduler.max_lr": "optimizer.lr",
-    "lr_scheduler.min_lr": "optimizer.min_lr",
-    "lr_scheduler.lr_decay_style": "scheduler.lr_decay_style",
-    "lr_scheduler.lr_warmup_steps": "scheduler.lr_warmup_iters",
-    "clip_grad_norm.max_norm": "optimizer.clip_grad",
-    "distributed.strategy": "engine.strategy",
-    "peft.use_dora": "nothing: such adapters cannot be merged here",
-    "dataset.path_or_dataset_id": "engine.chats.train",
-    "validation_dataset.path_or_dataset_id": "engine.chats.valid",
-}
-TRUSTED = ("nemo_automodel.", "torch.optim.", "torch.distributed.", "torch.nn.")
+IMPORTED = ("nemo_automodel.", "torch.")
+"""Packages that are imported to see what a `_target_` is; nothing else is, for an import runs code too."""
 
 
 def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Mapping[str, str]) -> dict[str, Any]:
@@ -100,7 +77,7 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
         UserError: an unknown key, a value of a wrong type, a key that one of our sections sets, foreign code in a
             `_target_`, or packing that would let documents see each other.
     """
-    strict = Strict(OURS, origins)
+    strict = Strict(owned(KEYS), origins)
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
@@ -118,12 +95,10 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
     strict.require_free(key)
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
         raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
-    if name == "_target_" and not engine.allow_custom_targets and not str(value).startswith(TRUSTED):
-        what = f"'{value}' names code outside Automodel and torch, which would be imported and called"
+    if name == "_target_" and not engine.allow_custom_targets and not is_allowed_target(str(value)):
+        what = f"'{value}' is no loss or optimizer of torch and nothing of Automodel, and would be called"
         raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
-    known = READ.get(section, {}) | taken(section, engine)
-    if not section:
-        known |= dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
+    known = known_names(section, engine.strategy)
     taker = TAKERS.get(section, "recipe").rpartition(":")[2] or "recipe"
     strict.require_known(section, name, known, f"Automodel's {taker}")
     hint = known[name]
@@ -132,12 +107,37 @@ def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> Non
         raise strict.refusal(key, f"{value!r} is not of type {wanted}")
 
 
-def taken(section: str, engine: AutomodelEngine) -> dict[str, Any]:
-    """Names that a section takes, each with its type, or with None where the type is not written down."""
+def known_names(section: str, strategy: str = "fsdp2") -> dict[str, Any]:
+    """Names that a section knows, each with its type, or with None where the type is not written down."""
+    known = READ.get(section, {}) | taken(section, strategy)
+    return known if section else known | dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
+
+
+def is_allowed_target(path: str) -> bool:
+    """Whether a `_target_` resolves to something of Automodel's own, or to a module or optimizer class of torch.
+
+    The object decides, not its name: `torch.distributed.run.os.system` begins like torch and is the shell, and
+    `torch.distributed.run.main` is torch's and starts any script.
+    """
+    if not path.startswith(IMPORTED):
+        return False
+    try:
+        found = get_object(path)
+    except (ImportError, ValueError):  # also where the package is not installed
+        return False
+    home = f"{getattr(found, '__module__', None)}."
+    if home.startswith("nemo_automodel."):
+        return callable(found)
+    classes = (torch.nn.Module, torch.optim.Optimizer)
+    return isinstance(found, type) and issubclass(found, classes) and home.startswith("torch.")
+
+
+def taken(section: str, strategy: str) -> dict[str, Any]:
+    """Those that a class or function takes."""
     path = TAKERS.get(section)
     if path is None:
         return {}
-    if section == "distributed" and engine.strategy == "ddp":
+    if section == "distributed" and strategy == "ddp":
         path = path.replace("FSDP2Config", "DDPConfig")
     module, _, attributes = path.partition(":")
     taker: Any = reduce(getattr, attributes.split("."), importlib.import_module(module))

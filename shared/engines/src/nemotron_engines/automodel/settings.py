@@ -80,8 +80,10 @@ class AutomodelEngine(EngineSection):
     data: Literal["packed", "chat"]
     """`packed`: the rows of the data artifact. `chat`: the files of `engine.chats`."""
     chats: AutomodelChats
+    weights_dtype: Literal["float32", "bfloat16"]
+    """Type of the weights, and so of gradients, adapters and optimizer: 2 bytes each in `bfloat16`."""
     dtype: Literal["float32", "bfloat16"]
-    """`float32`, or `bfloat16` over float32 weights (FSDP2 only)."""
+    """What is computed in: `float32`, or `bfloat16` (FSDP2, or weights in it)."""
     strategy: How[Literal["fsdp2", "ddp"]]
     """`fsdp2` shards weights, gradients and optimizer over the processes, `ddp` keeps them whole on each."""
     tp_size: How[int] = Field(ge=1)
@@ -105,8 +107,8 @@ class AutomodelEngine(EngineSection):
         """Combinations that Automodel cannot run."""
         if self.strategy == "ddp" and max(self.tp_size, self.cp_size, self.ep_size) > 1:
             raise ValueError("engine.strategy=ddp shares nothing; set tp_size, cp_size and ep_size to 1, or use fsdp2")
-        if self.strategy == "ddp" and self.dtype == "bfloat16":
-            raise ValueError("engine.dtype=bfloat16 needs engine.strategy=fsdp2, whose policy keeps float32 weights")
+        if self.strategy == "ddp" and self.dtype != self.weights_dtype:
+            raise ValueError("engine.strategy=ddp computes in the type of the weights: set engine.dtype to it")
         if self.data == "chat" and self.chats.train is None:
             raise ValueError("engine.data=chat needs engine.chats.train, a JSONL file with OpenAI messages")
         return self

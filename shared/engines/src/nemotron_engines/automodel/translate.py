@@ -49,10 +49,10 @@ def translate(
         "seed": config.run.seed,
         "dist_env": {"backend": "nccl" if on_gpu else "gloo", "timeout_minutes": 10},
         "step_scheduler": step_scheduler(config, processes),
-        "model": {  # Automodel's own NemotronH class with the weights of the folder, in float32
+        "model": {  # Automodel's own NemotronH class with the weights of the folder
             "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
             "pretrained_model_name_or_path": str(places.model),
-            "torch_dtype": "float32",
+            "torch_dtype": engine.weights_dtype,
             "force_hf": False,
             "backend": {
                 "_target_": f"{AUTOMODEL}.models.common.utils.BackendConfig",

@@ -21,6 +21,7 @@ from nemotron_engines.modeling.build import count_parameters, save_random_model
 from nemotron_shared.atomic import link_or_copy, read_json, write_text
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
@@ -131,3 +132,7 @@ def keep_checkpoint(saved: Path, output: Path) -> None:
     for file in saved.iterdir():
         if file.is_file():
             link_or_copy(file, target / file.name)
+    for file in target.rglob("*.yaml"):  # Bridge writes its whole config down
+        text = file.read_text(encoding="utf-8")
+        if (shown := redact(text)) != text:
+            write_text(file, shown)

@@ -6,6 +6,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
+from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
@@ -22,6 +23,7 @@ ON_THE_OPTIMIZER = ("optimizer_cpu_offload", "use_precision_aware_optimizer")
 def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> Iterator[Problem]:
     """What is wrong with the config or with the model that it starts from."""
     engine, model = config.engine, inputs.get("model")
+    yield from unknown_overrides(engine.name, engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
         what = "engine.keep_checkpoint: with adapters, Megatron's checkpoint holds no weights to start from"
         yield Problem(what, "leave it off: the published model has the adapters merged into its weights")

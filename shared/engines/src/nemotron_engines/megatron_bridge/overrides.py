@@ -20,42 +20,13 @@ from typing import Any
 
 import torch
 
+from nemotron_engines.megatron_bridge.dialect import KEYS
 from nemotron_engines.overrides import Strict
+from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
 
 # A field of functions that Bridge writes into YAML by name and reads back.
 NAMED_FUNCTIONS = ("activation_func",)
-# What our own sections decide: the key to use instead. Two places for one value would contradict each other.
-OWNED = {
-    "train.train_iters": "train.train_iters",
-    "train.global_batch_size": "train.global_batch_size",
-    "train.micro_batch_size": "train.micro_batch_size",
-    "validation.eval_interval": "train.eval_interval",
-    "validation.eval_iters": "train.eval_rows",
-    "dataset.seq_length": "train.seq_length (or data_prep.pack_size)",
-    "dataset.blend_per_split": "run.data",
-    "model.seq_length": "train.seq_length (or data_prep.pack_size)",
-    "rng.seed": "run.seed",
-    "checkpoint.save_interval": "checkpoint.save_interval",
-    "checkpoint.most_recent_k": "checkpoint.most_recent_k",
-    "logger.log_interval": "logger.log_interval",
-    **{
-        f"optimizer.{name}": f"optimizer.{name}"
-        for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
-    },
-    **{
-        f"scheduler.{name}": f"scheduler.{name}"
-        for name in ("lr_decay_style", "lr_warmup_iters", "lr_wsd_decay_iters")
-    },
-    **{
-        f"model.{name}": f"engine.{name}"
-        for name in (
-            "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-            "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel",
-            "moe_token_dispatcher_type", "moe_flex_dispatcher_backend",
-        )
-    },
-}  # fmt: skip
 
 
 def apply_overrides(container: Any, overrides: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
@@ -68,7 +39,7 @@ def apply_overrides(container: Any, overrides: Mapping[str, Any], origins: Mappi
     Raises:
         UserError: an unknown key, a value of another type, a null where none may be, a number instead of a section.
     """
-    _merge(container, overrides, "", Strict(OWNED, origins or {}))
+    _merge(container, overrides, "", Strict(owned(KEYS), origins or {}))
 
 
 def _merge(target: Any, values: Mapping[str, Any], path: str, strict: Strict) -> None:

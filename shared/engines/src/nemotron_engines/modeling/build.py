@@ -1,6 +1,7 @@
 """Make, load and save models."""
 
 import pickle
+import shutil
 import warnings
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.code import config_of, needs_code
 
 disable_progress_bar()  # our own progress line is the only one
 # Libraries that call each other's renamed settings; nothing a user could change.
@@ -106,14 +108,17 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
     return NemotronHConfig(**(values | fields))
 
 
-def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
-    """A model from a Hugging Face folder, in float32.
+def load_model(path: Path, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
+    """A model from a Hugging Face folder, in float32. Pickles are read weights-only.
+
+    Args:
+        trusted: Python files of the folder may run, if there is no other way to load it.
 
     Raises:
         UserError: the folder is damaged, or its tensors are not those of the architecture in its config.json.
     """
     _install_kernels()
-    config = read_config(path)
+    config = read_config(path, trusted=trusted)
     if isinstance(config, NemotronHConfig):
         # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
         # is what `lift_time_step_limit` sets and saves.
@@ -125,6 +130,8 @@ def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
             config=config,
             dtype=torch.float32,
             local_files_only=True,
+            trust_remote_code=trusted and needs_code(config_of(path)),
+            weights_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **_implementations(config, engine),
@@ -153,14 +160,16 @@ def load_model(path: Path, engine: ModelLoadingEngine) -> PreTrainedModel:
     return model
 
 
-def read_config(path: Path) -> Any:
+def read_config(path: Path, *, trusted: bool = False) -> Any:
     """The `config.json` of a model folder.
 
     Raises:
         UserError: it is missing, damaged, or of a kind that transformers does not know.
     """
     try:
-        return AutoConfig.from_pretrained(path, local_files_only=True)
+        # never None, which would ask the terminal; and no code of a model that the library knows itself
+        code = trusted and needs_code(config_of(path))
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=code)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
 
@@ -171,7 +180,7 @@ def _first_line(error: BaseException) -> str:
 
 def load_tokenizer(path: Path) -> Any:
     """The tokenizer that lies beside a model or a data set."""
-    return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
 
 
 def count_parameters(config: NemotronHConfig) -> int:
@@ -183,4 +192,7 @@ def count_parameters(config: NemotronHConfig) -> int:
 def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
     """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged."""
     model.save_pretrained(directory, safe_serialization=True)
+    if type(model).__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
+        for file in Path(str(model.name_or_path)).glob("*.py"):
+            shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)

@@ -14,6 +14,8 @@ from typing import Any
 from nemotron_shared.errors import UserError
 
 NEMOTRON_H = "nemotron_h"
+HETEROGENEOUS = "nemotron-nas"
+"""A model whose layers differ in kind and width, such as Llama 3.3 Nemotron Super 49B."""
 PATTERNS = ("hybrid_override_pattern", "layers_block_type")
 COMPARED = ("hidden_size", "num_attention_heads", "mamba_num_heads", "n_routed_experts", "moe_intermediate_size")
 # What NemotronHConfig takes where a user's own architecture does not say.
@@ -85,7 +87,10 @@ def differences(config: dict[str, Any], fields: dict[str, Any]) -> list[str]:
         return [f"model_type {kind} instead of {wanted_kind}"]
     pairs = {"layers": (_layers(config), _layers(fields))}
     pairs |= {name: (config.get(name), fields[name]) for name in COMPARED if name in fields}
-    return [f"{name} {found} instead of {wanted}" for name, (found, wanted) in pairs.items() if found != wanted]
+    found = [f"{name} {found} instead of {wanted}" for name, (found, wanted) in pairs.items() if found != wanted]
+    if kind == HETEROGENEOUS and not config.get("block_configs"):
+        found.append("config.json has no block_configs, which say what each of its layers is")
+    return found
 
 
 def _layers(fields: dict[str, Any]) -> int | None:

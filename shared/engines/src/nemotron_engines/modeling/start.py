@@ -12,6 +12,6 @@ def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> PreTrainedModel:
     """The model to train with transformers, float32."""
     config, base = task.config, task.inputs["model"]
     if base is not None:
-        return load_model(base.path, config.engine)
+        return load_model(base.path, config.engine, trusted=base.trusted)
     tokenizer = load_tokenizer(task.input("data").path / "tokenizer")
     return random_model(config.model, tokenizer, config.run.seed, config.engine)

@@ -38,8 +38,8 @@ def _permissions(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
         yield f"this recipe is experimental:{reasons}\n  to try it nevertheless: engine.allow_experimental=true"
     name = "policy.dtensor_cfg.custom_parallel_plan"
     plan = at(values, name)
-    if plan is not None and not str(plan).startswith(OWN_PLANS) and not engine.trust_remote_code:
-        yield f"{name} '{plan}' is code from outside {OWN_PLANS}*; engine.trust_remote_code=true allows it"
+    if plan is not None and not str(plan).startswith(OWN_PLANS) and not engine.allow_custom_plan:
+        yield f"{name} '{plan}' is code from outside {OWN_PLANS}*; engine.allow_custom_plan=true allows it"
 
 
 def _layout_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:

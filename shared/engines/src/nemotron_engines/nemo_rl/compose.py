@@ -95,7 +95,7 @@ def with_variables(base: Any, *, complete: bool) -> Any:
 
 def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:
     """An override of what a section of ours decides would make two places for one value."""
-    there = "it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine"
+    there = "set it there: run, train, grpo, optimizer, scheduler, checkpoint, logger or engine"
     for key, _ in leaves(overrides):
         decided = [own for own in ours if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")]
         if not REFINABLE.issuperset(decided):

@@ -13,6 +13,8 @@ from typing import Any
 
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact
+from nemotron_shared.runtime.library_output import program_output
 from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 
@@ -37,7 +39,7 @@ def run_driver(
     Raises:
         UserError: it failed. Stopping is the caller's: on return `run.stop_requested` may be set.
     """
-    with log.open("a", encoding="utf-8") as file:
+    with program_output(log) as file:
         process = subprocess.Popen(
             ending_with_us(command, group=True),
             cwd=installation.checkout,
@@ -72,7 +74,7 @@ def run_logged(installation: Installation, command: Sequence[str], log: Path, fa
         text=True,
         check=False,
     )
-    log.write_text(done.stdout + done.stderr, encoding="utf-8")
+    log.write_text(redact(done.stdout + done.stderr), encoding="utf-8")
     if done.returncode:
         raise UserError(f"{failure}:\n{tail(done.stderr)}", f"the whole log: {log}")
     return done.stdout

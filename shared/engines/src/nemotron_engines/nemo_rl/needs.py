@@ -20,6 +20,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.code import OPTION
 from nemotron_shared.runtime.needs import Needs, Problem
 
 PLACEHOLDER = "/path/to/"
@@ -58,9 +59,9 @@ def _lacking(
         what = f"this recipe needs a path for: {', '.join(left)}"
         yield Problem(what, f"give it: ++engine.overrides.{left[0]}=PATH")
     model = inputs.get("model")
-    if model is not None and not engine.trust_remote_code and (code := code_in(model.path)):
+    if model is not None and not model.trusted and (code := code_in(model.path)):
         what = f"{model.path} holds Python files that NeMo-RL would run: {', '.join(code)}"
-        yield Problem(what, "read them, then set engine.trust_remote_code=true")
+        yield Problem(what, f"read them, then add {OPTION} to the command")
     if not engine.stop_before_training:
         yield from _gpus(values, machine, installation, size_of(config, inputs).total)
 

@@ -38,9 +38,8 @@ class NeMoRLEngine(EngineSection):
     """Why a recipe is not known to work; such a recipe needs allow_experimental."""
     allow_experimental: How[bool]
     """Run it nevertheless."""
-    trust_remote_code: bool
-    """Let NeMo-RL run the Python files in the model folder, and a parallel plan from outside the checkout. It always
-    loads models with trust_remote_code, so a folder with Python files is refused without this."""
+    allow_custom_plan: bool
+    """Let `overrides` name a parallel plan, Python code, from outside the checkout."""
     stop_before_training: How[bool]
     """Do everything that needs no GPU (config, tokenizer, data), say what was found, and end."""
 
@@ -65,6 +64,14 @@ class NeMoRLGRPOEngine(NeMoRLEngine):
     environment: Literal["math", "nemo_gym", "base"]
     """`math`: NeMo-RL's verifier. `nemo_gym`: NeMo-Gym's servers. `base`: what `engine.base` says, with the data it
     names (`run.data: null`)."""
+    train_rows: str | None
+    """JSONL file of rows for the environment, instead of a data artifact (`run.data: null`)."""
+    valid_rows: str | None
+    """The same for validation. `null` with train_rows: no validation."""
+
+    def own_files(self) -> tuple[str | None, ...]:
+        """Files that are read besides the data artifact."""
+        return (self.train_rows, self.valid_rows)
 
 
 class NeMoRLSFTEngine(NeMoRLEngine):

@@ -21,6 +21,7 @@ from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import with_references
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
@@ -55,10 +56,10 @@ def train_with_nemo_rl(
     installation = find_installation(config.engine)
     script = installation.checkout / VERSIONS[config.engine.version].scripts[environment]
     if code := code_in(Path(places.model)):
-        run.say(f"engine.trust_remote_code: NeMo-RL runs {', '.join(code)} of {places.model}")
+        run.say(f"--trust-code: NeMo-RL runs {', '.join(code)} of {places.model}")
     values = build(config, algorithm, places, installation.base)
     file = run.directory / "nemo_rl.yaml"
-    write_text(file, yaml.safe_dump(values, sort_keys=False, allow_unicode=True))
+    write_text(file, yaml.safe_dump(with_references(values), sort_keys=False, allow_unicode=True))
     run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
     if config.engine.stop_before_training:
         preflight(installation, run, file, algorithm, script)

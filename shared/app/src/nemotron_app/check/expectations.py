@@ -1,0 +1,214 @@
+"""What a healthy run shows, as data: one file for each recipe that has such figures, in the stage's `config/expect`.
+
+title: fine-tuning of Super 49B
+when: {run.family: super49b, train.train_iters: 50}    the runs it is about, by values of their config
+expectations:
+  - id: final-loss
+    what: training loss at the end
+    metric: loss
+    how: last
+    window: 5
+    at_step: 50
+    pass: {at_least: 1.2, at_most: 1.8}
+    watch: {at_most: 2.2}
+    remedy: compare the data and optimizer.lr with the recipe's
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from nemotron_app.launch import stage_directory
+from nemotron_shared.config.schema import Section
+from nemotron_shared.config.validate import validate
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.metrics import METRICS
+from nemotron_shared.stages import STAGES
+
+FOLDER = "expect"
+READ = {
+    "step": "The steps that have begun.",
+    "steps": "How many steps the log says there will be.",
+    "rollouts": "Completions that the present step has collected.",
+    "actors": "Ray actors that are online.",
+    "gpu_utilization": "Percent of the time in which a GPU worked.",
+    "trained_percent": "Percent of the parameters that are trained.",
+}
+"""What logs tell besides the words of metrics.jsonl. A score of an evaluation is `TASK/MODEL`."""
+
+
+class Limits(Section):
+    """A range, both ends included; without any end every finite number lies in it."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def hold(self, value: float) -> bool:
+        """Whether the value lies in the range."""
+        low, high = self.at_least, self.at_most
+        return math.isfinite(value) and (low is None or value >= low) and (high is None or value <= high)
+
+    def __str__(self) -> str:
+        ends = [("at least", self.at_least), ("at most", self.at_most)]
+        if self.at_least is not None and self.at_least == self.at_most:
+            return f"{self.at_least:g}"
+        return ", ".join(f"{word} {value:g}" for word, value in ends if value is not None) or "any"
+
+
+class Expectation(Section):
+    """One thing to look at, its limits, and what to do when they do not hold. Beyond `watch` it is a failure."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_by_name=True, validate_by_alias=True)
+
+    id: str = Field(pattern=r"^[a-z0-9-]+$")
+    what: str
+    """In words, with its unit."""
+    metric: str | None = None
+    """A word of metrics.jsonl, of `READ`, or a score of an evaluation."""
+    minus: str | None = None
+    """Subtract this metric, as the mean of its last values up to the same step."""
+    line: str | None = None
+    """Count the lines of the logs in which this pattern is found."""
+    file: str | None = None
+    """Look for files: `tensorboard`, `log`, or a name."""
+    how: Literal["first", "last", "lowest", "highest", "mean", "median", "sum", "change", "rise", "count", "age"]
+    """`change`: mean of the last third minus that of the first. `rise`: from the first to the last reading since the
+    count began anew. `count`: lines or files. `age`: minutes since the newest of the files was written to."""
+    window: int = Field(ge=1, default=1)
+    """With `first` and `last`: the mean of so many values."""
+    at_step: int = Field(ge=0, default=0)
+    """Judge it from this step on."""
+    within: Limits = Field(alias="pass")
+    watch: Limits | None = None
+    remedy: str
+    """What to do; `{family}` stands for the model family of the run."""
+    told_by: str | None = None
+    """Where such figures come from, said where there are none."""
+
+    @field_validator("line")
+    @classmethod
+    def a_pattern(cls, line: str | None) -> str | None:
+        """Python must be able to compile it."""
+        try:
+            re.compile(line or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return line
+
+    @field_validator("metric", "minus")
+    @classmethod
+    def a_metric(cls, name: str | None) -> str | None:
+        """A name that nothing can ever have would be waited for in vain."""
+        known = (*METRICS, *READ)
+        if name is not None and name not in known and "/" not in name:
+            raise ValueError(f"no metric '{name}'; {did_you_mean(name, known, 'there are: ' + ', '.join(known))}")
+        return name
+
+    @model_validator(mode="after")
+    def one_source(self) -> "Expectation":
+        """Metric, line and file exclude each other, and `how` must fit."""
+        if [self.metric, self.line, self.file].count(None) != 2:
+            raise ValueError(f"{self.id}: give one of metric, line and file")
+        fitting = ("count",) if self.line else ("count", "age") if self.file else None
+        if (fitting and self.how not in fitting) or (not fitting and self.how in {"count", "age"}):
+            raise ValueError(f"{self.id}: how: {self.how} does not fit; count fits a line, count and age a file")
+        return self
+
+
+class ExpectationFile(Section):
+    """The expectations of one recipe."""
+
+    title: str
+    when: dict[str, Any]
+    """Values of a run's config by dotted key; a run that has them all is judged by this file."""
+    expectations: list[Expectation] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def each_id_once(self) -> "ExpectationFile":
+        """Programs tell the results apart by their ids."""
+        ids = [one.id for one in self.expectations]
+        if twice := sorted({name for name in ids if ids.count(name) > 1}):
+            raise ValueError(f"twice the id {', '.join(twice)}")
+        return self
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A file of expectations that has been read. `name` is `sft/super49b`, or the path of a user's own."""
+
+    name: str
+    stage: str | None
+    path: Path
+    content: ExpectationFile
+
+    def misfits(self, config: Mapping[str, Any]) -> list[str]:
+        """How a run's config differs from what the file is about."""
+        found = []
+        for key, wanted in self.content.when.items():
+            value: Any = config
+            for part in key.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if value != wanted:
+                found.append(f"{key} is {value} and not {wanted}")
+        return found
+
+
+def read_expectations(path: Path, stage: str | None = None) -> Expected:
+    """One file.
+
+    Raises:
+        UserError: it is not readable, or has an unknown, a missing or a wrong key.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not readable: {str(error).splitlines()[0]}", "correct the file") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: not a mapping", "see docs/check.md, Expectations of your own")
+    name = f"{stage}/{path.stem}" if stage else str(path)
+    return Expected(name, stage, path, validate(ExpectationFile, values, {"": str(path) if not stage else name}))
+
+
+def all_expectations() -> list[Expected]:
+    """Those of the installed stages."""
+    found = []
+    for stage in STAGES:
+        try:
+            folder = stage_directory(stage) / "config" / FOLDER
+        except UserError:
+            continue  # not installed here
+        found += [read_expectations(path, stage) for path in sorted(folder.glob("*.yaml"))]
+    return found
+
+
+def choose(asked: str | None, stage: str | None, config: Mapping[str, Any] | None) -> Expected:
+    """The file that `--expect` names, else the one whose `when` a run's config has.
+
+    Raises:
+        UserError: there is none, or no config to choose by.
+    """
+    if asked is not None and (asked.endswith((".yaml", ".yml")) or Path(asked).is_file()):
+        return read_expectations(Path(asked).expanduser())
+    known = {one.name: one for one in all_expectations()}
+    listed = f"there are: {', '.join(known)}; or give the path of a YAML file"
+    if asked is not None:
+        if asked not in known:
+            raise UserError(f"--expect: no expectations named '{asked}'", did_you_mean(asked, known, listed))
+        return known[asked]
+    if config is None:
+        raise UserError("what was given does not say which recipe it is of", f"say it with --expect NAME; {listed}")
+    known = {name: one for name, one in known.items() if stage in {one.stage, None}}
+    fitting = [one for one in known.values() if not one.misfits(config)]
+    if fitting:
+        return max(fitting, key=lambda one: len(one.content.when))
+    near = {one.name: one.misfits(config) for one in known.values()}
+    name, wrong = min(near.items(), key=lambda pair: len(pair[1]), default=("", []))
+    reason = f"; the nearest, {name}, is for other runs: {', '.join(wrong)}" if name else ""
+    instead = f"--expect {name} judges by it nevertheless; " if name else ""
+    raise UserError(f"no expectations fit this run{reason}", f"{instead}docs/check.md shows how to write some")

@@ -1,0 +1,175 @@
+"""Whether what was read is as expected: pass, watch, fail, or not judged, which is never a pass."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+from typing import Literal
+
+from nemotron_app.check.expectations import Expectation
+from nemotron_app.check.readings import Readings
+from nemotron_app.check.target import Target, is_quiet
+
+Verdict = Literal["pass", "watch", "fail", "not judged"]
+EARLIEST = 10
+"""A log that begins after this step does not tell how the training began."""
+BEFORE = 5
+"""So many values of the other metric, up to the same step, are averaged before a difference is taken."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One expectation and what came of it. `why` says what was found, or why nothing can be said."""
+
+    expectation: Expectation
+    verdict: Verdict
+    value: float | None
+    why: str
+    remedy: str
+
+
+class NotYet(Exception):
+    """Nothing can be said, for the reason given."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that the expectations are held against.
+
+    Attributes:
+        over: no further step will come.
+        silent: nothing was written for long, and nothing says that the work is over, or that it goes on.
+    """
+
+    target: Target
+    readings: Readings
+    over: bool
+    silent: bool
+
+    @classmethod
+    def of(cls, target: Target, readings: Readings) -> "Situation":
+        """See whether the work goes on."""
+        written = [moment for kind, moment in readings.newest.items() if kind != "ENDED"]
+        done = readings.steps is not None and readings.step >= readings.steps
+        over = target.state in {"finished", "stopped"} or "ENDED" in readings.newest or done
+        unknown = not over and target.state is None
+        return cls(target, readings, over, unknown and bool(written) and is_quiet(max(written)))
+
+
+def judge(expectation: Expectation, situation: Situation) -> Judged:
+    """Hold one expectation against what was read."""
+    remedy = expectation.remedy.strip().replace("{family}", situation.target.family)
+    try:
+        value = _value(expectation, situation)
+    except NotYet as reason:
+        return Judged(expectation, "not judged", None, str(reason), remedy)
+    missed = (expectation.line or expectation.how == "count") and not value and expectation.within.at_least
+    if missed and not situation.over and not situation.silent:
+        return Judged(expectation, "not judged", value, "not seen yet", remedy)
+    verdict: Verdict = "fail"
+    if expectation.within.hold(value):
+        verdict = "pass"
+    elif expectation.watch is not None and expectation.watch.hold(value):
+        verdict = "watch"
+    seen = situation.readings.seen.get(expectation.line or "")
+    return Judged(expectation, verdict, value, seen if seen and verdict != "pass" else "", remedy)
+
+
+def overall(judged: Sequence[Judged]) -> Verdict:
+    """The worst of what could be judged."""
+    found = {one.verdict for one in judged}
+    order: tuple[Verdict, ...] = ("fail", "watch", "pass")
+    return next((verdict for verdict in order if verdict in found), "not judged")
+
+
+def _value(expectation: Expectation, situation: Situation) -> float:
+    """The number to hold against the limits; NaN where a number in it is none, for then the weights are lost.
+
+    Raises:
+        NotYet: there is nothing to take it from, or too little.
+    """
+    readings = situation.readings
+    if expectation.line is not None:
+        if "log" not in readings.newest:
+            raise NotYet(expectation.told_by or "no log was given")
+        return readings.counts[expectation.line]
+    if expectation.file is not None:
+        return _of_files(expectation, situation)
+    points = _points(expectation, situation)
+    if readings.step < expectation.at_step:
+        ended = "ended at" if situation.over else "is at"
+        raise NotYet(f"judged from step {expectation.at_step} on; this one {ended} step {readings.step}")
+    if expectation.how == "first" and points[0][0] > EARLIEST:
+        raise NotYet(f"what was read begins at step {points[0][0]}")
+    values = [value for _, value in points]
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    if expectation.how in {"first", "last"}:
+        return mean(values[: expectation.window] if expectation.how == "first" else values[-expectation.window :])
+    return REDUCTIONS[expectation.how](values)
+
+
+def _points(expectation: Expectation, situation: Situation) -> list[tuple[int, float]]:
+    """The values by step, of an evaluation its one score."""
+
+    def values_of(metric: str) -> list[tuple[int, float]]:
+        scores = situation.target.scores
+        return situation.readings.values(metric) or ([(0, scores[metric])] if metric in scores else [])
+
+    assert expectation.metric is not None
+    points = values_of(expectation.metric)
+    if expectation.minus is not None:
+        others, above = values_of(expectation.minus), points
+        points = []
+        for step, value in above:
+            before = [other for at, other in others if at <= step][-BEFORE:]
+            if before:
+                points.append((step, value - mean(before)))
+    if not points:
+        names = " and ".join(filter(None, (expectation.metric, expectation.minus)))
+        raise NotYet(f"no {names} in what was read" + (f": {expectation.told_by}" if expectation.told_by else ""))
+    return points
+
+
+def _change(values: list[float]) -> float:
+    third = len(values) // 3
+    if not third:
+        raise NotYet(f"{len(values)} values are too few to see a change")
+    return mean(values[-third:]) - mean(values[:third])
+
+
+def _rise(values: list[float]) -> float:
+    """Of the last count that has two readings; where a value is lower than the one before, a count begins anew."""
+    start, end = 0, len(values)
+    while end:
+        start = next((at for at in range(end - 1, 0, -1) if values[at] < values[at - 1]), 0)
+        if end - start > 1:
+            return values[end - 1] - values[start]
+        end = start
+    raise NotYet("one reading only; look again in a minute")
+
+
+REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "lowest": min,
+    "highest": max,
+    "mean": mean,
+    "median": median,
+    "sum": sum,
+    "change": _change,
+    "rise": _rise,
+}
+
+
+def _of_files(expectation: Expectation, situation: Situation) -> float:
+    name = expectation.file or ""
+    newest = situation.readings.newest.get(name)
+    if expectation.how == "count":
+        if newest is None and not situation.target.folders:
+            raise NotYet(expectation.told_by or f"give the folder that {name} is to be in")
+        return 0 if newest is None else 1
+    if newest is None:
+        raise NotYet(expectation.told_by or f"no file of {name} was given")
+    if situation.over:
+        raise NotYet("the run is over")
+    return max(0.0, (time.time() - newest) / 60)

@@ -1,0 +1,303 @@
+"""What the files of a run tell, read as they are while somebody still writes them.
+
+A log is read in pieces, so its size does not matter to memory; of one beyond `LARGEST` only the beginning and the end
+are read, and that is said. Progress bars end their lines with carriage returns, colours are escape sequences, an
+unfinished last line may break off within a number: all three are seen to here.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog
+from nemotron_shared.runtime.metrics import FILE as METRICS
+
+PIECE = 1 << 20
+LONGEST_LINE = 1 << 16
+LONGEST_NUMBER = 40
+LARGEST = 256 << 20
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|\x00")
+GPU_LINE = re.compile(r"MiB \|\s+(\d{1,3})%\s")
+"""A GPU in the table that `nvidia-smi` prints."""
+SAMPLES = 3
+MOMENTS = {"steps", "rollouts", "rollouts_wanted", "actors", "actors_wanted", "trained_percent"}
+"""Named groups of a log that are no values of a step, but of the moment."""
+
+
+@dataclass
+class Readings:
+    """Attributes:
+    series: values by metric and step; a step that was done again has its last value.
+    moments: values that belong to a moment, in the order in which they were written.
+    counts: how many lines had each pattern; `seen` the first line of each.
+    libraries: titles of those whose output was recognised.
+    newest: when the newest file of each kind was written to, by kind and by name.
+    notes: what was left out, for people.
+    """
+
+    series: dict[str, dict[int, float]] = field(default_factory=dict)
+    moments: dict[str, list[float]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    seen: dict[str, str] = field(default_factory=dict)
+    libraries: list[str] = field(default_factory=list)
+    newest: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def step(self) -> int:
+        """The last step that has a value."""
+        return max((max(values) for name, values in self.series.items() if values and name != "step"), default=0)
+
+    @property
+    def steps(self) -> int | None:
+        """How many there will be, as the log says."""
+        return int(self.moments["steps"][-1]) if self.moments.get("steps") else None
+
+    def values(self, metric: str) -> list[tuple[int, float]]:
+        """(step, value) in order; what belongs to a moment has its number instead of a step."""
+        if self.moments.get(metric):
+            return list(enumerate(self.moments[metric]))
+        return sorted(self.series.get(metric, {}).items())
+
+    def recognise(self, log: LibraryLog) -> None:
+        """Note whose output was understood."""
+        if log.title not in self.libraries:
+            self.libraries.append(log.title)
+
+    def add(self, found: Mapping[str, Mapping[int, float]]) -> None:
+        """Take over what one file tells. Where it begins anew at an earlier step, what was after it is forgotten."""
+        for name, values in found.items():
+            if values:
+                first = min(values)
+                before = {step: value for step, value in self.series.get(name, {}).items() if step < first}
+                self.series[name] = before | dict(values)
+
+
+def read(files: Iterable[Path], patterns: Iterable[str]) -> Readings:
+    """Read every file by its kind; the more exact kinds last, so that their values stay.
+
+    Args:
+        patterns: lines to count in text logs.
+    """
+    readings = Readings()
+    libraries = _libraries(readings)
+    records = {name: log for log in libraries for name in log.records}
+    wanted = {pattern: re.compile(pattern, re.MULTILINE) for pattern in patterns}
+    by_kind: dict[str, list[tuple[float, Path]]] = {"log": [], "tensorboard": [], "records": [], "metrics": []}
+    for file in files:
+        kind = _kind(file, records)
+        try:
+            written = file.stat().st_mtime
+        except OSError:
+            continue  # removed since the folder was listed
+        if kind in by_kind:
+            by_kind[kind].append((written, file))
+        for name in (kind, file.name):
+            readings.newest[name] = max(written, readings.newest.get(name, 0.0))
+    for _, file in sorted(by_kind["log"]):
+        _read_log(file, libraries, wanted, readings)
+    for _, file in sorted(by_kind["tensorboard"]):
+        _read_scalars(file, libraries, readings)
+    for _, file in sorted(by_kind["records"]):
+        _read_records(file, records[file.name], readings)
+    for _, file in sorted(by_kind["metrics"]):
+        _read_records(file, LibraryLog("metrics.jsonl", {}), readings)
+    _add_step_times(readings)
+    return readings
+
+
+def _kind(file: Path, records: Mapping[str, LibraryLog]) -> str:
+    if file.name == METRICS:
+        return "metrics"
+    if "tfevents" in file.name:
+        return "tensorboard"
+    if file.name in records:
+        return "records"
+    return "sentinel" if not file.suffix and file.name.isupper() else "log"
+
+
+def _libraries(readings: Readings) -> list[LibraryLog]:
+    found = []
+    for name in LIBRARY_LOGS.places():
+        try:
+            found.append(LIBRARY_LOGS.load(name))
+        except UserError as error:  # the package of the engines is not installed
+            readings.notes.append(f"{error}; its logs are not understood")
+    return found
+
+
+def pieces_of(file: Path, notes: list[str]) -> Iterator[list[str]]:
+    """Whole lines without escape sequences, about a megabyte at a time; a carriage return ends a line too."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        rest = b""
+        while piece := stream.read(PIECE):
+            *lines, rest = re.split(rb"[\r\n]+", rest + piece)
+            rest = rest[:LONGEST_LINE]  # a file of something else has no lines at all
+            texts = [line[:LONGEST_LINE].decode("utf-8", "replace") for line in lines if line]
+            yield [ESCAPES.sub("", text) if "\x1b" in text or "\x00" in text else text for text in texts]
+            if LARGEST // 2 <= stream.tell() < size - LARGEST // 2:
+                notes.append(f"{file}: {size / 1e9:.1f} GB; what is between its first and last 128 MB was not read")
+                stream.seek(size - LARGEST // 2)
+                stream.readline(LONGEST_LINE)  # the rest of a line
+                rest = b""
+
+
+def _holds(text: str, pattern: str, compiled: re.Pattern[str]) -> bool:
+    """Whether a pattern is found anywhere. Words are looked for as words, many times as fast as by an expression."""
+    if re.fullmatch(r"[\w :|]+", pattern):
+        return any(word in text for word in pattern.split("|"))
+    return bool(compiled.search(text))
+
+
+def _read_log(
+    file: Path, libraries: list[LibraryLog], wanted: Mapping[str, re.Pattern[str]], readings: Readings
+) -> None:
+    """Count the lines that are wanted, and take the metrics out of those that a library writes."""
+    found: dict[str, dict[int, float]] = {}
+    step, began = 0, None
+    tried = [(word, re.compile(line), log) for log in libraries for word, line in log.lines.items()]
+    try:
+        for lines in pieces_of(file, readings.notes):
+            text = "\n".join(lines)
+            here = {pattern: compiled for pattern, compiled in wanted.items() if _holds(text, pattern, compiled)}
+            for line, pattern in ((line, one) for one, sought in here.items() for line in lines if sought.search(line)):
+                readings.counts[pattern] += 1
+                readings.seen.setdefault(pattern, line.strip()[:200])
+            for percent in GPU_LINE.findall(text) if "MiB |" in text else ():
+                readings.moments.setdefault("gpu_utilization", []).append(float(percent))
+            for log, groups in _matches(lines, [one for one in tried if one[0] in text]):
+                readings.recognise(log)
+                if "step" in groups:
+                    before, step = step, int(groups["step"]) + 1 - log.first_step
+                    found = _cut(found, before, step)
+                    found.setdefault("step", {})[step] = step
+                moment = _seconds(groups.get("time", ""))
+                if moment is not None:
+                    began = moment if began is None else began
+                    found.setdefault("seconds", {})[step] = moment - began
+                for name, value in ((name, _number(text)) for name, text in groups.items()):
+                    if value is not None and name in MOMENTS:
+                        readings.moments.setdefault(name, []).append(value)
+                    elif value is not None and name not in {"step", "time"}:
+                        found.setdefault(name, {})[step] = value
+    except OSError as error:
+        readings.notes.append(f"{file}: not readable: {error.strerror}")
+    readings.add(found)
+
+
+def _matches(
+    lines: list[str], tried: list[tuple[str, re.Pattern[str], LibraryLog]]
+) -> Iterator[tuple[LibraryLog, dict[str, str]]]:
+    """Line by line each library's pattern that fits, and the groups of it that hold something."""
+    for line in lines if tried else ():
+        for word, pattern, log in tried:
+            if word in line and (match := pattern.search(line)):
+                found = match.groupdict().items()
+                yield log, {name: text for name, text in found if text and len(text) < LONGEST_NUMBER}
+
+
+def _read_records(file: Path, log: LibraryLog, readings: Readings) -> None:
+    """JSON lines; damaged ones are counted and left out."""
+    found: dict[str, dict[int, float]] = {}
+    step, damaged, began = 0, 0, None
+    try:
+        for line in chain.from_iterable(pieces_of(file, readings.notes)):
+            try:
+                entry: Any = json.loads(line)
+                before, step = step, int(entry["step"]) + 1 - log.first_step
+            except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+                damaged += 1
+                continue
+            found = _cut(found, before, step)
+            for key, value in entry.items():
+                name = log.keys.get(key, key)
+                if name == "time" and (moment := _seconds(str(value))) is not None:
+                    began = moment if began is None else began
+                    found.setdefault("seconds", {})[step] = moment - began
+                elif name == "seconds" and step in found.get(name, {}):
+                    pass  # a validation after the step, whose time is none of the step's
+                elif name != "step" and isinstance(value, int | float) and (number := _number(str(value))) is not None:
+                    found.setdefault(name, {})[step] = number
+    except OSError as error:
+        readings.notes.append(f"{file}: not readable: {error.strerror}")
+    if damaged:
+        readings.notes.append(f"{file}: {damaged} damaged line{'s' if damaged > 1 else ''} left out")
+    readings.recognise(log)
+    readings.add(found)
+
+
+def _read_scalars(file: Path, libraries: list[LibraryLog], readings: Readings) -> None:
+    """The TensorBoard files of NeMo-RL hold more than its log; ours only repeat metrics.jsonl."""
+    if not re.search(r"/exp_\d+/tensorboard/", str(file.resolve())):
+        return
+    found: dict[str, dict[int, float]] = {}
+    for log in libraries:
+        if log.scalars is None:
+            continue
+        try:
+            for name, step, value in log.scalars(file):
+                if name == "gpu_utilization":
+                    readings.moments.setdefault(name, []).append(value)
+                else:
+                    found.setdefault(name, {})[step] = value
+        except Exception as error:  # whatever a damaged file makes the library raise
+            readings.notes.append(f"{file}: not readable: {error}")
+            continue
+        readings.recognise(log)
+    readings.add(found)
+
+
+def _add_step_times(readings: Readings) -> None:
+    """The time of each step, where only the time since the beginning was written down."""
+    clock, times = readings.values("seconds"), readings.series.get("step_seconds", {})
+    if times or not clock:
+        return
+    before = (0, 0.0) if clock[0][0] == 1 and clock[0][1] > 0 else None
+    for step, seconds in clock:
+        if before is not None and seconds > before[1]:  # less: the clock began anew with another attempt
+            times[step] = (seconds - before[1]) / (step - before[0])
+        before = (step, seconds)
+    readings.series["step_seconds"] = times
+
+
+def _cut(found: dict[str, dict[int, float]], before: int, step: int) -> dict[str, dict[int, float]]:
+    """Where a run was started again at an earlier step, what it had done from there on is done anew."""
+    if step >= before:
+        return found
+    return {name: {at: value for at, value in one.items() if at < step} for name, one in found.items()}
+
+
+def gpus_now() -> list[float]:
+    """How much each GPU of this machine works, asked a few times within seconds; empty where there is none."""
+    program = shutil.which("nvidia-smi")
+    found: list[float] = []
+    for _ in range(SAMPLES if program else 0):
+        said = subprocess.run([str(program)], capture_output=True, text=True, errors="replace", check=False)
+        found += [float(percent) for percent in GPU_LINE.findall(said.stdout)]
+        time.sleep(1)
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", "").rstrip("."))
+    except ValueError:
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,201 @@
+"""What `nemotron check RUN` is to look at: the files, the config they were made with, and whether work goes on there.
+
+sft   super3-sft-model:v2   super3-sft-model-891fc106f3a7   logs/   9453356-logs/ray-driver.log   /models/super49b
+"""
+
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemotron_app.check.model import HUB_NAME, from_hub
+from nemotron_app.runs import run_state
+from nemotron_app.store_options import Look
+from nemotron_shared.artifacts.artifact import Artifact
+from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
+from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.runtime.metrics import FILE as METRICS
+from nemotron_shared.stages import STAGES
+
+LOGS = {".log", ".out", ".err", ".txt"}
+RECORDS = {METRICS, "training.jsonl", "validation.jsonl"}
+SENTINELS = {"STARTED_RAY_HEAD", "ENDED"}
+SKIPPED = {"checkpoints", "output", "best", "ray", "tokenizer"}
+"""Folders without logs of ours; `ray` is where `ray.sub` copies those of every process of Ray to."""
+DEEPEST = 5
+QUIET_SECONDS = 1800
+"""A job that has written nothing for so long has ended, or hangs."""
+
+
+@dataclass
+class Target:
+    """Attributes:
+    title, kind: what was found, in words.
+    files: those to read.
+    folders: those that were listed; a file that is not there can be missed in them alone.
+    state: of a run of ours; None where nothing tells.
+    is_here: the run's process is on this machine.
+    stage, config: of the run, where they are known.
+    scores: metrics that an artifact's manifest holds.
+    model: a model's folder, where there is nothing else to look at.
+    """
+
+    title: str
+    kind: str
+    files: list[Path] = field(default_factory=list)
+    folders: list[Path] = field(default_factory=list)
+    state: str | None = None
+    is_here: bool = False
+    stage: str | None = None
+    config: dict[str, Any] | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    model: Path | None = None
+
+    @property
+    def family(self) -> str:
+        """The model family of the run, as far as it is known."""
+        run = (self.config or {}).get("run")
+        return str(run.get("family", DEFAULT_FAMILY)) if isinstance(run, dict) else DEFAULT_FAMILY
+
+
+def find(wanted: str, look: Look) -> Target:
+    """One RUN of the command line.
+
+    Raises:
+        UserError: nothing is there.
+    """
+    path = Path(wanted).expanduser()
+    runs = look.store.home / "runs"
+    if "/" not in wanted and not is_path(wanted) and (runs / wanted).is_dir():
+        return _run(runs / wanted)
+    named = wanted in SHORT_NAMES  # `sft` is the artifact, even where a folder is called so
+    if path.is_dir() and not named:
+        return _folder(path, look)
+    if path.is_file() and not named:
+        return Target(str(path), "a file", [path])
+    if is_path(wanted) or path.suffix in {*LOGS, ".jsonl"}:
+        raise NotFound(f"{path}: no such file or folder", "give a run, an artifact, a folder of logs or a log file")
+    try:
+        reference = parse_reference(wanted, look.family)
+    except UserError:
+        hub = HUB_NAME.fullmatch(wanted)
+        if hub is None:
+            raise
+        return Target(hub[1], "a model of the hub", model=from_hub(hub[1]))
+    begun = [folder for folder in runs.glob(f"{reference.name}-*") if folder.name.rpartition("-")[0] == reference.name]
+    if reference.version == LATEST:
+        running = [folder for folder in begun if run_state(folder).state == "running"]
+        if len(running) > 1:
+            names = ", ".join(folder.name for folder in running)
+            raise UserError(f"'{wanted}' could be: {names}", "write one of these")
+        if running:
+            return _run(running[0])
+    try:
+        return _artifact(look.store.resolve(reference, family=look.family), look)
+    except NotFound:
+        stopped = sorted(begun, key=lambda folder: folder.stat().st_mtime)
+        if not stopped:
+            raise
+        return _run(stopped[-1])
+
+
+def _folder(path: Path, look: Look) -> Target:
+    if (path / MANIFEST).is_file():
+        return _artifact(Artifact(Manifest.read(path / MANIFEST), path), look)
+    if (path / "config.yaml").is_file() and ((path / "lock").exists() or (path / METRICS).exists()):
+        return _run(path)
+    target = Target(str(path), "a folder of logs", list(_listed(path)), [path])
+    if not target.files and (path / "config.json").is_file():
+        return Target(str(path), "a model folder", model=path)
+    return target
+
+
+def _run(folder: Path) -> Target:
+    made = folder.name.rpartition("-")[0]
+    _refuse_data(made)
+    target = Target(folder.name, "a run", list(_listed(folder)), [folder])
+    state = run_state(folder)
+    target.state, target.is_here, target.config = state.state, state.host == platform.node(), _config(folder)
+    # None in the copy of a run's folder under another name
+    target.stage = next((stage.name for stage in STAGES.values() if made.endswith(stage.result.kind)), None)
+    return target
+
+
+def _refuse_data(name: str) -> None:
+    if any(name.endswith(stage.data.kind) for stage in STAGES.values()):
+        raise UserError(
+            f"{name} is prepared data, which has no expectations", "docs/inspect.md shows how to look at it"
+        )
+
+
+def _config(folder: Path) -> dict[str, Any] | None:
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return None  # a run that has not begun to work has none yet
+    return config if isinstance(config, dict) else None
+
+
+def _artifact(artifact: Artifact, look: Look) -> Target:
+    """A result with its metrics, and the config and logs of its run as long as these are kept."""
+    manifest = artifact.manifest
+    _refuse_data(manifest.name)
+    target = Target(artifact.reference, "an artifact", state="finished")
+    producer = manifest.producer
+    run = look.store.home / "runs" / f"{manifest.name}-{producer.config_digest[:12]}"
+    if run.is_dir() and producer.config_digest:
+        target.config = _config(run)
+        target.files = [file for file in _listed(run) if file.name != METRICS]
+        target.folders = [run]
+    if (artifact.path / METRICS).is_file():
+        target.files.append(artifact.path / METRICS)
+    elif not manifest.metrics and (artifact.path / "config.json").is_file():
+        target.model = artifact.path
+    target.stage = producer.stage or None
+    target.scores = {name: float(value) for name, value in manifest.metrics.items() if isinstance(value, int | float)}
+    trained, total = (manifest.metadata.get(name) for name in ("trained_parameters", "parameters"))
+    if trained and total:
+        target.scores["trained_percent"] = 100 * trained / total
+    return target
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    """Files that may tell something, at most `DEEPEST` folders down."""
+    for place, folders, names in os.walk(folder):
+        depth = len(Path(place).relative_to(folder).parts)
+        folders[:] = sorted(
+            name for name in folders if depth < DEEPEST and name not in SKIPPED and not name.startswith(".")
+        )
+        for name in sorted(names):
+            known = name in RECORDS | SENTINELS or "tfevents" in name or Path(name).suffix in LOGS
+            if known and not name.startswith("."):
+                yield Path(place) / name
+
+
+def merged(targets: Sequence[Target]) -> Target:
+    """Several RUNs as one: a log here, TensorBoard's files there, the GPUs' use in a third place."""
+    first = targets[0]
+    described = next((one for one in targets if one.config is not None), first)
+    return Target(
+        title=", ".join(one.title for one in targets),
+        kind=", ".join(dict.fromkeys(one.kind for one in targets)),
+        files=list({file.resolve(): file for one in targets for file in one.files}.values()),  # each once
+        folders=[folder for one in targets for folder in one.folders],
+        state=described.state,
+        is_here=described.is_here,
+        stage=described.stage,
+        config=described.config,
+        scores={name: value for one in targets for name, value in one.scores.items()},
+        model=first.model if len(targets) == 1 else None,
+    )
+
+
+def is_quiet(newest: float) -> bool:
+    """Whether nothing has been written for long; `newest` is a time of a file."""
+    return time.time() - newest > QUIET_SECONDS

@@ -1,0 +1,55 @@
+"""`nemotron model`: bring a model or a tokenizer in as an artifact.
+
+    nemotron model import hf://org/name                  what the hub has now; run.model=hf://org/name does so by itself
+    nemotron model import hf://org/name@v2               a branch, tag or commit
+    nemotron model import hf://org/name --tokenizer      its tokenizer alone
+    nemotron model import ./folder --as my-model         a Hugging Face folder; run.model=my-model finds it
+    nemotron model import megatron:./iter_0002000        a checkpoint of Megatron, converted
+    nemotron super3 model import sft ./folder            the same as --as super3-sft-model
+
+Every import is checked against the digests that the hub promises, and keeps the commit that it came from.
+"""
+
+from pathlib import Path
+
+import click
+
+from nemotron_app.store_options import Look, store_options
+from nemotron_shared.artifacts.names import check_name
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.hub import look_at
+from nemotron_shared.runtime.models.importing import import_folder, import_hub, import_megatron
+from nemotron_shared.runtime.models.references import BARE, HubModel, MegatronModel, parse_outside
+
+
+@click.group("model", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+def command() -> None:
+    """See the head of this module."""
+
+
+@command.command("import")
+@click.argument("reference", metavar="hf://ORG/NAME[@REVISION]|PATH|megatron:PATH")
+@click.option("--as", "name", metavar="NAME", help="name of the artifact (a folder or a checkpoint)")
+@click.option("--tokenizer", is_flag=True, help="the tokenizer alone (hf://)")
+@click.option("--trust-code", is_flag=True, help="take the Python files along that the model cannot do without")
+@store_options
+def import_(look: Look, reference: str, name: str | None, tokenizer: bool, trust_code: bool) -> int:
+    """Bring a model in as an artifact."""
+    outside = parse_outside(reference)
+    if name is not None:
+        check_name(name)
+    if isinstance(outside, HubModel):
+        if name is not None:
+            what = "a model of the hub is named after its repository, so that hf:// finds it again"
+            raise UserError(what, f"leave --as out; use it as run.model={reference}")
+        artifact = import_hub(look.store, look_at(outside, weights=not tokenizer, trusted=trust_code))
+    elif isinstance(outside, MegatronModel):
+        artifact = import_megatron(look.store, outside, name)
+    elif not Path(reference).expanduser().is_dir() and BARE.fullmatch(reference):
+        raise UserError(
+            f"{reference}: no such folder", f"for the model on the hub: nemotron model import hf://{reference}"
+        )
+    else:
+        artifact = import_folder(look.store, Path(reference).expanduser(), name=name, trusted=trust_code)
+    look.tell({"artifact": artifact.reference, "path": str(artifact.path)}, artifact.reference)
+    return 0

@@ -1,0 +1,279 @@
+"""Models from outside as artifacts: found again where they have been imported, looked at and imported where not.
+
+    found = find(store, HubModel("org/name"), weights=True, trusted=False)
+    found.artifact          what is pinned in the store, or what an import would make
+    found.bring_in          imports it; None where it is there
+
+The first use of `hf://org/name` pins the commit that it stands for then. Later uses take that one and ask nobody;
+`nemotron model import hf://org/name` asks the hub again.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
+from nemotron_shared.artifacts.artifact import file_table, table_digest
+from nemotron_shared.artifacts.store import STAGING
+from nemotron_shared.artifacts.verified import CACHE, known_digests
+from nemotron_shared.atomic import link_or_copy
+from nemotron_shared.digest import json_digest
+from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
+from nemotron_shared.lock import locked
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.disk import size
+from nemotron_shared.runtime.environments import environment_of
+from nemotron_shared.runtime.models.code import config_of, require_loadable
+from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, WEIGHTS, Look, fetch, look_at
+from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
+from nemotron_shared.runtime.provenance import environment, package_version
+
+LOCK = Path("cache", "imports.lock")
+MEGATRON = "megatron_bridge"
+CONVERTER = "nemotron_engines.megatron_bridge.import_checkpoint"
+"""Started with the Python of Megatron's environment; what it converts is published here."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model from outside. `artifact` is None where only the import can tell what it will be."""
+
+    artifact: Artifact | None
+    shown: str
+    note: str | None = None
+    bring_in: Callable[[], Artifact] | None = None
+    no_room: UserError | None = None
+
+
+def find(store: Store, wanted: HubModel | MegatronModel, *, weights: bool, trusted: bool) -> Found:
+    """What a reference means: the version that is pinned, else what the hub or the folder has now.
+
+    Raises:
+        UserError: there is no such thing, or it cannot be used here.
+    """
+    if isinstance(wanted, MegatronModel):
+        return _find_megatron(store, wanted)
+    there = pinned(store, wanted, weights=weights)
+    if there is not None:
+        commit = str(there.manifest.metadata["commit"])
+        note = f"[{wanted}] is {there.reference}, commit {commit[:12]}"
+        if wanted.revision == MAIN:
+            note += f"; for a newer one: nemotron model import {wanted}"
+        return Found(there, f"{there.reference} ({wanted}, commit {commit[:12]})", note)
+    # data and model are to be of one commit, whichever of them comes first
+    tokenizer = pinned(store, wanted, weights=False)
+    commit = str(tokenizer.manifest.metadata["commit"]) if tokenizer else None
+    look = look_at(wanted, weights=weights, trusted=trusted, commit=commit)
+    load = f"{size(look.missing_bytes)} to download" if look.missing else "nothing large to download"
+    shown = f"{wanted} (commit {look.commit[:12]}: would be imported first, {load})"
+    no_room = None
+    try:
+        look.require_room()
+    except UserError as error:
+        no_room = error
+    return Found(look.artifact, shown, None, lambda: import_hub(store, look), no_room)
+
+
+def pinned(store: Store, wanted: HubModel, *, weights: bool) -> Artifact | None:
+    """The newest version that was imported for the same repository and revision, or for a commit of that name."""
+    by_commit = re.fullmatch(r"[0-9a-f]{7,40}", wanted.revision) is not None
+    there = []
+    for name in [wanted.name()] if weights else [wanted.name(), wanted.name(TOKENIZER)]:
+        for version in store.versions(name):
+            found = store.load(name, version)
+            about = found.manifest.metadata
+            same = about.get("revision") == wanted.revision
+            same = same or (by_commit and str(about.get("commit")).startswith(wanted.revision))
+            if same and about.get("repository") == wanted.repository:
+                there.append(found)
+    return max(there, key=lambda found: (found.manifest.created_at, found.manifest.version), default=None)
+
+
+def import_hub(store: Store, look: Look) -> Artifact:
+    """Fetch what was looked at and publish it; what is there already, undamaged, is used."""
+    wanted, weights = look.model, look.artifact.manifest.type == "ModelArtifact"
+    name = wanted.name("" if weights else TOKENIZER)
+    (store.home / LOCK).parent.mkdir(parents=True, exist_ok=True)
+    with locked(store.home / LOCK, wait=True):
+        there = pinned(store, wanted, weights=weights)
+        same = there is not None and there.manifest.digest == look.artifact.manifest.digest
+        if there is not None and same and not store.verify(there):
+            say(f"[{wanted}] unchanged: {there.reference}, commit {look.commit[:12]}")
+            return there
+        with _staging(store, name) as folder:
+            digests = fetch(look, folder)
+            about = {"repository": wanted.repository, "revision": wanted.revision, "commit": look.commit}
+            address = f"hf://{wanted.repository}@{look.commit}"
+            artifact = store.publish(
+                folder,
+                name=name,
+                type=look.artifact.manifest.type,
+                fingerprint=json_digest({"address": address, "digest": look.artifact.manifest.digest}),
+                producer=_producer(str(wanted)),
+                sources=[Source(address, look.artifact.manifest.digest, {})],
+                metadata=about | look.artifact.manifest.metadata,
+                digests=digests,
+                links=True,
+            )
+        # they were hashed a moment ago: the next use need not do it again
+        cache = FileCache(store.home / CACHE / f"{artifact.reference.replace(':', '-')}.json")
+        for file, digest in digests.items():
+            cache.get(artifact.path / file, lambda path, digest=digest: digest)
+        cache.save()
+    say(f"[{wanted}] imported as {artifact.reference}, commit {look.commit[:12]} ({artifact.path})")
+    return artifact
+
+
+def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool) -> Artifact:
+    """Publish a Hugging Face folder. Weights get a second name where the disk allows, the rest is copied.
+
+    Raises:
+        UserError: no such folder, no model or tokenizer in it, a link that leads out of it, or code nobody trusted.
+    """
+    label = str(folder)
+    if not folder.is_dir():
+        raise UserError(f"{label}: no such folder", "give a folder, hf://org/name or megatron:PATH")
+    config = config_of(folder)
+    if config:
+        require_loadable(label, config, trusted=trusted)
+    elif not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{label}: holds neither config.json nor tokenizer.json", "give a Hugging Face folder")
+    wanted = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+        and path.name != "manifest.json"
+        and (
+            TOKENIZER_FILES.fullmatch(path.name)
+            or (config and (MODEL_FILES.fullmatch(path.name) or path.suffix in (*WEIGHTS, ".py")))
+        )
+    ]
+    if config and not any(path.suffix in WEIGHTS for path in wanted):
+        raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
+    for path in filter(Path.is_symlink, wanted):
+        _require_inside(path, folder)
+    name = name or artifact_name(folder.resolve().name)
+    with _staging(store, name) as staged:
+        for path in wanted:
+            if path.suffix in WEIGHTS:
+                link_or_copy(path.resolve(), staged / path.name)
+            else:
+                shutil.copyfile(path, staged / path.name)
+        source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
+        made = _made_from(store, name, source)
+        if made is not None:
+            say(f"[{folder}] unchanged: {made.reference}")
+            return made
+        return _publish(store, staged, name, label, source, "ModelArtifact" if config else "TokenizerArtifact")
+
+
+def import_megatron(store: Store, model: MegatronModel, name: str | None = None) -> Artifact:
+    """Convert a Megatron checkpoint to a Hugging Face folder, in the environment of its engine, and publish it.
+
+    Raises:
+        UserError: the engine is not there, or Bridge cannot convert it.
+    """
+    python, source = _megatron_python(model), _megatron_source(store, model)
+    made = _made_from(store, name or model.name, source)
+    if made is not None:
+        say(f"[{model}] unchanged: {made.reference}")
+        return made
+    with _staging(store, model.name) as folder:
+        say(f"[{model}] converting with {python}")
+        command = [python, "-m", CONVERTER, str(model.path.absolute()), str(folder)]
+        if subprocess.run(command, check=False).returncode:
+            raise UserError(f"{model}: Megatron-Bridge could not convert it", "see what it printed above")
+        return _publish(store, folder, name or model.name, str(model), source)
+
+
+def _find_megatron(store: Store, model: MegatronModel) -> Found:
+    source = _megatron_source(store, model)
+    made = _made_from(store, model.name, source)
+    if made is not None:
+        return Found(made, f"{made.reference} ({model})", f"[{model}] is {made.reference}")
+    _megatron_python(model)
+    shown = f"{model} (would be converted and imported first)"
+    return Found(None, shown, None, lambda: import_megatron(store, model))
+
+
+def _megatron_source(store: Store, model: MegatronModel) -> Source:
+    """The checkpoint by its content; hashed once, until something touches it."""
+    if not any((model.path / name).exists() for name in ("run_config.yaml", "metadata.json", ".metadata")) and not any(
+        model.path.glob("iter_*")
+    ):
+        what = f"{model}: no checkpoint of Megatron (no run_config.yaml, metadata.json or iter_*)"
+        raise UserError(what, "give the folder that Megatron saved, or one of its iter_ folders")
+    label = artifact_name(str(model.path.absolute()))
+    with known_digests(store.home, f"external-{label}", str(model)) as digest:
+        files = file_table(model.path, digest=digest)
+    return Source(str(model.path.resolve()), table_digest(files), {})
+
+
+def _megatron_python(model: MegatronModel) -> str:
+    """The Python that has Megatron-Bridge."""
+    environment = environment_of(MEGATRON)
+    assert environment is not None
+    if environment.is_here:
+        return sys.executable
+    if environment.programs is None:
+        what = f"{model}: to convert it, engine '{MEGATRON}' is needed"
+        raise UserError(what, f"make its environment: {environment.install}")
+    return str(environment.programs / "python")
+
+
+def _require_inside(path: Path, folder: Path) -> None:
+    """Refuse a link to anywhere but the folder itself, or the repository of a hub's cache that the folder is in."""
+    target, allowed = path.resolve(), [folder.resolve()]
+    if folder.resolve().parent.name == "snapshots":  # models--org--name/snapshots/<commit>, beside it blobs/
+        allowed.append(folder.resolve().parent.parent / "blobs")
+    if not any(target.is_relative_to(place) for place in allowed):
+        raise UserError(f"{path}: a link out of the folder, to {target}", "copy the file into the folder")
+
+
+def _publish(
+    store: Store, folder: Path, name: str, reference: str, source: Source, type: ArtifactType = "ModelArtifact"
+) -> Artifact:
+    artifact = store.publish(
+        folder, name=name, type=type, fingerprint=_fingerprint(source), producer=_producer(reference), sources=[source]
+    )
+    say(f"[{reference}] imported as {artifact.reference} ({artifact.path})")
+    return artifact
+
+
+def _made_from(store: Store, name: str, source: Source) -> Artifact | None:
+    made = store.find_by_fingerprint(name, _fingerprint(source))
+    return made if made is not None and not store.verify(made) else None
+
+
+def _fingerprint(source: Source) -> str:
+    return json_digest({"imported": source.digest})
+
+
+@contextmanager
+def _staging(store: Store, name: str) -> Generator[Path]:
+    """A folder in the store's own file system, so that publishing is one rename."""
+    place = store.root / STAGING
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _producer(reference: str) -> Producer:
+    return Producer(
+        stage="model",
+        verb="import",
+        stage_version="",
+        shared_version=package_version("nemotron-shared") or "not installed",
+        config_digest="",
+        code_digest="",
+        git=None,
+        command=f"nemotron model import {reference}",
+        environment=environment(),
+    )

@@ -1,0 +1,169 @@
+"""Try chat templates without marks on conversations, and write docs/chat-templates.md:
+
+python shared/data/tests/template_matrix.py
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from public_styles import FRAMES, STYLES
+from template_conversations import conversation
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from nemotron_data.chat.template import ChatTemplate
+from nemotron_data.chat.turns import Span
+from nemotron_shared.errors import UserError
+
+PAGE = Path(__file__).parents[3] / "docs" / "chat-templates.md"
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+CONVERSATIONS = 200
+
+INTRODUCTION = """\
+# Chat templates without marks
+
+Where a chat template has no `{% generation %}`, data preparation finds the assistant's text itself: by the loop over \
+the messages, each turn of which puts out one message's text. What it counts:
+
+- everything behind the header that the prompt ends with, such as `<|im_start|>assistant\\n`: tool calls, the text, \
+and the reasoning, also where the prompt opens it with `<think>\\n`;
+- the mark that ends the turn, and the line's end after it; not a space;
+- the end-of-text token after the last turn, where the template puts one there;
+- not the reasoning that a template strips from earlier turns, for that is not in the text. `data_prep.split_turns` \
+says whether such a conversation becomes one sequence for each question.
+
+Two limits. A template that ends an answer only by beginning the next turn, as GLM's does, teaches no end. And one \
+that mixes two authors in a turn, or keeps no order of turns, is refused with the reason: mark it, or give another.
+
+Below, templates written in the styles of public ones, each on {count} conversations: with tools and without, \
+reasoning, system prompts, several turns, empty contents, and texts that look like markup. **Same** has the text of \
+transformers' own rendering, and the mask of the same template marked by hand. The page is written by \
+`shared/data/tests/template_matrix.py`.
+
+| style | templates | conversations | same | refused | different |
+|---|--:|--:|--:|--:|--:|
+"""
+
+
+@dataclass
+class Outcome:
+    """What became of the conversations of one template; `examples` of those that differ, and reasons of refusals."""
+
+    same: int = 0
+    refused: int = 0
+    different: int = 0
+    unfit: int = 0
+    """Transformers refuses them, too."""
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def tried(self) -> int:
+        """Conversations that transformers renders."""
+        return self.same + self.refused + self.different
+
+
+Twin = Callable[[list[dict], Any], tuple[str, list[Span]]]
+"""Messages and tools to a marked template's text and spans."""
+
+
+def transformers_spans(marked: str) -> Twin:
+    """As transformers gives them."""
+
+    def spans_of(messages: list[dict], tools: Any) -> tuple[str, list[Span]]:
+        (text,), (spans,) = render_jinja_template(
+            [messages], tools=tools, chat_template=marked, return_assistant_tokens_mask=True, **TOKENS
+        )
+        return text, spans
+
+    return spans_of
+
+
+def compare(
+    unmarked: str, twin: Twin | None, count: int, fits: dict[str, bool] | None = None, twin_may_differ: bool = False
+) -> Outcome:
+    """Texts with transformers', spans with the twin's; a twin that gives another text may say nothing."""
+    template, outcome = ChatTemplate(unmarked, **TOKENS), Outcome()
+    for seed in range(count):
+        messages, tools = conversation(seed, **fits or {})
+        seen = [as_templates_read(message) for message in messages]
+        try:
+            (expected,), _ = render_jinja_template([seen], tools=tools, chat_template=unmarked, **TOKENS)
+        except Exception:
+            outcome.unfit += 1  # whatever a template's code raises
+            continue
+        try:
+            text, spans = template.render_with_spans(messages, tools)
+        except UserError as error:
+            outcome.refused += 1
+            outcome.examples.append(f"{seed}: {error.message}")
+            continue
+        marked_text, marked = twin(seen, tools) if twin else (text, spans)
+        if text == expected and (
+            (marked_text == text and covered(marked) == covered(spans)) or (marked_text != text and twin_may_differ)
+        ):
+            outcome.same += 1
+        else:
+            outcome.different += 1
+            ours, theirs = ([text[start:end] for start, end in covered(found)] for found in (spans, marked))
+            outcome.examples.append(f"{seed}: {ours} instead of {theirs}")
+    return outcome
+
+
+def as_templates_read(message: dict) -> dict:
+    """Without null fields, and with the reasoning under both names that templates know."""
+    given = {key: value for key, value in message.items() if value is not None}
+    return given | ({"thinking": given["reasoning_content"]} if "reasoning_content" in given else {})
+
+
+def covered(spans: Iterable[Span]) -> list[Span]:
+    """Spans that touch become one."""
+    merged: list[Span] = []
+    for start, end in spans:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        elif start < end:
+            merged.append((start, end))
+    return merged
+
+
+def marked_spans(marked: str) -> Twin:
+    """As our own reading of marks gives them: transformers' places are wrong for marks in macros."""
+    template = ChatTemplate(marked, **TOKENS)
+    return lambda messages, tools: template.render_with_spans(messages, tools)
+
+
+def styles_matrix(count: int) -> dict[str, Outcome]:
+    """Every style of `public_styles`."""
+    return {
+        name: compare(
+            style.unmarked,
+            (marked_spans if name == "all in a macro" else transformers_spans)(style.marked),
+            count,
+            style.fits,
+        )
+        for name, style in STYLES.items()
+    }
+
+
+def page(matrix: dict[str, Outcome]) -> str:
+    """One line for each frame, and for each template that is one of its kind."""
+    groups: dict[str, list[Outcome]] = {}
+    for name, outcome in matrix.items():
+        first = name.split()[0]
+        groups.setdefault(first if first in FRAMES else name, []).append(outcome)
+    lines = [_line(name, outcomes) for name, outcomes in groups.items()]
+    return (
+        INTRODUCTION.replace("{count}", str(CONVERSATIONS))
+        + "\n".join([*lines, _line("**all**", [*matrix.values()])])
+        + "\n"
+    )
+
+
+def _line(name: str, outcomes: list[Outcome]) -> str:
+    sums = [sum(getattr(outcome, what) for outcome in outcomes) for what in ("tried", "same", "refused", "different")]
+    return f"| {name} | {len(outcomes)} | {' | '.join(f'{number:,}' for number in sums)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(styles_matrix(CONVERSATIONS)), encoding="utf-8")

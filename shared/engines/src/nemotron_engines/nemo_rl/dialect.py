@@ -1,0 +1,193 @@
+"""NeMo-RL's own keys, and what they are here: its recipes can be given to `-c` as they are."""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from nemotron_engines.nemo_rl.compose import RESOLVERS, at, has
+from nemotron_engines.nemo_rl.table import load_table
+from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, model_reference, only
+from nemotron_shared.errors import UserError
+
+TORCH = "torch.optim.lr_scheduler."
+STYLES = {"CosineAnnealingLR": "cosine", "LinearLR": "linear", "ConstantLR": "constant"}
+LATEST = "v0.7.0"
+BASE_SECTIONS = frozenset(
+    {"policy", "data", "cluster", "checkpointing", "logger", "env", "defaults", "loss_fn", "teacher", "val_config"}
+)
+
+
+def torch_schedule(value: Any) -> Settings:
+    """A list of torch's schedules: a warm-up, what follows it, and where the one ends and the other begins.
+
+    Raises:
+        UserError: schedules that ours cannot be.
+    """
+    stages = [entry for entry in value or [] if "name" in entry]
+    found: Settings = {"scheduler.lr_warmup_iters": 0, "scheduler.lr_decay_style": "constant"}
+    if len(stages) > 1:
+        found["scheduler.lr_warmup_iters"] = stages[0]["kwargs"]["total_iters"]
+    if stages:
+        last = stages[-1]
+        name = str(last["name"]).removeprefix(TORCH)
+        if len(stages) > 2 or name not in STYLES:
+            raise UserError(f"the schedule {name} is not one of ours", "choose scheduler.lr_decay_style=cosine")
+        found["scheduler.lr_decay_style"] = STYLES[name]
+        if name == "CosineAnnealingLR":
+            found["optimizer.min_lr"] = last["kwargs"].get("eta_min", 0.0)
+    return found
+
+
+def betas(value: Any) -> Settings:
+    """Both of Adam's."""
+    return dict(zip(("optimizer.adam_beta1", "optimizer.adam_beta2"), value, strict=True))
+
+
+def clip(value: Any) -> Settings:
+    """NeMo-RL may clip nothing, which is said in its own words."""
+    return {"engine.overrides.policy.max_grad_norm": None} if value is None else {"optimizer.clip_grad": value}
+
+
+COMMON: dict[str, Meaning] = {
+    "defaults": lambda value: {},
+    "policy.model_name": lambda value: {"run.model": model_reference(value)},
+    "policy.tokenizer.name": NoEffect("the tokenizer is the model's own"),
+    "policy.train_micro_batch_size": "train.micro_batch_size",
+    "policy.max_total_sequence_length": "engine.max_total_sequence_length",
+    "policy.max_grad_norm": clip,
+    "policy.optimizer.name": only("torch.optim.AdamW", remedy="the optimizer here is torch.optim.AdamW"),
+    "policy.optimizer.kwargs.lr": "optimizer.lr",
+    "policy.optimizer.kwargs.weight_decay": "optimizer.weight_decay",
+    "policy.optimizer.kwargs.eps": "optimizer.adam_eps",
+    "policy.optimizer.kwargs.betas": betas,
+    "policy.scheduler": torch_schedule,
+    **{f"policy.megatron_cfg.optimizer.{name}": f"optimizer.{name}"
+       for name in ("lr", "min_lr", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps")},
+    **{f"policy.megatron_cfg.scheduler.{name}": f"scheduler.{name}" for name in ("lr_decay_style", "lr_warmup_iters")},
+    "policy.megatron_cfg.scheduler.lr_decay_iters": NoEffect("the schedule has the length of train.train_iters"),
+    "checkpointing.enabled": NoEffect("a run always keeps checkpoints"),
+    "checkpointing.checkpoint_dir": NoEffect("checkpoints lie in the run's folder, below run.home"),
+    "checkpointing.save_period": "checkpoint.save_interval",
+    "checkpointing.keep_top_k": "checkpoint.most_recent_k",
+    "checkpointing.load_path": "engine.load_path",
+    "checkpointing.model_save_format": NoEffect("the result is always a whole Hugging Face folder"),
+    "checkpointing.save_consolidated": NoEffect("the result is always a whole Hugging Face folder"),
+    "logger.log_dir": NoEffect("logs lie in the run's folder, below run.home"),
+    "logger.tensorboard_enabled": NoEffect("TensorBoard's files are always written"),
+    "logger.wandb_enabled": lambda value: {} if value else {"logger.wandb_project": None},
+    "logger.wandb.project": "logger.wandb_project",
+    "logger.wandb.entity": "logger.wandb_entity",
+    "logger.wandb.name": NoEffect("W&B's run has the name of ours"),
+    "cluster.num_nodes": "engine.num_nodes",
+    "cluster.gpus_per_node": "engine.gpus_per_node",
+}  # fmt: skip
+GRPO: dict[str, Meaning] = COMMON | {
+    **{f"grpo.{name}": f"grpo.{name}" for name in (
+        "num_prompts_per_step", "num_generations_per_prompt", "normalize_rewards", "overlong_filtering")},
+    **{f"policy.generation.{name}": f"grpo.{name}" for name in ("max_new_tokens", "temperature", "top_p")},
+    **{f"loss_fn.{name}": f"grpo.{name}" for name in (
+        "reference_policy_kl_penalty", "ratio_clip_min", "ratio_clip_max")},
+    "grpo.max_num_steps": "train.train_iters",
+    "grpo.max_num_epochs": NoEffect("train.train_iters says when training ends"),
+    "grpo.val_period": "train.eval_interval",
+    "grpo.val_batch_size": NoEffect("validation asks train.eval_rows questions at once"),
+    "grpo.max_val_samples": lambda value: {} if value is None else {"train.eval_rows": value},
+    "grpo.seed": "run.seed",
+    "data.train_jsonl_fpath": lambda value: {"engine.train_rows": value, "run.data": None},
+    "data.train.data_path": lambda value: {"engine.train_rows": value, "run.data": None},
+    "data.validation_jsonl_fpath": "engine.valid_rows",
+    "data.validation.data_path": "engine.valid_rows",
+}  # fmt: skip
+SFT: dict[str, Meaning] = COMMON | {
+    "policy.train_global_batch_size": "train.global_batch_size",
+    "sft.max_num_steps": "train.train_iters",
+    "sft.max_num_epochs": NoEffect("train.train_iters says when training ends"),
+    "sft.val_period": "train.eval_interval",
+    "sft.val_batches": NoEffect("train.eval_rows says how much is validated"),
+    "sft.val_global_batch_size": NoEffect("validation has the batches of training"),
+    "sft.val_micro_batch_size": NoEffect("validation has the batches of training"),
+    "sft.seed": "run.seed",
+}
+
+
+def grpo_file(content: Settings, name: str) -> Settings:
+    """Base, data and environment of a GRPO recipe."""
+    found = _whole(content, name, "grpo")
+    gym = has(content, "env.nemo_gym") or bool(at(content, "env.should_use_nemo_gym"))
+    found["engine.environment"] = "nemo_gym" if gym else "base"
+    if not gym:
+        found["run.data"] = None  # the recipe names its own
+    return found
+
+
+def sft_file(content: Settings, name: str) -> Settings:
+    """Base and data of a fine-tuning recipe."""
+    return _whole(content, name, "sft") | {"run.data": None}
+
+
+def _whole(content: Settings, name: str, algorithm: str) -> Settings:
+    """The config that a recipe builds on, by its name; and the optimizer of the backend that trains.
+
+    Raises:
+        UserError: it builds on a file that the table of NeMo-RL's configs does not have.
+    """
+    bases = load_table(LATEST).bases
+    own = content.get("defaults")
+    wanted = PurePosixPath(str(own[0] if isinstance(own, list) else own or name)).name
+    usual = "examples/configs/sft.yaml" if algorithm == "sft" else "examples/configs/grpo_math_1B.yaml"
+    base = next((one for one in bases if PurePosixPath(one).name == wanted), None if own else usual)
+    if base is None:
+        raise UserError(
+            f"defaults: {own}: not one of NeMo-RL's configs that are known here", f"there are: {', '.join(bases)}"
+        )
+    found: Settings = {"engine.base": base}
+    if at(content, "policy.megatron_cfg.enabled", at(bases[base].values, "policy.megatron_cfg.enabled")):
+        above, names = "policy.megatron_cfg.optimizer", ("lr", "weight_decay")
+        style = "policy.megatron_cfg.scheduler"
+        found |= _present(
+            content, {f"{style}.{name}": f"scheduler.{name}" for name in ("lr_decay_style", "lr_warmup_iters")}
+        )
+    else:
+        above, names = "policy.optimizer.kwargs", ("lr", "weight_decay")
+        if has(content, "policy.scheduler"):
+            found |= torch_schedule(at(content, "policy.scheduler"))
+    found |= _present(content, {f"{above}.{name}": f"optimizer.{name}" for name in names})
+    if at(content, "logger.wandb_enabled", True) is False:
+        found["logger.wandb_project"] = None
+    return found
+
+
+def _present(content: Settings, keys: Mapping[str, str]) -> Settings:
+    return {ours: at(content, theirs) for theirs, ours in keys.items() if has(content, theirs)}
+
+
+def reinforces(known: Any) -> bool:
+    """Whether a config of ours has the section that GRPO's keys are about."""
+    return any(key.startswith("grpo.") for key in known)
+
+
+def fine_tunes(content: Settings) -> bool:
+    """Whether a recipe is one of fine-tuning, by its section or by what it builds on."""
+    return "sft" in content or "sft" in str(content.get("defaults"))
+
+
+NEMO_RL_GRPO = Dialect(
+    library="NeMo-RL",
+    engine="nemo_rl",
+    is_its=lambda content: "policy" in content and not fine_tunes(content),
+    keys=GRPO,
+    sections=BASE_SECTIONS | {"grpo"},
+    resolvers=RESOLVERS,
+    whole=grpo_file,
+    fits=reinforces,
+)
+NEMO_RL_SFT = Dialect(
+    library="NeMo-RL",
+    engine="nemo_rl",
+    is_its=lambda content: "policy" in content and fine_tunes(content),
+    keys=SFT,
+    sections=BASE_SECTIONS | {"sft"},
+    resolvers=RESOLVERS,
+    whole=sft_file,
+    fits=lambda known: not reinforces(known),
+)

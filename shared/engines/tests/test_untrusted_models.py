@@ -1,0 +1,116 @@
+"""Model folders that bring code: nothing of it runs unasked, and nobody is asked on the terminal."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.code import known_types, needs_code
+
+pytestmark = pytest.mark.slow  # torch and transformers
+
+CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
+OWN = """
+from pathlib import Path
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+Path({mark!r}).touch()
+class Config(PretrainedConfig):
+    model_type = "own_kind"
+class Model(PreTrainedModel):
+    config_class = Config
+    def __init__(self, config):
+        super().__init__(config)
+        self.layer = torch.nn.Linear(2, 2, bias=False)
+        self.post_init()
+"""
+
+
+class Opens:
+    """What a pickle calls when it is read without care."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple:
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """A file that is there when code of a model has run."""
+    return tmp_path / "it-ran"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from nemotron_data.tokenizers.tiny import save_tokenizer
+    from nemotron_engines.modeling.build import save_random_model
+    from nemotron_shared.config.schema import ModelSection
+
+    folder = tmp_path_factory.mktemp("tiny")
+    save_tokenizer(folder)
+    save_random_model(ModelSection(architecture="tiny", overrides={}), folder, 7, folder)
+    return folder
+
+
+def with_code(folder: Path, mark: Path, **fields: str) -> Path:
+    """The folder with Python files that its config.json names."""
+    (folder / "own.py").write_text(OWN.format(mark=str(mark)))
+    file = folder / "config.json"
+    before = json.loads(file.read_text()) if file.is_file() else {}
+    auto_map = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    file.write_text(json.dumps(before | fields | {"auto_map": auto_map}))
+    return folder
+
+
+def test_a_pickle_is_read_weights_only(tiny: Path, tmp_path: Path, mark: Path) -> None:
+    import torch
+
+    from nemotron_engines.modeling.build import load_model
+
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    torch.save({"weight": Opens(mark)}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="its weights cannot be read"):
+        load_model(folder, CHOICES)
+    assert not mark.exists()
+
+
+def test_a_type_that_the_library_knows_runs_its_own_class(tiny: Path, tmp_path: Path, mark: Path) -> None:
+    from nemotron_engines.modeling.build import load_model
+
+    folder = with_code(shutil.copytree(tiny, tmp_path / "model"), mark)
+    assert type(load_model(folder, CHOICES, trusted=True)).__module__.startswith("transformers.models.nemotron_h.")
+    assert not mark.exists()
+
+
+def test_another_type_runs_its_code_only_when_it_is_trusted(tmp_path: Path, mark: Path, monkeypatch) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from nemotron_engines.modeling.build import load_model, save_model
+
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the terminal was asked"))
+    (tmp_path / "model").mkdir()
+    folder = with_code(tmp_path / "model", mark, model_type="own_kind")
+    save_file({"layer.weight": torch.zeros(2, 2)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="not a model's config"):
+        load_model(folder, CHOICES)
+    assert not mark.exists()
+    plain = SimpleNamespace(attn_implementation="eager", allow_reference_kernels=False)
+    model = load_model(folder, plain, trusted=True)
+    assert mark.exists()
+    save_model(model, folder, tmp_path / "saved")
+    assert type(load_model(tmp_path / "saved", plain, trusted=True)).__name__ == "Model", "the code went along"
+
+
+def test_the_table_of_types_is_the_librarys() -> None:
+    from transformers import CONFIG_MAPPING
+
+    assert set(CONFIG_MAPPING.keys()) - known_types() == set()
+    assert not needs_code({"model_type": "nemotron_h", "auto_map": {"AutoConfig": "a.B"}})
+    assert needs_code({"model_type": "own_kind", "auto_map": {"AutoConfig": "a.B"}})

@@ -1,0 +1,204 @@
+"""Models from outside: by the hub's name, from a folder, from a checkpoint of Megatron; their code, and our secrets."""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hub_stand_in import SIGNATURE, TOKEN, Hub, serving
+from support import SHORT, last_json, nemotron, write_model
+
+from nemotron_app.main import main
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.artifacts import Store
+
+OWN = {"model_type": "own_kind", "auto_map": {"AutoModelForCausalLM": "own.Model"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model folder that can be looked at, below the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    (tmp_path / "model").mkdir()
+    write_model(tmp_path / "model")
+    save_tokenizer(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def own_kind(folder: Path) -> None:
+    """Make it a model that needs the code beside it."""
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | OWN))
+    (folder / "own.py").write_text("raise SystemExit('it ran')\n")
+
+
+def dry_run(run, *words: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    return run(*nemotron("super3", "sft", "-c", "tiny", "--dry-run", "--json", *words), ok=ok)
+
+
+def test_trust_remote_code_is_answered_with_a_line_where_no_code_is_needed(run, folder: Path) -> None:
+    text = "defaults: [tiny, _self_]\nmodel:\n  trust_remote_code: true\n"
+    (folder.parent / "theirs.yaml").write_text(text)
+    for words in (("-c", "theirs.yaml"), ("model.trust_remote_code=true",), ("+engine.trust_remote_code=true",)):
+        done = dry_run(run, f"run.model={folder}", *words)
+        assert "trust_remote_code is not needed: transformers knows the model; no code of it runs" in done.stderr
+        assert last_json(done)["problems"] == []
+    assert "theirs.yaml:3: model.trust_remote_code" in dry_run(run, f"run.model={folder}", "-c", "theirs.yaml").stderr
+
+
+def test_code_that_is_needed_is_trusted_on_the_command_line_and_nowhere_else(run, folder: Path) -> None:
+    own_kind(folder)
+    for words in ((), ("+model.trust_remote_code=true",)):
+        (problem,) = last_json(dry_run(run, f"run.model={folder}", *words, ok=False))["problems"]
+        assert problem == (
+            f"run.model: {folder}: its model_type 'own_kind' needs the Python files that come with the model\n"
+            "  read them, then add --trust-code to the command"
+        )
+    assert last_json(dry_run(run, f"run.model={folder}", "--trust-code"))["problems"] == []
+    refused = run(*nemotron("super3", "sft", "-c", "tiny", "++run.trust_code=true", "--dry-run"), ok=False)
+    assert "trust_code'" in refused.stdout + refused.stderr
+
+
+@pytest.mark.parametrize("name", ["nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "local/tiny"])
+def test_the_bare_name_of_a_hub_model_is_answered_with_its_address(run, folder: Path, name: str) -> None:
+    (problem,) = last_json(dry_run(run, f"run.model={name}", ok=False))["problems"]
+    assert problem.endswith(f"\n  the model of that name on the hub is run.model=hf://{name}")
+
+
+def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "import", "./model", "--as", "mine"]) == 0
+    assert main(["model", "import", "./model", "--as", "mine"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["mine:v1"] * 2
+    assert "[model] unchanged: mine:v1" in said.err
+    assert main(["super3", "model", "import", "sft", "./model"]) == 0
+    assert capsys.readouterr().out == "super3-sft-model:v1\n"
+    artifact = Store.open().resolve("mine")
+    assert artifact.manifest.type == "ModelArtifact"
+    assert [source.uri for source in artifact.manifest.sources] == [str(folder)]
+    assert (artifact.path / "model.safetensors").samefile(folder / "model.safetensors"), "not copied"
+    assert not (artifact.path / "config.json").samefile(folder / "config.json"), "what people edit is"
+    own_kind(folder)
+    assert main(["model", "import", "./model"]) == 2
+    assert "then add --trust-code" in capsys.readouterr().err
+    assert main(["model", "import", "./model", "--trust-code"]) == 0
+    assert "own.py" in Store.open().resolve("model").manifest.files
+
+
+def test_links_within_a_hub_cache_are_followed_and_others_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = folder.parent / "hub" / "models--local--tiny"
+    snapshot = cache / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (cache / "blobs").mkdir()
+    for file in folder.iterdir():
+        (cache / "blobs" / file.name).write_bytes(file.read_bytes())
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert main(["model", "import", str(snapshot), "--as", "cached"]) == 0
+    assert not [path for path in Store.open().resolve("cached").path.iterdir() if path.is_symlink()]
+    (folder / "generation_config.json").symlink_to("/etc/hostname")
+    capsys.readouterr()
+    assert main(["model", "import", "./model"]) == 2
+    assert "generation_config.json: a link out of the folder, to /etc/hostname" in capsys.readouterr().err
+
+
+def megatron_environment(place: Path, converted: Path) -> None:
+    """An environment whose Python puts the folder `converted` where the result of a conversion belongs."""
+    site = place / "lib" / "python3.12" / "site-packages"
+    for package, version in {"megatron-core": "0.19.2", "megatron-bridge": "0.6.2"}.items():
+        about = site / f"{package.replace('-', '_')}-{version}.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+    (place / "bin").mkdir()
+    python = place / "bin" / "python"
+    python.write_text(f'#!/bin/sh\n[ "$2" = nemotron_engines.megatron_bridge.import_checkpoint ] && '
+                      f'cp {converted}/* "$4"\n')  # fmt: skip
+    python.chmod(0o755)
+
+
+def test_a_megatron_checkpoint_needs_its_engine_and_becomes_an_artifact(
+    run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = folder.parent / "iter_0000010"
+    checkpoint.mkdir()
+    engines = folder.parent / "engines"
+    words = ("super3", "sft", "-c", "tiny", "run.model=megatron:./iter_0000010", "--dry-run", "--json")
+
+    def problems() -> list[str]:
+        done = run(*nemotron(*words), ok=False, env={**os.environ, "NEMOTRON_ENGINES": str(engines)})
+        return last_json(done)["problems"]
+
+    (problem,) = problems()
+    assert "no checkpoint of Megatron" in problem
+    (checkpoint / "run_config.yaml").write_text("model: {}\n")
+    (problem,) = problems()
+    assert problem.endswith("is needed\n  make its environment: nemotron engine install megatron")
+    megatron_environment(engines / "megatron", folder)
+    assert problems() == []
+    environment = {**os.environ, "NEMOTRON_ENGINES": str(engines)}
+    for _ in range(2):
+        done = run(*nemotron("model", "import", "megatron:./iter_0000010"), env=environment)
+        assert done.stdout == "megatron-iter_0000010:v1\n"
+    assert "unchanged" in done.stderr
+
+
+def without_hub(environment: Mapping[str, str]) -> dict[str, str]:
+    return {**environment, "HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_trains_and_again_without_the_hub(tmp_path: Path) -> None:
+    """The way from a name to a model, and not one secret on it."""
+    from nemotron_engines.modeling.build import save_random_model
+    from nemotron_shared.config.schema import ModelSection
+
+    source = tmp_path / "source"
+    save_tokenizer(source)
+    save_random_model(ModelSection(architecture="tiny", overrides={}), source, 7, source)
+    (tmp_path / "work").mkdir()
+    canaries = {"CANARY_ENTITY": "canary-entity-4711", "WANDB_API_KEY": "canarykey0123456789", "HF_TOKEN": TOKEN}
+    words = (
+        *("super3", "sft", "-c", "tiny", "run.model=hf://local/tiny", "data_prep.tokenizer.model=hf://local/tiny"),
+        *("logger.wandb_entity=${oc.env:CANARY_ENTITY}", "run.threads=1", *SHORT["sft"]),
+    )
+
+    def command(*more: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        # new processes: the copies of the fork server have read the hub's variables before
+        work, program = tmp_path / "work", nemotron(*more)
+        done = subprocess.run(program, cwd=work, env=dict(environment), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    with serving(Hub({}, models={"local/tiny": {file.name: file.read_bytes() for file in source.iterdir()}})) as hub:
+        environment = hub.environment(tmp_path / "cache") | canaries
+        looked = command(*words, "--dry-run", environment=environment)
+        assert "model: hf://local/tiny (commit 0123456789ab: would be imported first, 1.2 MB to download)" in (
+            looked.stdout
+        )
+        assert "none: this could run" in looked.stdout
+        assert not (tmp_path / "work" / ".nemotron" / "artifacts").exists()
+        assert hub.served < 200_000, "no weights for a look"
+        first = command(*words, environment=environment)
+        assert "[hf://local/tiny] downloading 1.2 MB of commit 0123456789ab" in first.stderr
+    again = command(*words, "--force", environment=without_hub(environment))
+    assert "is hf-local--tiny:v1, commit 0123456789ab; for a newer one: nemotron model import hf://local/tiny" in (
+        again.stderr
+    )
+    store = Store(tmp_path / "work" / ".nemotron")
+    model = store.resolve("super3-sft-model:v2")
+    assert {parent.role: parent.reference for parent in model.manifest.parents}["model"] == "hf-local--tiny:v1"
+    data = store.resolve("super3-sft-data")
+    assert {parent.role: parent.reference for parent in data.manifest.parents} == {
+        "tokenizer": "hf-local--tiny-tokenizer:v1"
+    }
+    (config,) = store.home.glob("runs/super3-sft-model-*/config.yaml")
+    assert "wandb_entity: ${oc.env:CANARY_ENTITY}" in config.read_text(), "it can be used again"
+    secrets = [*canaries.values(), SIGNATURE.partition("=")[2]]
+    for done in (looked, first, again):
+        assert not [secret for secret in secrets if secret in done.stdout + done.stderr]
+    for file in filter(Path.is_file, store.home.rglob("*")):
+        content = file.read_bytes()
+        assert not [secret for secret in secrets if secret.encode() in content], file
