@@ -1,6 +1,6 @@
 """The report in the terminal: a table for people, JSON for programs.
 
-made          time   amount       key metric        sums exact match
+made          time   amount       key metric        sums right answers
 sft-data:v1   2.3 s  160k tokens  0 rejected
 sft-model:v1  41 s   200 steps    valid loss 0.412  41.2% [36.5, 46.1]
 """
