@@ -110,7 +110,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "nemotron engine install nemo_evaluator": {},
 }
 NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
-OPTIONAL_PACKAGES = 6
+OPTIONAL_PACKAGES = 5
 """Calls of `how_to_add`; one more wants its packages in the row above."""
 
 
