@@ -60,7 +60,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "say: nemotron {family} eval{chosen} -t {task[0]}": {**FAMILY, "chosen": [" -c tiny"], "task[0]": ["sums"]},
     "for your own data, say: nemotron {request.family} {' '.join(request.command)} -c local": {
         "request.family": ["super3"],
-        "' '.join(request.command)": ["sft", "data prep rl", "pipeline"],
+        "' '.join(request.command)": ["sft"],
     },
     "say one of: {', '.join(COMMANDS)}; see: nemotron --help": {"', '.join(COMMANDS)": ["pipeline, data, sft"]},
     "make something first: nemotron {family} pipeline -c tiny{flag}": {
