@@ -224,7 +224,7 @@ def test_the_checks_of_the_guide_to_nano(tmp_path: Path, capsys) -> None:
         ("actors", "fail", {"actors": 248}),
         ("tensorboard", "watch", {"events_minutes": 12}),
         ("tensorboard", "fail", {"events_minutes": 90}),
-        ("conversion", "fail", {"bar": "FileNotFoundError: [Errno 2] No such file: '/root/run_config.yaml'\n"}),
+        ("conversion", "fail", {"bar": "FileNotFoundError: [Errno 2] No such file: '/ckpt/run_config.yaml'\n"}),
     ],
 )
 def test_troubles_of_nano(tmp_path: Path, capsys, name: str, verdict: str, changed: dict[str, Any]) -> None:

@@ -52,6 +52,8 @@ NO_SECRET = re.compile(
     r"|\*\*\*|.*\$\{.*|<.*>|\[[A-Z]+\]|(?:\w+:|\$)?[A-Z][A-Z0-9]*_[A-Z0-9_]+|null|None|EMPTY", re.DOTALL
 )
 """Texts below such a key that open nothing: references, tokens of a tokenizer, names of variables."""
+PATHS = ("/", "./", "../", "~")
+"""How a value begins that is a path."""
 _read_by_config: dict[str, str] = {}
 
 
@@ -84,12 +86,12 @@ def as_references(value: Any) -> Any:
 
 def _is_plain(value: str) -> bool:
     """Whether a value is a path or a number, which messages and manifests must be able to name."""
-    return value.startswith(("/", "./", "../", "~")) or re.fullmatch(r"[\d.,e+-]+", value) is not None
+    return value.startswith(PATHS) or re.fullmatch(r"[\d.,e+-]+", value) is not None
 
 
 def _is_file(value: str) -> bool:
     """Whether a value is where a secret lies, and not the secret itself."""
-    return value.startswith(("/", "./", "../", "~")) and os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111 - no error for odd texts
+    return value.startswith(PATHS) and os.path.exists(os.path.expanduser(value))  # noqa: PTH110, PTH111 - no error for odd texts
 
 
 def secret_values() -> list[str]:

@@ -73,7 +73,6 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
     overrides = [override for override in overrides if override_key(override) not in trust_keys]
     with TemporaryDirectory(prefix="nemotron-config-") as scratch:
-        family = next((text.partition("=")[2] for text in overrides if text.startswith("run.family=")), None)
         said = None if path.parent == config_dir.resolve() else translated(path, [config_dir], family)
         if said is None:
             if path.parent != config_dir.resolve():

@@ -4,7 +4,8 @@
 `version`, `digest`, or a key of the artifact's metadata such as `pack_size`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -25,6 +26,19 @@ def _read_variable(name: str, *default: Any) -> Any:
 
 # in place of OmegaConf's, so that no way of writing a reference gets past
 OmegaConf.register_new_resolver("oc.env", _read_variable, replace=True)
+
+
+@contextmanager
+def computing_with(functions: Mapping[str, Callable[..., Any]]) -> Generator[None]:
+    """Let references compute with functions by name, as in `${mul:2,3}`; those that are there already stay theirs."""
+    ours = [name for name in functions if not OmegaConf.has_resolver(name)]
+    for name in ours:
+        OmegaConf.register_new_resolver(name, functions[name])
+    try:
+        yield
+    finally:
+        for name in ours:
+            OmegaConf.clear_resolver(name)
 
 
 def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:

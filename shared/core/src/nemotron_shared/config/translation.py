@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import Dialect, NoEffect, Settings, Whole, dialects
 from nemotron_shared.config.files import YAML_LOADER, read_text
-from nemotron_shared.config.references import value_at
+from nemotron_shared.config.references import computing_with, value_at
 from nemotron_shared.errors import UserError
 
 NOTHING = object()
@@ -31,7 +31,7 @@ class Translated:
     notes: list[str]
 
 
-def translated(path: Path, config_dirs: Sequence[Path], family: str | None = None) -> Translated | None:
+def translated(path: Path, config_dirs: Sequence[Path], family: str = "") -> Translated | None:
     """A config of another library, said in ours; None for one of ours.
 
     Args:
@@ -57,7 +57,7 @@ def translated(path: Path, config_dirs: Sequence[Path], family: str | None = Non
         raise UserError(what, error.remedy) from error
 
 
-def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: str | None) -> str:
+def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: str) -> str:
     """The config of ours below a file of a library: one of the same recipe; the family's, for what no engine decides.
 
     Raises:
@@ -184,8 +184,6 @@ def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str
 
     A reference to a section, or to what the file does not have, is kept for the library, which has its whole config.
     """
-    for name, function in dialect.resolvers.items():
-        OmegaConf.register_new_resolver(name, function, replace=True)
     tree = OmegaConf.create(content)
 
     def filled(node: Any, key: str) -> Any:
@@ -201,11 +199,8 @@ def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str
             found = None
         return node.replace("${", "\\${") if found is None or isinstance(found, dict | list) else found
 
-    try:
+    with computing_with(dialect.resolvers):
         return filled(content, "")
-    finally:
-        for name in dialect.resolvers:
-            OmegaConf.clear_resolver(name)
 
 
 def config_names(folder: Path) -> list[str]:

@@ -29,9 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
@@ -68,10 +67,7 @@ def read_family(file: Path, configs: Path | None = None) -> Family:
     Raises:
         UserError: the file is no YAML or no mapping, has a key that no family has, or a value of the wrong kind.
     """
-    try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise UserError(f"{file}: not valid YAML: {error}") from error
+    content = parsed(file, read_text(file))
     if not isinstance(content, dict) or "title" not in content:
         raise UserError(f"{file}: not a family", "write a mapping with at least a `title`")
     for key, value in content.items():

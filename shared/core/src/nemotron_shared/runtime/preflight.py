@@ -26,7 +26,7 @@ from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
 from nemotron_shared.runtime.inputs import answer_trust_keys, find_input, find_tokenizers
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
-from nemotron_shared.runtime.recipes import families_of, of_another_family
+from nemotron_shared.runtime.recipes import of_another_family, recipes_of
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -96,8 +96,8 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     if run.home is None and HOME_VARIABLE not in os.environ and store.home != here:
         beside = f"; not {here}, which run.home={DEFAULT_HOME} would take" if here.is_dir() else ""
         checked.notes.append(f"the store is the repository's: {store.home}{beside}")
-    recipe = next(iter(families_of(composed)), None)
-    if wrong := of_another_family(step, run.family, arguments, composed):
+    recipes = recipes_of(composed)
+    if wrong := of_another_family(step, run.family, recipes, arguments, composed):
         checked.problems.append(wrong)
         return checked  # what it would say of inputs is of another family
     for role in (*step.consumes, *step.optional):
@@ -107,8 +107,8 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     _validate(checked, step, trusted=arguments.trust_code)
     config = checked.config
     if config is not None:
-        origins = composed.origins
-        checked.problems += as_errors(lambda: step.check(config, checked.inputs, recipe and recipe[0]), origins)
+        origins, recipe = composed.origins, recipes[0].family if recipes else None
+        checked.problems += as_errors(lambda: step.check(config, checked.inputs, recipe), origins)
         if step.engines is not None:
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound

@@ -1,10 +1,11 @@
 """Which family a config is a recipe of, and the refusal of one that belongs to another."""
 
-from typing import TYPE_CHECKING
-
-import yaml
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from nemotron_shared.config.compose import Composed, override_key
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.remedies import command_of
@@ -13,34 +14,44 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 
-def of_another_family(step: "Step", family: str, arguments: Arguments, composed: Composed) -> UserError | None:
-    """The error where a recipe, or a layout that `engine=` names, is not for the family at hand."""
-    recipe = next(iter(families_of(composed)), None)
-    if recipe and recipe[0] != family:
-        message = f"{recipe[1]}: a recipe of the family {recipe[0]}, and run.family is {family}"
-        return UserError(message, f"say: {command_of(step, recipe[0], arguments, composed)}")
-    for other, _ in families_of(composed, "engine"):
-        if other != family:
+class Recipe(NamedTuple):
+    """A config file that is written for one family."""
+
+    family: str
+    file: Path
+
+
+def of_another_family(
+    step: "Step", family: str, recipes: Sequence[Recipe], arguments: Arguments, composed: Composed
+) -> UserError | None:
+    """The error where a recipe, or a layout that `engine=` names, is not for the family at hand.
+
+    Args:
+        recipes: those of `composed`.
+    """
+    if recipes and recipes[0].family != family:
+        other = recipes[0].family
+        message = f"{recipes[0].file.name}: a recipe of the family {other}, and run.family is {family}"
+        return UserError(message, f"say: {command_of(step, other, arguments, composed)}")
+    for other, file in recipes:
+        if file.parent.name == "engine" and other != family:
             chosen = next((text for text in arguments.overrides if override_key(text) == "engine"), "engine")
             message = f"{chosen}: a layout of the family {other}, and run.family is {family}"
             return UserError(message, "leave it out; engine.world_size and the sizes beside it are the layout")
     return None
 
 
-def families_of(composed: Composed, group: str | None = None) -> list[tuple[str, str]]:
-    """The families that recipes are written for, with their files, the last one merged first; `default`, `tiny` and
-    whatever takes any family are not among them.
-
-    Args:
-        group: only options of this config group, such as the layouts of `engine`.
+def recipes_of(composed: Composed) -> list[Recipe]:
+    """The files that are written for one family, the last one merged first; `default`, `tiny` and whatever takes any
+    family are not among them.
     """
     found = []
     for file in reversed(composed.files):
-        if file.stem == "default" or (group is not None and file.parent.name != group):
+        if file.stem == "default":
             continue
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = parsed(file, read_text(file))
         run = values.get("run") if isinstance(values, dict) else None
         family = run.get("family") if isinstance(run, dict) else None
         if isinstance(family, str) and "$" not in family:
-            found.append((family, file.name))
+            found.append(Recipe(family, file))
     return found

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from nemotron_engines.automodel.silent import weights, whole
+from nemotron_engines.automodel.silent import as_list, weights, whole
 from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Settings, model_reference, only
 from nemotron_shared.errors import UserError
 
@@ -47,7 +47,7 @@ def betas(value: Any) -> Settings:
 
 def targets(value: Any) -> Settings:
     """Layers by name, which is instead of all of them."""
-    names = [value] if isinstance(value, str) else list(value or [])
+    names = as_list(value)
     found: Settings = {"engine.peft.target_modules": names, "engine.peft.match_all_linear": not names}
     return found | ({"engine.peft.exclude_modules": []} if names else {})
 

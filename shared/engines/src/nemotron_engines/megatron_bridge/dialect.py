@@ -70,15 +70,16 @@ def whole(content: Settings, name: str) -> Whole:
     """
     places = ("recipe.seq_length", "dataset.sequence_length", "dataset.seq_length", "model.seq_length")
     lengths = {key: value for key in places if isinstance(value := _at(content, key), int)}
-    found: Settings = {"engine.recipe": recipe_of(content)}
-    if found["engine.recipe"].endswith("_peft_config"):
+    recipe = recipe_of(content)
+    found: Settings = {"engine.recipe": recipe}
+    if recipe.endswith("_peft_config"):
         found["engine.peft.scheme"] = _at(content, "recipe.peft") or "lora"
     taken: dict[str, str | None] = {}
     notes = []
     if _at(content, "checkpoint.load") == _at(content, "checkpoint.save") is not None:
         taken["checkpoint.load"] = None
         notes.append("checkpoint.load is checkpoint.save: the same command continues an unfinished run")
-    if lengths and "pretrain" in recipe_of(content):
+    if lengths and "pretrain" in recipe:
         if len(set(lengths.values())) > 1:
             said = ", ".join(f"{key} is {value}" for key, value in lengths.items())
             raise UserError(f"the length of rows is not clear: {said}", "leave all but one of them out")

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
 from nemotron_engines.overrides import Strict, leaves
+from nemotron_shared.config.references import computing_with
 from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 
@@ -78,11 +79,9 @@ def build(
 
 def resolved(tree: Any) -> dict[str, Any]:
     """Plain values; raises UserError for an interpolation that leads nowhere."""
-    for name, function in RESOLVERS.items():
-        if not OmegaConf.has_resolver(name):
-            OmegaConf.register_new_resolver(name, function)
     try:
-        content = OmegaConf.to_container(tree, resolve=True)
+        with computing_with(RESOLVERS):
+            content = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"NeMo-RL's config: {error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(content, dict)

@@ -11,6 +11,7 @@ from nemotron_engines.nemo_rl.compose import RESOLVERS, at, has
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.overrides import merge
 from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference, only
+from nemotron_shared.config.references import computing_with
 from nemotron_shared.errors import UserError
 
 TORCH = "torch.optim.lr_scheduler."
@@ -183,8 +184,6 @@ def _whole(content: Settings, name: str, algorithm: str) -> Settings:
 
 def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
     """What our settings are for a recipe with its base below it; of two backends' optimizers, the one that trains."""
-    for resolver, function in RESOLVERS.items():
-        OmegaConf.register_new_resolver(resolver, function, replace=True)
     tree = OmegaConf.create(merged)
     megatron = bool(at(merged, "policy.megatron_cfg.enabled"))
     idle = ("policy.optimizer.", "policy.scheduler") if megatron else ("policy.megatron_cfg.",)
@@ -193,10 +192,11 @@ def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
         if not has(merged, key) or key.startswith(("run.data", "data.", "defaults", *idle)):
             continue
         try:
-            value = OmegaConf.select(tree, key)
+            with computing_with(RESOLVERS):
+                value = OmegaConf.select(tree, key)
+                plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         except OmegaConfBaseException:  # it leads into what only NeMo-RL's own start knows
             continue
-        plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         if isinstance(meaning, str):
             found[meaning] = plain
         elif not isinstance(meaning, NoEffect | Refused):

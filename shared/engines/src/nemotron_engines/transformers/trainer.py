@@ -192,30 +192,36 @@ def train_to_end(
         raise run.stopped()  # the last step has its checkpoint; the rerun only publishes
     model: Any = trainer.model
 
-    def save() -> Path:
-        weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-        disk.require_room(run.directory, int(1.1 * weights), "the trained model")
-        with disk.full_disk_explained(run.output):
-            output = run.fresh_output()
-            save_model(model, tokenizer, output)
-        return output
-
     def keep(best: Validation) -> str:
-        held = checkpoints.best(run.checkpoints, LAYOUT) if config.checkpoint.keep_best else None
-        if held is None or held[1] != best:
-            return ""  # that validation came before the first checkpoint that is still there
-        checkpoint, _ = held
-        folder = run.directory / "best"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        # A model folder that any stage reads, where a later step is published.
-        # Links: the checkpoint is deleted soon, and a copy would need room.
-        for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
-            link_or_copy(path, folder / path.name)
-        copy_tokenizer(tokenizer, folder)
-        return f"; the model of step {checkpoints.step_of(checkpoint)} stays in {folder}"
+        return _keep(best, run, tokenizer) if config.checkpoint.keep_best else ""
 
-    output = distributed.on_rank_zero(save)  # the others wait, and touch nothing
+    output = distributed.on_rank_zero(lambda: _save(model, run, tokenizer))  # the others wait, and touch nothing
     metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
     metadata |= distributed.on_rank_zero(lambda: report_best(run, keep))
     return Outcome(output, metadata, last_values(run.metrics, metrics))
+
+
+def _save(model: Any, run: Run, tokenizer: Path) -> Path:
+    """Write the trained model into a fresh folder, once there is room for it."""
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    disk.require_room(run.directory, int(1.1 * weights), "the trained model")
+    with disk.full_disk_explained(run.output):
+        output = run.fresh_output()
+        save_model(model, tokenizer, output)
+    return output
+
+
+def _keep(best: Validation, run: Run, tokenizer: Path) -> str:
+    """Make a model folder of the best checkpoint, where a later step is published, and say where it is."""
+    held = checkpoints.best(run.checkpoints, LAYOUT)
+    if held is None or held[1] != best:
+        return ""  # that validation came before the first checkpoint that is still there
+    checkpoint, _ = held
+    folder = run.directory / "best"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    # Links: the checkpoint is deleted soon, and a copy would need room.
+    for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
+        link_or_copy(path, folder / path.name)
+    copy_tokenizer(tokenizer, folder)
+    return f"; the model of step {checkpoints.step_of(checkpoint)} stays in {folder}"
