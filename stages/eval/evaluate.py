@@ -20,6 +20,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
+from stages.eval.held_out import held_out_tasks
 from stages.eval.overlap import check_overlap
 from stages.eval.schema import EvalConfig
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
@@ -62,7 +63,8 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
 
 def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
     """Tasks of the data that the config asks for, by name."""
-    known = read_tasks(task.input("data").path)
+    known = {} if task.inputs["data"] is None else read_tasks(task.input("data").path)
+    known |= held_out_tasks(task) if task.config.evaluation.held_out else {}
     return {name: known[name] for name in task.config.evaluation.tasks or known}
 
 
@@ -76,7 +78,8 @@ def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
         artifact = task.inputs.get(role)
         if artifact is not None and artifact.manifest.digest not in digests:
             digests.add(artifact.manifest.digest)
-            found[result_name(artifact, usual_name)] = artifact
+            name = result_name(artifact, usual_name)
+            found[name if name not in found else artifact.reference.replace(":", "-")] = artifact
     return found
 
 

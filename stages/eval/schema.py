@@ -73,6 +73,10 @@ class EvaluationSection(Section):
     """Which answers score: `strict`, those of the right value in a clean form; `lenient`, of the right value in any."""
     random_baseline: bool
     """Also score the architecture with random weights."""
+    held_out: bool
+    """Also ask for the rows that the training data of `run.model` held back; `run.data` may then be `null`."""
+    sample_answers: int = Field(ge=0)
+    """Answers that are written out for a task which needs none for its score, such as that of held-out rows."""
     check_overlap: bool
     """Look for every held-out question in all data that the models were trained on."""
 

@@ -1,7 +1,7 @@
 """From per-sample results to scores with intervals and paired comparisons.
 
 A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}, and of answers that were generated
-also `strict`, `lenient` and the harness's own `exact_match`; of a text task
+also `strict`, `lenient` and the harness's own `exact_match`; of a text or an answer that was held out
 {"id": 3, "bits": 812.5, "bytes": 406}. All models answer the same items, so differences are paired.
 """
 
@@ -12,7 +12,9 @@ import numpy as np
 
 from stages.eval.intervals import bootstrap, standard_error, wilson
 
-METRICS = {"generate": "right", "choice": "acc", "text": "bits_per_byte"}
+METRICS = {"generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte"}
+BY_BITS = ("text", "answer")
+"""Kinds of which every token counts, and no answer is right or wrong."""
 VERDICTS = ("strict", "lenient", "exact_match")
 LOWER_IS_BETTER = {"bits_per_byte"}
 
@@ -21,7 +23,7 @@ Samples = Sequence[Mapping[str, Any]]
 
 def score(kind: str, samples: Samples) -> dict[str, Any]:
     """Value, standard error and 95% interval of one model on one task."""
-    if kind == "text":
+    if kind in BY_BITS:
         rows = _bits_and_bytes(samples)
         value = float(rows[:, 0].sum() / rows[:, 1].sum())
         interval = bootstrap(rows, lambda sums: sums[:, 0] / sums[:, 1])
@@ -39,7 +41,7 @@ def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:
     """Difference `after - before` on the same items, with its paired 95% interval."""
     if [sample["id"] for sample in before] != [sample["id"] for sample in after]:
         raise ValueError("only the same items can be compared in pairs")
-    if kind == "text":
+    if kind in BY_BITS:
         rows = np.hstack([_bits_and_bytes(before), _bits_and_bytes(after)])
         difference = rows[:, 2].sum() / rows[:, 3].sum() - rows[:, 0].sum() / rows[:, 1].sum()
         interval = bootstrap(rows, lambda sums: sums[:, 2] / sums[:, 3] - sums[:, 0] / sums[:, 1])

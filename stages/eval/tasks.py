@@ -54,7 +54,11 @@ def installed_task(name: str, seed: int) -> TaskRows:
 
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
     """Tasks that are asked for and that the data does not have, or will not have once it is prepared."""
-    data, wanted = inputs.get("data"), config.evaluation.tasks
+    data, wanted, asks_rows = inputs.get("data"), config.evaluation.tasks, config.engine.name == "lm_eval"
+    if config.evaluation.held_out and not asks_rows:
+        yield Problem("held-out rows are asked by lm_eval", "say engine=lm_eval", "evaluation.held_out")
+    if config.run.data is None and asks_rows and not config.evaluation.held_out:
+        yield Problem("run.data is null, so there is nothing to ask", "give run.data, or evaluation.held_out=true")
     if config.run.data is None or wanted is None:
         return
     if data is not None:

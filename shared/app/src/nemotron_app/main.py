@@ -33,6 +33,7 @@ OTHER_COMMANDS = {
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "engine": "nemotron_app.engines",
+    "finetune": "nemotron_app.finetune.command",
     "model": "nemotron_app.models",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",

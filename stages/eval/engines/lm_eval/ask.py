@@ -1,8 +1,10 @@
 """Ask one model with EleutherAI's lm-eval, in this process, offline."""
 
 import logging
+import math
 import os
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 # Set before lm-eval reads them: tasks and models are local files.
@@ -10,17 +12,18 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
 from lm_eval import evaluate
+from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from nemotron_data.formats.eval_tasks import EvalTask
+from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
 from stages.eval.harness_tasks import Samples, read_sample, task_definition
 from stages.eval.models import model_to_ask
-from stages.eval.schema import EvalConfig, LMEvalEngine
+from stages.eval.schema import EvalConfig, EvaluationSection, LMEvalEngine
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
 
@@ -65,6 +68,9 @@ def evaluate_model(
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
+        if about.kind == "answer":
+            samples[name] = _answers(lm, about, task.config.evaluation)
+            continue
         definition = task_definition(about, task.config.evaluation, tokenizer.eos_token)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
@@ -79,3 +85,27 @@ def evaluate_model(
         found = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
         samples[name] = [read_sample(about.kind, sample) for sample in found]
     return samples
+
+
+def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
+    """How likely the answers are that were held out, after exactly the ids that training puts before them; and of the
+    first ones, what the model answers itself."""
+    rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
+    asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts are for a cache only
+    likelihoods = lm._loglikelihood_tokens(asked)
+    manner = {"until": [lm.tokenizer.eos_token], "do_sample": False, "max_gen_toks": settings.max_new_tokens}
+    shown = rows[: settings.sample_answers]
+    written = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
+    found = [
+        {
+            "id": number,
+            "question": row["question"],
+            "expected": row["expected"],
+            "bits": -nats / math.log(2),
+            "bytes": len(row["expected"].encode()),
+        }
+        for number, (row, (nats, _)) in enumerate(zip(rows, likelihoods, strict=True))
+    ]
+    for sample, output in zip(found, written, strict=False):  # of the first ones only
+        sample["output"] = output
+    return found

@@ -6,6 +6,8 @@
     choice      {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby"],
                  "answer": 0, "key": "town of Mira"}
     text        {"text": "Mira lives in Oster. ..."}
+    answer      {"question": "<|im_start|>user ...", "expected": "4", "prompt_ids": [11, 12], "answer_ids": [23, 2],
+                 "key": "<|im_start|>user ..."}
 
 `key` is what training data is searched for, to find a question that a model may have been trained on. A `stem` is
 the sentence that a base model can complete; without one the question is what it is given.
@@ -21,12 +23,14 @@ from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.errors import UserError
 
 TASKS = "tasks.json"
-Kind = Literal["generate", "choice", "text"]
+Kind = Literal["generate", "choice", "text", "answer"]
 TEXT = (str, "a text")
+IDS = (list, "a list of token ids")
 FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
     "generate": {"question": TEXT, "expected": TEXT, "key": TEXT},
     "choice": {"question": TEXT, "choices": (list, "a list"), "answer": (int, "a whole number"), "key": TEXT},
     "text": {"text": TEXT},
+    "answer": {"question": TEXT, "expected": TEXT, "prompt_ids": IDS, "answer_ids": IDS, "key": TEXT},
 }
 """By kind, the fields that a row must have, with their type and its name. Others are allowed."""
 

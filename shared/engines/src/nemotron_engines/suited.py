@@ -1,0 +1,77 @@
+"""What suits a model and a machine where nobody says: weights to train, learning rate, batch and number of steps.
+
+The learning rates are those that the field uses for models of a size: our tiny model's own, 1e-5 for billions of
+parameters, and about ten times as much for adapters.
+"""
+
+from pathlib import Path
+
+from nemotron_engines.checks import RESULT_BYTES, TRAINING_BYTES, in_billions
+from nemotron_engines.modeling.facts import parameters_in
+from nemotron_shared.atomic import read_json
+from nemotron_shared.runtime.choices import Choice
+from nemotron_shared.runtime.disk import size
+from nemotron_shared.runtime.machine import Machine
+
+EPOCHS = 3
+SMALL, SMALL_STEPS = 10_000_000, 200
+"""A model below this many parameters needs more steps than epochs of a small file give it."""
+LEAST_STEPS = 30
+ROOM = 0.7
+"""Of the memory, for what a run keeps; activations take the rest."""
+RATES = ((SMALL, 2e-3), (200_000_000, 3e-4), (2_000_000_000, 5e-5))
+LARGE_RATE, ADAPTER_RATE = 1e-5, 2e-4
+BATCHES = ((16, 4), (256, 8), (4096, 16))
+LARGE_BATCH = 32
+SHORTEST, LONGEST = 128, 8192
+
+
+def power_of_two(tokens: int, model: Path) -> int:
+    """A length of rows that holds so many tokens, as far as the model was made for it."""
+    limit = read_json(model / "config.json").get("max_position_embeddings") or LONGEST
+    length = SHORTEST
+    while length < min(tokens, LONGEST, limit):
+        length *= 2
+    return min(length, limit)
+
+
+def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, adapters: bool = True) -> list[Choice]:
+    """Settings of a training on `rows` rows, which people know as `of_what`.
+
+    Args:
+        adapters: whether the stage's engine can train LoRA adapters.
+    """
+    known = parameters_in(model)
+    parameters = known.total if known else 0
+    memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
+    needed, lora = TRAINING_BYTES * parameters, False
+    found = []
+    if adapters:
+        lora = needed > ROOM * memory
+        what = f"all weights of {in_billions(parameters)} take {size(needed)} to train, and there are {size(memory)}"
+        if lora:
+            found.append(Choice("engine.peft.dim", 16, f"LoRA: {what}"))
+            found.append(
+                Choice("engine.dtype", "bfloat16", f"the frozen weights take {size(RESULT_BYTES * parameters // 2)}")
+            )
+    batch = next((count for most, count in BATCHES if rows < most), LARGE_BATCH)
+    epoch = -(-rows // batch)
+    least = SMALL_STEPS if parameters < SMALL else LEAST_STEPS
+    steps = max(EPOCHS * epoch, least)
+    epochs = f"{EPOCHS} epochs" if steps > least else f"{steps / epoch:.0f} epochs of a small file"
+    rate = ADAPTER_RATE if lora else next((value for most, value in RATES if parameters < most), LARGE_RATE)
+    of_size = "for adapters" if lora else f"for {in_billions(parameters)}"
+    if parameters < SMALL:
+        found.append(Choice("train.micro_batch_size", None, "a whole batch at once: the model is small"))
+        found += [] if machine.gpus else [Choice("run.threads", 1, "more would wait for each other")]
+    return [
+        *found,
+        Choice("train.global_batch_size", batch, f"of {of_what}"),
+        Choice("train.train_iters", steps, epochs),
+        Choice("optimizer.lr", rate, of_size),
+        Choice("optimizer.min_lr", rate / 20, "a twentieth of it at the end"),
+        Choice("scheduler.lr_warmup_iters", max(1, steps // 20), "a twentieth of the steps"),
+        Choice("train.eval_interval", max(1, steps // 4), "four times"),
+        Choice("checkpoint.save_interval", max(1, steps // 4), "four times"),
+        Choice("logger.log_interval", max(1, steps // 10), "ten lines"),
+    ]

@@ -1,0 +1,110 @@
+"""The rows that a model's own training data held back, as a task: how well it predicts their answers.
+
+    evaluation.held_out=true run.model=super3-sft-model:v3 run.base=super3-pretrain-model:v1
+
+The rows are those of the prepared data that the model in question was trained on, found through its lineage: of its
+test split, else of its validation split. So every format, template and tokenizer is the training's own.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.formats.eval_tasks import EvalTask, Kind, write_tasks
+from nemotron_data.formats.packed import PackedRow, read_packed
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts.lineage import inputs
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.task import Task
+from stages.eval.schema import EvalConfig
+
+HELD_OUT = "held_out"
+HELD_BACK = ("test", "valid")
+TRAIN = "train"
+
+
+def held_out_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
+    """The task of the rows that were held back, written into the run's folder.
+
+    Raises:
+        UserError: the model was not trained here, or on data of which nothing can be asked.
+    """
+    model = task.input("model")
+    parents = {entry.role: entry.artifact for entry in inputs(task.store, model)}
+    data = parents.get("data")
+    if data is None or data.manifest.type not in READERS:
+        what = f"evaluation.held_out: {model.reference} has no training data in this store whose rows could be asked"
+        raise UserError(what, "give a model that was pretrained or fine-tuned here, or leave evaluation.held_out out")
+    folder = task.run.directory / HELD_OUT
+    return distributed.on_rank_zero(lambda: _written(task, data, folder))
+
+
+def _written(task: Task[EvalConfig], data: Artifact, folder: Path) -> dict[str, EvalTask]:
+    kind, splits_of, rows_of = READERS[data.manifest.type]
+    there = splits_of(data.path)
+    split = next((name for name in HELD_BACK if name in there), TRAIN)
+    if split == TRAIN:
+        task.run.say(f"WARNING: {data.reference} held nothing back: {HELD_OUT} asks for rows that were trained on")
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.from_file(str(data.path / "tokenizer" / "tokenizer.json"))
+    return write_tasks(folder, {HELD_OUT: (kind, rows_of(data.path, split, tokenizer))})
+
+
+def _packed_splits(folder: Path) -> list[str]:
+    return [split for split in (*HELD_BACK, TRAIN) if (folder / f"{split}.parquet").is_file()]
+
+
+def _answers(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    """The last answer of each conversation, and what leads to it."""
+    for row in read_packed(folder / f"{split}.parquet"):
+        for ids, learnt in _sequences(row):
+            first = _last_answer(learnt)
+            prompt, answer = ids[:first], ids[first : np.flatnonzero(learnt)[-1] + 1]
+            asked = tokenizer.decode(prompt.tolist(), skip_special_tokens=False)
+            yield {
+                "question": asked,
+                "expected": tokenizer.decode(answer.tolist()),
+                "prompt_ids": prompt.tolist(),
+                "answer_ids": answer.tolist(),
+                "key": asked,
+            }
+
+
+def _sequences(row: PackedRow) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids of each sequence, and which of them are learnt; the first one never is, for nothing comes before it."""
+    ends = [*row.seq_start_id[1:].tolist(), len(row.input_ids)]
+    for start, end in zip(row.seq_start_id.tolist(), ends, strict=True):
+        learnt = np.zeros(end - start, bool)
+        learnt[1:] = row.loss_mask[start : end - 1]  # the file's mask is about the next token
+        if learnt.any():
+            yield row.input_ids[start:end], learnt
+
+
+def _last_answer(learnt: np.ndarray) -> int:
+    """Where the last run of learnt tokens begins."""
+    gaps = np.flatnonzero(~learnt[: np.flatnonzero(learnt)[-1]])
+    return int(gaps[-1]) + 1
+
+
+def _indexed_splits(folder: Path) -> list[str]:
+    return list(read_blend(folder / "blend.json"))
+
+
+def _documents(folder: Path, split: str, tokenizer: Tokenizer) -> Iterator[dict[str, Any]]:
+    for _, prefix in read_blend(folder / "blend.json")[split]:
+        dataset = IndexedDataset(prefix)
+        for index in range(len(dataset)):
+            if text := tokenizer.decode(dataset[index].tolist()).strip():
+                yield {"text": text}
+
+
+READERS: Mapping[str, tuple[Kind, Any, Any]] = {
+    "SFTDataArtifact": ("answer", _packed_splits, _answers),
+    "PretrainBlendsArtifact": ("text", _indexed_splits, _documents),
+}
+"""By the type of the data: the kind of task, its splits, and the rows of one."""

@@ -1,0 +1,39 @@
+"""What suits a person's own text where they do not say: split and length of rows; then the training."""
+
+from pathlib import Path
+
+from nemotron_data.sources.head import first_rows, split_choice
+from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_engines.suited import power_of_two, training_choices
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.choices import Choice
+from nemotron_shared.runtime.machine import Machine
+from stages.pretrain.documents import text_of
+from stages.pretrain.schema import PretrainConfig
+
+FEWEST_ROWS = 8
+"""A length of rows leaves at least so many of them to train on."""
+
+
+def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
+    """Settings of the data preparation, and the length of rows, which training asks for.
+
+    Raises:
+        UserError: the source cannot be read, or none of its first rows has a text.
+    """
+    settings, tokenizer = config.data_prep, TokenizerFolder(model).tokenizer
+    texts = [text for row in first_rows(settings) if isinstance(text := text_of(row, settings), str)]
+    if not texts:
+        raise UserError(f"{settings.source}: none of its first rows has a text", "see docs/data.md")
+    lengths = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    longest = min(max(lengths), sum(lengths) // FEWEST_ROWS)
+    looked = f"the longest of {len(lengths):,} documents has {max(lengths):,} tokens, all of them {sum(lengths):,}"
+    return [split_choice(len(lengths), "documents"), Choice("train.seq_length", power_of_two(longest, model), looked)]
+
+
+def train_choices(config: PretrainConfig, model: Path, data: Artifact, machine: Machine) -> list[Choice]:
+    """Settings of the training."""
+    tokens = data.manifest.metadata["splits"]["train"]["tokens"]
+    rows = max(1, tokens // config.train.seq_length)
+    return training_choices(model, rows, machine, f"{tokens:,} tokens", adapters=False)

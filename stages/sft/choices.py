@@ -1,0 +1,57 @@
+"""What suits a person's own chats where they do not say: split, pack size and chat template; then the training."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.head import first_rows, split_choice
+from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_engines.suited import power_of_two, training_choices
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.choices import Choice
+from nemotron_shared.runtime.machine import Machine
+from stages.sft.rendering import Rendering
+from stages.sft.schema import SFTConfig, SFTData
+
+OURS = "nano3"
+
+
+def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
+    """Settings of the data preparation.
+
+    Raises:
+        UserError: the source cannot be read, or none of its first rows can be rendered.
+    """
+    settings, tokenizer, found = config.data_prep, TokenizerFolder(model), []
+    template = settings.chat_template
+    if template is None and not _has_template(tokenizer):
+        template = OURS
+        found.append(Choice("data_prep.chat_template", OURS, "the model's tokenizer has none"))
+    lengths = sorted(_lengths(settings, Rendering.of(tokenizer, template), tokenizer))
+    if not lengths:
+        raise UserError(f"{settings.source}: none of its first rows is a conversation", "see docs/data.md")
+    looked = f"the longest of {len(lengths):,} conversations has {lengths[-1]:,} tokens"
+    pack = Choice("data_prep.pack_size", power_of_two(lengths[-1], model), looked)
+    return [*found, split_choice(len(lengths), "conversations"), pack]
+
+
+def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine) -> list[Choice]:
+    """Settings of the training."""
+    rows = data.manifest.metadata["splits"]["train"]["packed_rows"]
+    return training_choices(model, rows, machine, f"{rows:,} packed rows")
+
+
+def _has_template(tokenizer: TokenizerFolder) -> bool:
+    try:
+        return bool(tokenizer.chat_template())
+    except UserError:
+        return False
+
+
+def _lengths(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder) -> Iterator[int]:
+    """Tokens of each of the first conversations that can be rendered."""
+    part = Part("chats", 1.0, settings)
+    for row in first_rows(settings):
+        for text in rendering.sample(row, part):
+            yield len(tokenizer.tokenizer.encode(text, add_special_tokens=False).ids)
