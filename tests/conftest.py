@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import STAGES, can_be_forked, run_forked, write_model
 
+from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Producer, Store
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -46,6 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / "file").write_text(f"{stage} {verb}")
             if step.artifact_type == "ModelArtifact":
                 write_model(folder)
+                save_tokenizer(folder)
             if step.artifact_type == "EvalDataArtifact":
                 (folder / "sums.jsonl").write_text('{"question": "2 + 2", "expected_answer": "4"}\n')
                 (folder / "tasks.json").write_text(json.dumps([{"name": "sums", "kind": "generate", "rows": 1}]))
