@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemotron_data.encoders.control import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import Part, RowKind
@@ -45,7 +46,11 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     vocabulary = vocabulary_of(encoder.reference, settings.tokenizer)
     if line := about_post_processor(encoder.reference, vocabulary, tokenizer):
         inputs.setting.announce(line)
-    prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers()), output)
+    control = ControlTokens.of(tokenizer.tokenizer)
+    prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers(), control), output)
+    if line := announcement(prepared.totals.counts[HELD], settings.control_tokens):
+        inputs.setting.announce(line)
+    prepared.require_few_lost(settings.max_lost, {})
 
     # pack: what the workers wrote is final, so it is linked into place; or merged, for readers of a single pair
     pairs = collect_pairs(prepared)
@@ -56,7 +61,7 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     metadata = describe(inputs.parts, pairs, prepared.totals, vocabulary)
     write_json(output / "stats.json", metadata)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
-    prepared.say(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
+    prepared.announce(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
     # the workers have read these files already, so that publishing need not
     digests = {
         pair.file(ending).relative_to(output).as_posix(): digest

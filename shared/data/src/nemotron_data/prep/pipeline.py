@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nemotron_data.prep.merge import Totals, finish
+from nemotron_data.prep.losses import Totals
+from nemotron_data.prep.merge import finish
 from nemotron_data.prep.plan import Shard, make_shards
-from nemotron_data.prep.progress import rejected_text
 from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.sample import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
@@ -63,9 +63,17 @@ class Prepared(Generic[Settings]):
         """The error of a stage whose rows were all refused or fell to another split."""
         return UserError(f"no {what} is left for training", f"see the reasons in {self.rejected}")
 
-    def say(self, what: str) -> None:
-        """One line for people: what was made, and how many rows were rejected for which reasons."""
-        self.announce("; ".join(filter(None, [what, rejected_text(self.totals.rejected)])))
+    def require_few_lost(self, most: float, mend: Mapping[str, str]) -> None:
+        """Tell people what became of the rows, and stop where more than the share `most` of them is lost.
+
+        Args:
+            mend: the setting that helps, by the reason of a loss.
+
+        Raises:
+            TooManyLost: there are more.
+        """
+        self.announce(self.totals.account())
+        self.totals.require_few_lost(most, mend)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class ShardReader:
     Attributes:
         counts: rows, blank lines, and what the work counts besides.
         rejected: rows left out, by reason.
+        cut: rows that are kept and of which something is gone, by reason; `examples` has the first place of each.
+        asked: those of both reasons that the settings asked for.
         digests: SHA-256 by name of files that the work made, where it knows them; the others are read again.
         inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
     """
@@ -40,6 +42,9 @@ class ShardReader:
         self.shard = shard
         self.counts: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self.asked: set[str] = set()
+        self.examples: dict[str, tuple[str, int]] = {}
         self.digests: dict[str, str] = {}
         self.inputs: list[dict[str, Any]] = []
         self._on_bad_row = on_bad_row
@@ -62,7 +67,7 @@ class ShardReader:
                 return
             self.counts["rows"] += 1
             if isinstance(row, BadRow):
-                self.refuse(row, row.reason, row.detail)
+                self.refuse(row, row.reason, row.detail, f"{row.remedy}; or {TOLERATE}" if row.remedy else TOLERATE)
             else:
                 yield row
             self._heartbeat.beat(self.counts, place.bytes)
@@ -82,8 +87,15 @@ class ShardReader:
         remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
         self.refuse(row, refused.reason, refused.detail, remedy)
 
-    def leave_out(self, row: Row | BadRow, reason: str, detail: str = "") -> None:
-        """Leave out a row that is not wrong but not wanted either."""
+    def cut_off(self, row: Row, reason: str, asked: bool = False) -> None:
+        """Count a row of which a part is gone."""
+        self.examples.setdefault(reason, (row.file, row.line))
+        self.cut[reason] += 1
+        self.asked |= {reason} if asked else set()
+
+    def leave_out(self, row: Row | BadRow, reason: str, detail: str = "", asked: bool = False) -> None:
+        """Leave out a row that is not wrong but not wanted either; `asked` where a setting says so."""
+        self.asked |= {reason} if asked else set()
         self._file.write(entry_of(row.file, row.line, reason, _snippet(row), detail))
         self.rejected[reason] += 1
 
