@@ -12,6 +12,7 @@ the end-of-text id after it, in the split that the hash of its text decides. The
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,10 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     write_blend(output / "blend.json", weigh(inputs.parts, pairs, output))
     metadata = describe(inputs.parts, pairs, prepared.totals, vocabulary)
     write_json(output / "stats.json", metadata)
+    documents: Counter[str] = Counter()
+    for pair in pairs:
+        documents[pair.split] += pair.documents
+    prepared.say_splits(documents)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
     prepared.announce(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
     # the workers have read these files already, so that publishing need not

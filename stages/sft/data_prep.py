@@ -70,6 +70,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     write_json(output / "stats.json", metadata)
     train = splits["train"]
     packed = f"{train['packed_rows']:,} packed rows of {train['tokens']:,} tokens ({train['fill']:.1%} full)"
+    prepared.say_splits(conversations)
     prepared.announce(f"{sum(conversations.values()):,} conversations, {packed}")
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 

@@ -15,12 +15,14 @@ from typing import Any, Literal, Self
 from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
 from nemotron_data.rejects import Refused, entry_of, snippet_of
+from nemotron_data.sources.encoding import UTF_8, encoding_of, require_text
 from nemotron_data.sources.files import check_unchanged, format_of, open_input
-from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
+from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Place, Range, Row, read_range
 from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError
 
 REJECTED = "rejected.jsonl"
+FILES_IN = "files in "
 TOLERATE = "correct the row, or count and leave out such rows: data_prep.on_bad_row=reject"
 
 
@@ -54,6 +56,9 @@ class ShardReader:
     def __iter__(self) -> Iterator[Row]:
         for part in self.shard.ranges:
             place = Place()
+            if part.low == 0 and format_of(part.file.path).content != "parquet":
+                encoding = encoding_of(part.file)
+                self.counts[f"{FILES_IN}{encoding.upper()}"] += encoding != UTF_8
             before = self.counts["rows"]
             yield from self._rows(part, place)
             self.counts["blank lines"] += place.blank_lines
@@ -77,6 +82,8 @@ class ShardReader:
         if self._on_bad_row == "reject":
             self.leave_out(row, reason, detail)
             return
+        if reason == NOT_UTF_8:
+            require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))
         # workers do not know how many lines come before their bytes; here it is worth counting them
         before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
         what = f"{reason}: {detail}" if detail else reason

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.chat.recognition import DOCUMENT, TEXT_FIELDS, Recognised, recognise
+from nemotron_data.sources.encoding import require_text
 from nemotron_data.sources.files import expand, format_of
-from nemotron_data.sources.reading import BadRow, Range, Row, read_range
+from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Range, Row, read_range
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.errors import UserError
 
@@ -72,6 +73,8 @@ def detect_files(files: Sequence[InputFile]) -> Detected:
         else:
             bad = bad or row
     if not rows:
+        if bad is not None and bad.reason == NOT_UTF_8:
+            require_text(next(file for file in files if file.path == bad.file))
         first = bad or BadRow(files[0].path, 1, "holds no rows", "", "")
         raise UserError(f"{first.file}:{first.line}: {first.reason}: {first.detail}", first.remedy or FORMATS_THERE)
     return _of_rows(rows)

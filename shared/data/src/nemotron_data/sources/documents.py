@@ -7,6 +7,7 @@ Once upon a time ...
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TextIO
@@ -32,6 +33,16 @@ def with_choice(files: Sequence[InputFile]) -> list[InputFile]:
         else file
         for file in files
     ]
+
+
+def about_documents(files: Sequence[InputFile]) -> str | None:
+    """One line for people: what of the text files is one document; None where there are none."""
+    chosen = Counter(file.reading.documents for file in files if format_of(file.path).content == "text")
+    if not chosen:
+        return None
+    words = {"whole": "whole", "blank_lines": "cut at blank lines", "headings": "cut at headings"}
+    kinds = ", ".join(f"{count:,} {words[how]}" for how, count in chosen.most_common())
+    return f"documents of text files: {kinds} (data_prep.documents)"
 
 
 def choice(file: InputFile, texts: int) -> Documents:

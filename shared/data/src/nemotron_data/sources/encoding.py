@@ -64,12 +64,16 @@ def encoding_of(file: InputFile) -> str:
     head = head_of(file)
     if file.reading.encoding is not None:
         return file.reading.encoding
+    utf_32 = head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
+    marked = None if utf_32 else next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
+    if marked is not None:
+        return marked
     nulls = [head[start:200:2].count(0) for start in (0, 1)]
-    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)) or max(nulls) > 0.4 * len(head[:100]):
-        guess = "utf-32" if min(nulls) > 0.4 * len(head[:100]) else "utf-16-le" if nulls[1] else "utf-16-be"
+    if utf_32 or max(nulls) > 0.4 * len(head[:100]) > 0:
+        guess = "utf-32" if utf_32 or min(nulls) > 0 else "utf-16-le" if nulls[1] else "utf-16-be"
         what = f"{redact(file.path)}: holds zero bytes from its beginning: not UTF-8, perhaps {guess.upper()}"
         raise UserError(what, convert(file.path, guess))
-    return next((name for mark, name in MARKS.items() if head.startswith(mark)), UTF_8)
+    return UTF_8
 
 
 def convert(path: str, encoding: str = "latin1") -> str:
@@ -155,6 +159,13 @@ def not_text(path: str, encoding: str, at: int, byte: int) -> UserError:
 def open_utf8(file: InputFile) -> io.BufferedReader:
     """The content of a file in UTF-8, without a mark; reading raises `UserError` where it is no text."""
     return io.BufferedReader(_Recoded(open_input(file), encoding_of(file), file.path), 1 << 20)
+
+
+def require_text(file: InputFile) -> None:
+    """Raise `UserError` with the place of the first byte that is no text, where a file has one."""
+    with open_utf8(file) as content:
+        while content.read(1 << 20):
+            pass
 
 
 def open_text(file: InputFile) -> TextIO:

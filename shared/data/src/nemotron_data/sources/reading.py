@@ -25,6 +25,7 @@ from nemotron_data.sources.remote import reported
 from nemotron_data.sources.tables import table_rows
 from nemotron_shared.errors import UserError
 
+NOT_UTF_8 = "invalid UTF-8"
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
 """A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
@@ -200,7 +201,7 @@ def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
         line.decode()
     except UnicodeDecodeError as wrong:
         detail = f"byte {wrong.start + 1:,} of the line is 0x{line[wrong.start]:02x}"
-        return BadRow(name, number, "invalid UTF-8", detail, snippet_of(line.strip()), convert(name))
+        return BadRow(name, number, NOT_UTF_8, detail, snippet_of(line.strip()), convert(name))
     return BadRow(name, number, "malformed JSON", str(error), snippet_of(line.strip()))
 
 
