@@ -47,7 +47,8 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 
     # split, encode: every worker keeps the questions of the test split
     prepared = inputs.process(QuestionWork(inputs.parts), output)
-    require_decidable(prepared.totals.counts, settings.max_undecidable)
+    prepared.require_few_lost(settings.max_lost, {})
+    require_decidable(prepared.totals.counts, settings.max_lost)
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
@@ -70,7 +71,7 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 
     # write
     written = write_tasks(output, tasks)
-    prepared.say(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
+    prepared.announce(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
     by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
     return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata()})
 

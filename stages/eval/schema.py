@@ -42,8 +42,6 @@ class EvalData(PreparedSection):
     answer_pattern: str | None
     """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
     field."""
-    max_undecidable: How[float] = Field(ge=0, le=1)
-    """Stop where a larger share of the expected answers is of a kind that no verifier can decide."""
     text_template: str | None
     r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
     tasks: list[str]

@@ -12,9 +12,11 @@ the end-of-text id after it, in the split that the hash of its text decides. The
 """
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemotron_data.encoders.control import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import Part, RowKind
@@ -45,7 +47,11 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     vocabulary = vocabulary_of(encoder.reference, settings.tokenizer)
     if line := about_post_processor(encoder.reference, vocabulary, tokenizer):
         inputs.setting.announce(line)
-    prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers()), output)
+    control = ControlTokens.of(tokenizer.tokenizer)
+    prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers(), control), output)
+    if line := announcement(prepared.totals.counts[HELD], settings.control_tokens):
+        inputs.setting.announce(line)
+    prepared.require_few_lost(settings.max_lost, {})
 
     # pack: what the workers wrote is final, so it is linked into place; or merged, for readers of a single pair
     pairs = collect_pairs(prepared)
@@ -55,8 +61,12 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     write_blend(output / "blend.json", weigh(inputs.parts, pairs, output))
     metadata = describe(inputs.parts, pairs, prepared.totals, vocabulary)
     write_json(output / "stats.json", metadata)
+    documents: Counter[str] = Counter()
+    for pair in pairs:
+        documents[pair.split] += pair.documents
+    prepared.say_splits(documents)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
-    prepared.say(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
+    prepared.announce(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
     # the workers have read these files already, so that publishing need not
     digests = {
         pair.file(ending).relative_to(output).as_posix(): digest

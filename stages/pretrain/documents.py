@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from nemotron_data.encoders import Reference, WorkerEncoder
+from nemotron_data.encoders import Encoded, Reference, WorkerEncoder
+from nemotron_data.encoders.control import CONTROL, HELD, UNSPELLED, UNSPELLED_REMEDY, ControlTokens, encode_in_pieces
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
@@ -28,6 +29,7 @@ BATCH_CHARACTERS = 1 << 20
 """Text per tokenizer call: large enough that a call costs nothing, small enough for the processor's caches."""
 TOO_SHORT = "shorter than data_prep.min_doc_chars"
 EMPTY = "empty text"
+CUT = "longer than data_prep.max_doc_tokens"
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class DocumentWork:
     parts: Sequence[Part[PretrainData]]
     vocabulary: Vocabulary
     encoder: WorkerEncoder
+    control: ControlTokens
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write `<split>.bin` and `.idx`; gives {split: {"documents", "tokens"}}."""
@@ -133,11 +136,12 @@ class Writers:
 
     def _encode(self, split: str) -> None:
         batch, self.waiting[split], self.characters[split] = self.waiting[split], [], 0
-        ids, offsets = self.work.encoder.encode([text for _, text in batch])
+        batch, (ids, offsets) = self._encoded(batch)
         lengths = np.diff(offsets)
         most = self.part.settings.max_doc_tokens
         if most is not None and (lengths > most).any():
-            self.reader.counts["cut to max_doc_tokens"] += int((lengths > most).sum())
+            for i in np.flatnonzero(lengths > most).tolist():
+                self.reader.cut_off(batch[i][0], CUT, asked=True)
             lengths = np.minimum(lengths, most)
             pieces = zip(offsets[:-1], lengths, strict=True)
             ids = np.concatenate([ids[start : start + length] for start, length in pieces])
@@ -152,6 +156,26 @@ class Writers:
             self.files[split] = self.stack.enter_context(writer)
         self.files[split].add_documents(ids, lengths)
         self.reader.counts["tokens"] += ids.size
+
+    def _encoded(self, batch: list[tuple[Row, str]]) -> tuple[list[tuple[Row, str]], Encoded]:
+        """The documents and their ids. Whether one names a control token shows in the ids: no text is searched."""
+        texts = [text for _, text in batch]
+        encoded = self.work.encoder.encode(texts)
+        policy, control = self.part.settings.control_tokens, self.work.control
+        held = set(control.documents_with(*encoded))
+        self.reader.counts[HELD] += len(held)
+        if not held or policy == "allow":
+            return batch, encoded
+        if policy == "reject" or not control.spelled:
+            for number in sorted(held):
+                if policy == "reject":
+                    self.reader.leave_out(batch[number][0], CONTROL, asked=True)
+                else:
+                    self.reader.refuse(batch[number][0], UNSPELLED, "", UNSPELLED_REMEDY)
+            batch = [one for number, one in enumerate(batch) if number not in held]
+            return batch, self.work.encoder.encode([text for _, text in batch])
+        cuts = [control.cuts(text) if number in held else [] for number, text in enumerate(texts)]
+        return batch, encode_in_pieces(self.work.encoder.encode, texts, cuts)
 
 
 def with_boundaries(ids: np.ndarray, lengths: np.ndarray, around: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
@@ -187,7 +211,7 @@ def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | 
         reader.leave_out(row, EMPTY)
         return None
     if settings.min_doc_chars and len(text) < settings.min_doc_chars:
-        reader.leave_out(row, TOO_SHORT)
+        reader.leave_out(row, TOO_SHORT, asked=True)
         return None
     return text
 

@@ -48,7 +48,8 @@ def prepare(task: Task[RLConfig]) -> Outcome:
 
     # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
     prepared = inputs.process(PromptWork(inputs.parts, tables), output)
-    require_decidable(prepared.totals.counts, settings.max_undecidable)
+    prepared.require_few_lost(settings.max_lost, {})
+    require_decidable(prepared.totals.counts, settings.max_lost)
 
     # pack, write: one file for each split
     by_place = settings.holdout.wanted
@@ -64,7 +65,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     splits = {Path(file).stem: {"path": file, "rows": written[name]} for name, file in files.items()}
     manifest = {"train": FILES["train"], "val": files.get("valid"), "splits": splits}
     write_json(output / "data_manifest.json", manifest)
-    prepared.say(f"{written['train']:,} training questions, {written['valid']:,} for validation")
+    prepared.announce(f"{written['train']:,} training questions, {written['valid']:,} for validation")
     return Outcome(output, metadata)
 
 

@@ -5,7 +5,7 @@ from typing import Generic, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_shared.config.schema import EngineT, How, LocalEngine, PreparedSection, Section
+from nemotron_shared.config.schema import EngineT, LocalEngine, PreparedSection, Section
 from nemotron_shared.config.training import GRPOConfig
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
@@ -54,8 +54,6 @@ class RLData(PreparedSection):
     answer_pattern: str | None
     """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
     field."""
-    max_undecidable: How[float] = Field(ge=0, le=1)
-    """Stop where a larger share of the expected answers is of a kind that no verifier can decide."""
     system_prompt: str | None
     """System message before each question. `null`: none."""
     agent: str

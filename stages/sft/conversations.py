@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nemotron_data.chat.formats import AUTO
 from nemotron_data.chat.masks import mask_by_offsets
-from nemotron_data.chat.rows import is_used_in
-from nemotron_data.chat.template import ADD_MARKS, Span
+from nemotron_data.chat.recognition import recognise
+from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.template import ADD_MARKS
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
+from nemotron_data.encoders.control import CONTROL, HELD, encode_in_pieces
 from nemotron_data.prep.reader import TOLERATE, ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sequences import SequenceWriter
@@ -27,6 +30,7 @@ from nemotron_data.sources.rows import split_key
 from nemotron_data.split import SPLITS, Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
+from stages.sft.guards import Rendered
 from stages.sft.rendering import Rendering, first_question
 from stages.sft.schema import SFTData
 
@@ -36,7 +40,11 @@ if TYPE_CHECKING:
 BATCH_CHARACTERS = 4 << 20
 """Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
 NOT_USED = "filtered by used_in"
-TOO_LONG = "longer than pack_size"
+TOO_LONG = "longer than data_prep.pack_size"
+NO_ANSWER_WITHIN = "no answer within data_prep.pack_size"
+ANSWER_CUT = "answers cut at data_prep.pack_size"
+CUT_AS_ASKED = "answers cut at data_prep.max_doc_tokens"
+ROWS_OF = "rows of the format "
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
 REASONING_HIDDEN = "reasoning that the chat template does not show"
@@ -66,14 +74,14 @@ class ChatWork:
         return {name: value for name, value in vars(self).items() if name != "slow_tokenizer"}
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
-        """Write the sequences of a shard; gives the number of conversations of each split."""
+        """Write the sequences of a shard; gives the conversations by split, and the texts that fit in 2^n tokens."""
         part = self.parts[reader.shard.part]
         with SequenceWriter(folder) as writer:
             batch = Batch(self, part, reader, writer)
             for row in reader:  # read
                 batch.add(row)  # split, and encode many at once
             batch.encode()
-        return {"conversations": dict(batch.conversations)}
+        return {"conversations": dict(batch.conversations), "fit": dict(batch.longest)}
 
 
 @dataclass
@@ -86,10 +94,11 @@ class Batch:
     writer: SequenceWriter
     rows: list[tuple[Row, str, int]] = field(default_factory=list)
     """Row, split, and how many of the texts are its."""
-    texts: list[str] = field(default_factory=list)
-    spans: list[list[Span]] = field(default_factory=list)
+    texts: list[Rendered] = field(default_factory=list)
     characters: int = 0
     conversations: Counter[str] = field(default_factory=Counter)
+    longest: Counter[int] = field(default_factory=Counter)
+    """Texts by the power of two that their tokens fit in."""
 
     def __post_init__(self) -> None:
         self._settings = self.part.settings
@@ -101,10 +110,12 @@ class Batch:
         settings = self._settings
         wanted = settings.used_in_filter
         if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
-            self.reader.leave_out(row, NOT_USED)
+            self.reader.leave_out(row, NOT_USED, asked=True)
             return
         try:
             messages = self._renderer.messages_of(row)
+            if self._leaves_out(row, messages):
+                return
             rendered = self._renderer.texts_of(row, messages)
             split = self.part.only or self._split.only
             if split is None:
@@ -119,12 +130,22 @@ class Batch:
         if self._renderer.hides_reasoning(row, messages):
             self.reader.counts[REASONING_HIDDEN] += 1
         self.rows.append((row, split, len(rendered)))
-        for text, spans in rendered:
-            self.texts.append(text)
-            self.spans.append(spans)
-            self.characters += len(text)
+        if self._renderer.format_name == AUTO:
+            self.reader.counts[f"{ROWS_OF}{recognise(row.value).format}"] += 1
+        self.texts += rendered
+        self.characters += sum(len(one.text) for one in rendered)
         if self.characters >= BATCH_CHARACTERS:
             self.encode()
+
+    def _leaves_out(self, row: Row, messages: list[Message]) -> bool:
+        """Count a row that holds names of control tokens, and leave it out where the settings say so."""
+        if not self._renderer.holds_control(row, messages):
+            return False
+        self.reader.counts[HELD] += 1
+        if self._settings.control_tokens != "reject":
+            return False
+        self.reader.leave_out(row, CONTROL, asked=True)
+        return True
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""
@@ -135,45 +156,55 @@ class Batch:
             splits = np.repeat([SPLITS.index(split) for _, split, _ in self.rows], [count for *_, count in self.rows])
             ids, mask = tokens.heads(keep, kept)
             self.writer.add(ids, mask, keep[kept], splits[kept])
-        self.rows, self.texts, self.spans, self.characters = [], [], [], 0
+        self.rows, self.texts, self.characters = [], [], 0
 
     def _tokens(self) -> "Tokens":
         work = self.work
-        ids, offsets = work.encoder.encode(self.texts)
+        texts, spans, cuts = zip(*self.texts, strict=True)
+        ids, offsets = encode_in_pieces(work.encoder.encode, texts, cuts)
         if work.token_bytes is None:
-            mask, known = np.zeros(len(ids), np.uint8), np.zeros(len(self.texts), bool)
+            mask, known = np.zeros(len(ids), np.uint8), np.zeros(len(texts), bool)
         else:
-            mask, known = masks_from_spans(ids, offsets, self.texts, self.spans, work.token_bytes)
+            mask, known = masks_from_spans(ids, offsets, texts, spans, work.token_bytes)
         for i in np.flatnonzero(~known).tolist():
-            slow_ids, slow_mask = mask_by_offsets(work.slow_tokenizer, self.texts[i], self.spans[i])
+            slow_ids, slow_mask = mask_by_offsets(work.slow_tokenizer, texts[i], spans[i], cuts[i])
             assert slow_ids == ids[offsets[i] : offsets[i + 1]].tolist(), "the encoder gives other ids than its check"
             mask[offsets[i] : offsets[i + 1]] = slow_mask
         return Tokens(ids, mask, offsets)
 
     def _decide(self, tokens: "Tokens") -> np.ndarray:
         """How many tokens of each text to keep: all, up to a limit, or none."""
-        settings = self._settings
-        keep = tokens.lengths
-        if settings.max_doc_tokens is not None:
-            keep = np.minimum(keep, settings.max_doc_tokens)
-        too_long = keep > settings.pack_size
-        keep = np.minimum(keep, settings.pack_size)
+        settings, reader = self._settings, self.reader
+        wanted = (
+            tokens.lengths if settings.max_doc_tokens is None else np.minimum(tokens.lengths, settings.max_doc_tokens)
+        )
+        too_long = wanted > settings.pack_size
+        keep = np.minimum(wanted, settings.pack_size)
         if settings.too_long == "reject":
             keep[too_long] = 0
         prompts_too = tokens.all_masked()
-        keep[prompts_too | (tokens.learnt(keep) == 0)] = 0
+        learnt, whole = tokens.learnt(keep), tokens.learnt(wanted)
+        keep[prompts_too | (learnt == 0)] = 0
+        shorter = (learnt < whole) & (keep > 0)
+        shorter_as_asked = (tokens.learnt(tokens.lengths) > whole) & (keep > 0)
+        self.longest.update(int(length - 1).bit_length() for length in wanted.tolist())
         first = 0
         for row, split, count in self.rows:
             texts = slice(first, first + count)
             first += count
             if keep[texts].any():
                 self.conversations[split] += 1
+                if shorter[texts].any() or (too_long[texts] & (keep[texts] == 0) & (whole[texts] > 0)).any():
+                    reader.cut_off(row, ANSWER_CUT)
+                elif shorter_as_asked[texts].any():
+                    reader.cut_off(row, CUT_AS_ASKED, asked=True)
             elif prompts_too[texts].any():
-                self.reader.refuse(row, "the loss mask counts every token, the prompt included", "", ADD_MARKS)
+                reader.refuse(row, "the loss mask counts every token, the prompt included", "", ADD_MARKS)
+            elif settings.too_long == "reject" and too_long[texts].any():
+                reader.leave_out(row, TOO_LONG)
             else:
-                rejected = settings.too_long == "reject" and too_long[texts].any()
-                self.reader.leave_out(row, TOO_LONG if rejected else NOTHING_LEFT)
-        self.reader.counts[TRUNCATED] += int(np.count_nonzero((keep > 0) & (keep < tokens.lengths)))
+                reader.leave_out(row, NO_ANSWER_WITHIN if whole[texts].any() else NOTHING_LEFT)
+        reader.counts[TRUNCATED] += int(np.count_nonzero((keep > 0) & (keep < tokens.lengths)))
         return keep
 
 

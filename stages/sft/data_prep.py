@@ -23,7 +23,8 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.sft.conversations import REASONING_HIDDEN, ChatWork
+from stages.sft.accounts import about_rows, formats_found, mends
+from stages.sft.conversations import ChatWork
 from stages.sft.packs import open_splits, shares, write_split
 from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
@@ -39,6 +40,8 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
 
     # read: the files of each data set, cut into shards
     inputs = open_inputs(ROWS, settings, settings.synthetic_chats, task.run)
+    for line in formats_found(inputs):
+        task.run.say(line)
 
     # split, encode: every worker renders, tokenises and masks the conversations of a shard
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
@@ -46,6 +49,9 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     encoder = inputs.choose_encoder(tokenizer, rendering.sample, settings.tokenizer.backend, with_bytes=True)
     work = ChatWork(inputs.parts, rendering, tokenizer.path, encoder.for_workers(), encoder.reference.token_bytes)
     prepared = inputs.process(work, output)
+    for line in about_rows(prepared, settings):
+        task.run.say(line)
+    prepared.require_few_lost(settings.max_lost, mends(prepared, settings))
 
     # pack, write: sequences of all shards, a split at a time
     sequences, conversations = open_splits(prepared)
@@ -62,11 +68,10 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
         "data_sets": shares(inputs.parts, prepared.shards, sequences),
     }
     write_json(output / "stats.json", metadata)
-    rows, train = prepared.totals.counts["rows"], splits["train"]
+    train = splits["train"]
     packed = f"{train['packed_rows']:,} packed rows of {train['tokens']:,} tokens ({train['fill']:.1%} full)"
-    prepared.say(f"{rows:,} conversations, {packed}")
-    if hidden := prepared.totals.counts[REASONING_HIDDEN]:
-        prepared.announce(f"the chat template shows no reasoning: {hidden:,} rows lose theirs")
+    prepared.say_splits(conversations)
+    prepared.announce(f"{sum(conversations.values()):,} conversations, {packed}")
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 
 

@@ -11,19 +11,18 @@ from itertools import pairwise
 from typing import Any
 
 from nemotron_data.chat.answers import common_start
-from nemotron_data.chat.formats import ChatFormat, find_format
+from nemotron_data.chat.formats import ChatFormat, find_format, format_for
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
-from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, validate_messages
+from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, tools_of, validate_messages
 from nemotron_data.chat.template import ChatTemplate, Span, find_template
+from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
+from stages.sft.guards import Rendered, guarded, holds_control, without_guard
 from stages.sft.schema import SFTData
-
-Rendered = tuple[str, list[Span]]
-
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 
@@ -34,10 +33,12 @@ class Rendering:
 
     Attributes:
         template: Jinja source. special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
+        control: tokens whose names in a message are text.
     """
 
     template: str
     special_tokens: Mapping[str, str | None]
+    control: ControlTokens = NO_CONTROL
 
     @classmethod
     def of(cls, tokenizer: TokenizerFolder, chat_template: str | None) -> "Rendering":
@@ -47,17 +48,18 @@ class Rendering:
             UserError: there is none.
         """
         template = tokenizer.chat_template() if chat_template is None else find_template(chat_template)
-        return cls(template, {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS})
+        named = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
+        return cls(template, named, ControlTokens.of(tokenizer.tokenizer))
 
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
-        return Renderer(settings, ChatTemplate(self.template, **self.special_tokens))
+        return Renderer(settings, ChatTemplate(self.template, **self.special_tokens), self.control)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""
         renderer = self.renderer(part.settings)
         try:
-            return [text for text, _ in renderer.texts_of(row, renderer.messages_of(row))]
+            return [rendered.text for rendered in renderer.texts_of(row, renderer.messages_of(row))]
         except UserError:
             return []  # the worker that meets this row says what is wrong with it
 
@@ -68,22 +70,22 @@ class Renderer:
 
     settings: SFTData
     template: ChatTemplate
+    control: ControlTokens = NO_CONTROL
+
+    @cached_property
+    def format_name(self) -> str:
+        """The format that the settings mean; `auto` where each row shows its own."""
+        return format_of_settings(self.settings)
 
     @cached_property
     def format(self) -> ChatFormat:
         """How rows hold their conversation."""
-        return find_format(self.settings.format)
+        return find_format(self.format_name)
 
     @cached_property
     def fields(self) -> ChatFields:
         """Where rows keep their conversation."""
-        settings = self.settings
-        return ChatFields(
-            messages_field=settings.messages_field,
-            prompt_field=settings.prompt_field,
-            response_field=settings.response_field,
-            conversations_field=settings.conversations_field,
-        )
+        return fields_of(self.settings)
 
     def messages_of(self, row: Row) -> list[Message]:
         """The conversation of a row.
@@ -99,13 +101,33 @@ class Renderer:
     def texts_of(self, row: Row, messages: list[Message]) -> list[Rendered]:
         """The conversation as one text, or as one for each question.
 
-        Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
-        reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
-
         Raises:
-            UserError: the template does not fit this conversation.
+            UserError: the template does not fit this conversation, or the tokenizer what it says.
         """
-        tools = row.value.get(self.settings.tools_field)
+        tools = tools_of(row.value, self.settings.tools_field)
+        if self.settings.control_tokens != "allow" and self.holds_control(row, messages):
+            if not self.control.spelled:
+                raise UserError(UNSPELLED, UNSPELLED_REMEDY)
+            messages, tools, guard = guarded(self.control, messages, tools)
+            texts = [without_guard(text, spans, guard) for text, spans in self._rendered(messages, tools)]
+        else:
+            texts = [Rendered(text, spans) for text, spans in self._rendered(messages, tools)]
+        try:
+            for text in (rendered.text for rendered in texts if not rendered.text.isascii()):
+                text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
+        except UnicodeEncodeError as error:
+            what = "a lone surrogate, which is no character, in a tool call's arguments"
+            raise UserError(what, TOLERATE) from error
+        return texts
+
+    def holds_control(self, row: Row, messages: list[Message]) -> bool:
+        """Whether a name of a control token stands in what somebody says."""
+        return holds_control(self.control, messages, tools_of(row.value, self.settings.tools_field))
+
+    def _rendered(self, messages: list[Message], tools: Any) -> list[tuple[str, list[Span]]]:
+        """Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
+        reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
+        """
         texts = [self.template.render_with_spans(messages, tools)]
         if self.settings.split_turns != "never" and self._gains_by_splitting(messages, tools):
             texts = []
@@ -118,12 +140,6 @@ class Renderer:
                 asked = self._asked(messages, question, tools, text) if texts else 0
                 # what is asked may end with a prompt that the answer's span begins with, such as <think>
                 texts.append((text, [span for span in spans if span[1] > asked]))
-        try:
-            for text in (text for text, _ in texts if not text.isascii()):
-                text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
-        except UnicodeEncodeError as error:
-            what = "a lone surrogate, which is no character, in a tool call's arguments"
-            raise UserError(what, TOLERATE) from error
         return texts
 
     def _asked(self, messages: list[Message], question: int, tools: Any, text: str) -> int:
@@ -155,7 +171,7 @@ class Renderer:
         thoughts = thinking(messages)
         if not thoughts or self._shows_reasoning:
             return False
-        text = self.template.render(with_thoughts(messages), row.value.get(self.settings.tools_field))
+        text = self.template.render(with_thoughts(messages), tools_of(row.value, self.settings.tools_field))
         return not any(thought_word(i) in text for i in thoughts)
 
     @cached_property
@@ -165,6 +181,16 @@ class Renderer:
             return MUSED in self.template.render([QUESTION, THINKING])
         except UserError:
             return False  # look at each conversation
+
+
+def fields_of(settings: SFTData) -> ChatFields:
+    """The fields that the settings name."""
+    return ChatFields(**{name: getattr(settings, name) for name in ChatFields.__dataclass_fields__})
+
+
+def format_of_settings(settings: SFTData) -> str:
+    """The format that the settings mean; `auto` where each row shows its own."""
+    return format_for(settings.format, fields_of(settings))
 
 
 def thinking(messages: list[Message]) -> list[int]:

@@ -9,7 +9,7 @@ from nemotron_data.chat.rows import ChatFields
 from nemotron_shared.errors import UserError
 
 CODE = """
-def alpaca(row):
+def lines(row):
     return [{"role": "user", "content": row["instruction"]}, {"role": "assistant", "content": row["output"]}]
 
 number = 3
@@ -33,44 +33,44 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_package_adds_a_format(place: Path) -> None:
-    install(place, "plain_formats", "alpaca=alpaca")
-    assert check_format("alpaca") == "alpaca"
-    found = find_format("alpaca").to_messages({"instruction": "2+2?", "output": "4"}, ChatFields())
+    install(place, "plain_formats", "lines=lines")
+    assert check_format("lines") == "lines"
+    found = find_format("lines").to_messages({"instruction": "2+2?", "output": "4"}, ChatFields())
     assert [message["content"] for message in found] == ["2+2?", "4"]
-    with pytest.raises(UserError, match="the chat format 'alpaca' fails: KeyError: 'instruction'"):
-        find_format("alpaca").to_messages({"question": "2+2?"}, ChatFields())
+    with pytest.raises(UserError, match="the chat format 'lines' fails: KeyError: 'instruction'"):
+        find_format("lines").to_messages({"question": "2+2?"}, ChatFields())
 
 
 def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> None:
-    install(place, "changing_formats", "alpaca=alpaca")
-    (before,) = format_sources("alpaca")
+    install(place, "changing_formats", "lines=lines")
+    (before,) = format_sources("lines")
     assert (before.uri, before.detail["version"]) == ("package:changing_formats", "1.2")
     (place / "changing_formats.py").write_text(CODE + "# changed\n")
-    (after,) = format_sources("alpaca")
+    (after,) = format_sources("lines")
     assert after.digest != before.digest
     assert [format_sources(name) for name in CHAT_FORMATS] == [[]] * len(CHAT_FORMATS)
 
 
 def test_an_unknown_name_lists_what_there_is(place: Path) -> None:
-    install(place, "listed_formats", "alpaca=alpaca")
-    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "prompt_response, sharegpt, alpaca")):
+    install(place, "listed_formats", "lines=lines")
+    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "prompt_response, sharegpt, lines")):
         with pytest.raises(UserError, match=f"no chat format named '{name}'") as caught:
             check_format(name)
-        assert wanted in str(caught.value.remedy) and "alpaca" in str(caught.value.remedy)
+        assert wanted in str(caught.value.remedy) and "lines" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize(
     ("function", "message"), [("missing", "cannot be loaded: AttributeError"), ("number", "is no function")]
 )
 def test_a_broken_package_is_named(place: Path, function: str, message: str) -> None:
-    install(place, f"broken_{function}", f"alpaca={function}")
+    install(place, f"broken_{function}", f"lines={function}")
     with pytest.raises(UserError, match=message) as caught:
-        find_format("alpaca")
+        find_format("lines")
     assert f"broken_{function}" in caught.value.message
 
 
 def test_two_packages_with_one_name_are_refused(place: Path) -> None:
-    install(place, "first_formats", "alpaca=alpaca")
-    install(place, "second_formats", "alpaca=alpaca")
+    install(place, "first_formats", "lines=lines")
+    install(place, "second_formats", "lines=lines")
     with pytest.raises(UserError, match="offered by first_formats and second_formats"):
-        check_format("alpaca")
+        check_format("lines")

@@ -51,6 +51,8 @@ def test_a_conversation_that_cannot_be_trained_on_has_a_reason(messages, reason)
 def test_the_example_of_every_format_becomes_the_same_messages(name):
     chosen = CHAT_FORMATS[name]
     assert chosen.to_messages(chosen.example, ChatFields()) == [user("2+2?"), bot("4")]
+    if not chosen.reads:
+        return
     renamed = {f"my_{field}": value for field, value in chosen.example.items()}
     fields = ChatFields(**{setting: f"my_{setting.removesuffix('_field')}" for setting in chosen.reads})
     assert chosen.to_messages(renamed, fields) == [user("2+2?"), bot("4")]

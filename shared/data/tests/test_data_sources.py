@@ -134,7 +134,7 @@ def test_integers_of_any_size_stay_exact():
         (["train.jsonl"], "trian.jsonl", "did you mean 'train.jsonl'"),
         (["data/train.jsonl"], "date/train.jsonl", "did you mean 'data'"),
         (["train.jsonl"], "nothing/*.jsonl", "holds no 'nothing'"),
-        (["train.csv"], "train.csv", "unknown extension"),
+        (["train.xml"], "train.xml", "unknown extension"),
         (["folder/.hidden.jsonl"], "folder", "an empty folder"),
         (["folder/README.md", "folder/a.jsonl"], "folder", "both rows and text documents"),
     ],

@@ -62,7 +62,7 @@ def test_the_name_tells_the_format(name, content, compression):
     assert name.lower().endswith(form.ending)
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.gz", "a.parquet.gz", "jsonl", "a.jsonl.bz2"])
+@pytest.mark.parametrize("name", ["a.xml", "a.gz", "a.parquet.gz", "jsonl", "a.jsonl.bz2"])
 def test_an_unknown_extension_is_refused_with_what_is_readable(name):
     with pytest.raises(UserError, match="unknown extension") as caught:
         format_of(name)
@@ -103,7 +103,7 @@ def test_linked_folders_are_followed_and_what_leads_nowhere_is_an_error(tmp_path
         (["train.jsonl"], "trian.jsonl", "did you mean 'train.jsonl'"),
         (["data/train.jsonl"], "date/train.jsonl", "did you mean 'data'"),
         (["train.jsonl"], "nothing/*.jsonl", "holds no 'nothing'"),
-        (["train.csv"], "train.csv", "unknown extension"),
+        (["train.xml"], "train.xml", "unknown extension"),
         (["folder/.hidden.jsonl"], "folder", "an empty folder"),
         (["folder/README.md", "folder/a.jsonl.gz"], "folder", "both rows and text documents"),
         ([], "http://example.test/a.jsonl", "download it first"),

@@ -3,6 +3,7 @@
 A field has no default: `config/default.yaml` is the one place where defaults are written down.
 """
 
+import codecs
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
@@ -202,15 +203,30 @@ class SourceSection(Section):
     """Configuration of a hub data set, for a source `hf://org/name`."""
     hub_split: str | None
     """Split of a hub data set to read, such as `train`."""
+    encoding: str | None
+    """What text, CSV and JSON files are encoded in, such as `latin1`. `null`: UTF-8, or UTF-16 where a file begins with
+    its mark; anything else is an error."""
     sample: int | None = Field(ge=1)
     """Read at most this many rows (of the synthetic ones: make this many). `--sample N` sets it."""
     on_bad_row: Literal["error", "reject"]
     """A row that cannot be used: `error` stops at it, `reject` counts it and writes it to `rejected.jsonl`."""
     seed: int = Field(ge=0)
     """Seed of the synthetic rows and, in sft, of packing."""
+    max_lost: How[float] = Field(ge=0, le=1)
+    """Stop where more than this share of the rows is lost: left out, cut within what is learnt, or with an expected
+    answer that no verifier can decide. What you ask to be left out is no loss. `1` allows everything."""
     split: SplitSection
     key_field: str | None
     """Field whose hash decides a row's split. `null`: the row's own text or question."""
+
+    @field_validator("encoding")
+    @classmethod
+    def is_an_encoding(cls, name: str | None) -> str | None:
+        """One that Python knows."""
+        try:
+            return None if name is None else codecs.lookup(name).name
+        except LookupError as error:
+            raise ValueError(f"no encoding is called '{name}'; there are utf-8, utf-16, latin1, cp1252, ...") from error
 
 
 class PreparedSection(SourceSection):

@@ -1,24 +1,34 @@
 """Chat formats: how a row holds its conversation, and how it becomes messages. One table, open for more.
 
-    messages         {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
-    prompt_response  {"prompt": "2+2?", "response": "4"}
-    sharegpt         {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
+    messages           {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
+    sharegpt           {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]}
+    alpaca             {"instruction": "Add.", "input": "2+2", "output": "4"}
+    prompt_response    {"prompt": "2+2?", "response": "4"}, and so on for the other pairs
 
-A package adds one without a change here: a function from a row to its messages, under an entry point whose name is
-what `data_prep.format` says.
+Which of them a row has is found out by `recognition.py`. A package adds one without a change here: a function from a
+row to its messages, under an entry point whose name is what `data_prep.format` says.
 
     [project.entry-points."nemotron.chat_formats"]
-    alpaca = "my_formats:alpaca"
+    lines = "my_formats:lines"
 """
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from nemotron_data.chat.rows import ChatFields, Message, from_messages, from_prompt_response, from_sharegpt
+from nemotron_data.chat.recognition import PAIRS, recognise
+from nemotron_data.chat.rows import (
+    ChatFields,
+    Message,
+    from_messages,
+    from_pair,
+    from_prompt_response,
+    from_sharegpt,
+)
 from nemotron_shared.artifacts import Source
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import UserError, did_you_mean
@@ -41,19 +51,55 @@ class ChatFormat:
     example: Mapping[str, Any] | None = None
 
 
+def from_any(row: dict[str, Any], fields: ChatFields) -> list[Message]:
+    """Each row by the format that its fields show.
+
+    Raises:
+        UserError: it has none, or several.
+    """
+    found = recognise(row)
+    if found.format in PAIRS:
+        return from_pair(row, *found.fields)
+    if found.format == "messages":
+        return from_messages(row, ChatFields(messages_field=found.fields[0]))
+    return from_sharegpt(row, ChatFields(conversations_field=found.fields[0]))
+
+
+def _from_own_pair(row: dict[str, Any], fields: ChatFields, name: str) -> list[Message]:
+    return from_pair(row, *recognise(row, name).fields)
+
+
 TURNS = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+AUTO = "auto"
 CHAT_FORMATS = {
+    AUTO: ChatFormat(from_any, (), {"messages": TURNS}),
     "messages": ChatFormat(from_messages, ("messages_field",), {"messages": TURNS}),
-    "prompt_response": ChatFormat(
-        from_prompt_response, ("prompt_field", "response_field"), {"prompt": "2+2?", "response": "4"}
-    ),
     "sharegpt": ChatFormat(
         from_sharegpt,
         ("conversations_field",),
         {"conversations": [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]},
     ),
+    "prompt_response": ChatFormat(
+        from_prompt_response, ("prompt_field", "response_field"), {"prompt": "2+2?", "response": "4"}
+    ),
+    "alpaca": ChatFormat(
+        partial(_from_own_pair, name="alpaca"), (), {"instruction": "2+2?", "input": "", "output": "4"}
+    ),
+    **{
+        name: ChatFormat(partial(_from_own_pair, name=name), (), dict(zip(name.split("_"), ("2+2?", "4"), strict=True)))
+        for name in ("prompt_completion", "question_answer", "input_output")
+    },
 }
 """By the name that `data_prep.format` says. A new format is a new entry."""
+
+
+def format_for(name: str, fields: ChatFields) -> str:
+    """The format that settings mean: under `auto`, a field that is named decides."""
+    usual = ChatFields()
+    named = [key for key in ChatFields.__dataclass_fields__ if getattr(fields, key) != getattr(usual, key)]
+    if name != AUTO:
+        return name
+    return next((form for form, known in CHAT_FORMATS.items() if set(named) & set(known.reads)), name)
 
 
 def check_format(name: str) -> str:

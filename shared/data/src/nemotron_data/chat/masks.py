@@ -2,29 +2,39 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tokenizers import Tokenizer
 
 from nemotron_data.chat.template import Span
 
 
-def mask_by_offsets(tokenizer: Tokenizer, text: str, spans: Sequence[Span]) -> tuple[list[int], list[int]]:
+def mask_by_offsets(
+    tokenizer: Tokenizer, text: str, spans: Sequence[Span], cuts: Sequence[int] = ()
+) -> tuple[list[int], list[int]]:
     """Token ids of `text`, and for each a 1 where it belongs to a span (disjoint, in order), else a 0.
 
     As in transformers, a span goes from the token with its first character to the first token with its last one.
-    The mask is aligned with the ids: entry k is about token k. Nothing is added before or after the text.
+    The mask is aligned with the ids: entry k is about token k. Nothing is added before or after the text, which is
+    encoded in the pieces between the `cuts`.
     """
     # a post-processor adds nothing here, but may trim spaces off the offsets, which then fit no character
     processor, tokenizer.post_processor = tokenizer.post_processor, None
+    ids: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
     try:
-        encoding = tokenizer.encode(text, add_special_tokens=False)
+        for begin, end in pairwise([0, *cuts, len(text)]):
+            encoding = tokenizer.encode(text[begin:end], add_special_tokens=False)
+            ids += encoding.ids
+            starts += [begin + start for start, _ in encoding.offsets]
+            ends += [begin + stop for _, stop in encoding.offsets]
     finally:
         tokenizer.post_processor = processor
-    starts, ends = [start for start, _ in encoding.offsets], [end for _, end in encoding.offsets]
     mask = [0] * len(ends)
     for start, end in spans:
         first, last = bisect_right(ends, start), bisect_right(ends, end - 1)
         # a last character without a token of its own, say one that was normalized away, ends the span before it
         stop = last + 1 if last < len(ends) and starts[last] < end else last
         mask[first:stop] = [1] * (stop - first)
-    return encoding.ids, mask
+    return ids, mask

@@ -13,7 +13,9 @@ from nemotron_shared.errors import UserError, did_you_mean
 Message = dict[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}
+PAIR = ("user", "assistant")
+TEXT_PARTS = ("text", "input_text", "output_text")
 ORDINARY = {"role", "content"}
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
@@ -29,30 +31,86 @@ class ChatFields:
 
 
 def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """OpenAI-style messages as they are, but tool call arguments that are JSON text become objects, which templates
-    iterate over.
+    """OpenAI-style messages as plain as templates expect them: tool call arguments that are JSON text become objects,
+    and parts of a content become its text.
 
     Raises:
-        UserError: a field is missing, as in the other two.
+        UserError: a field is missing, as in the others; or a part of a content is no text.
     """
-    return _each(_field(row, fields.messages_field), _with_object_arguments)
+    return _each(_listed(_field(row, fields.messages_field)), _plain)
 
 
 def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """One question and its answer."""
-    prompt, response = _field(row, fields.prompt_field), _field(row, fields.response_field)
-    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": response}]
+    """One question and its answer, under the names that `fields` gives."""
+    return from_pair(row, _named(row, fields.prompt_field), _named(row, fields.response_field))
+
+
+def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None = None) -> list[Message]:
+    """A question and its answer, each a text or a list of messages, after the row's system prompt and history.
+
+    Args:
+        asked: field of the question; `more` of what belongs below it, as in Alpaca. answered: field of the answer.
+    """
+    prompt, response = row[asked], row[answered]
+    if response is None or response == "":
+        raise UserError(f"no answer: '{answered}' is {'null' if response is None else 'empty'}")
+    if more is not None and isinstance(prompt, str) and isinstance(row[more], str) and row[more].strip():
+        prompt = f"{prompt}\n\n{row[more]}" if prompt.strip() else row[more]
+    said = [*_turns("user", prompt), *_turns("assistant", response)]
+    names = {name.lower(): name for name in row}
+    history = row[names["history"]] if "history" in names else None
+    if history and not (
+        isinstance(history, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in history)
+    ):
+        raise UserError("history is not a list of pairs")
+    before = [
+        turn for pair in history or () for role, text in zip(PAIR, pair, strict=True) for turn in _turns(role, text)
+    ]
+    return [*_system(row, names), *before, *said]
 
 
 def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """Turns that say `from` and `value`."""
-    return _each(
-        _field(row, fields.conversations_field),
-        lambda turn: {
-            "role": SHAREGPT_ROLES.get(str(turn.get("from")), turn.get("from")),
-            "content": turn.get("value"),
-        },
-    )
+    """Turns that say `from` and `value`, calls of functions and what they gave among them."""
+    turns = _each(_listed(_field(row, fields.conversations_field)), _from_turn)
+    return [*_system(row, {name.lower(): name for name in row}), *turns] if isinstance(turns, list) else turns
+
+
+def _from_turn(turn: dict[str, Any]) -> Message:
+    said, value = turn.get("from"), turn.get("value")
+    if said == "function_call":
+        return {"role": "assistant", "content": None, "tool_calls": _calls_in(value)}
+    # a list, say, is no role; `validate_messages` tells of it
+    return {"role": SHAREGPT_ROLES.get(said, said) if isinstance(said, str) else said, "content": value}
+
+
+def _calls_in(text: Any) -> list[dict[str, Any]]:
+    """The calls in the value of a `function_call` turn: an object with a name and arguments, or a list of them."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise UserError(f"malformed tool call: {error}") from error
+    return [
+        _parsed_call({"type": "function", "function": call}) for call in (found if isinstance(found, list) else [found])
+    ]
+
+
+def _turns(role: str, said: Any) -> list[Any]:
+    """What one side says: its text, or messages as they are."""
+    if isinstance(said, list):
+        return _each(said, _plain)
+    return [{"role": role, "content": said}]
+
+
+def _system(row: dict[str, Any], names: dict[str, str]) -> list[Message]:
+    """A row's own system prompt, where it has one."""
+    text = next((row[names[name]] for name in ("system", "system_prompt") if name in names), None)
+    return [{"role": "system", "content": text}] if isinstance(text, str) and text.strip() else []
+
+
+def tools_of(row: dict[str, Any], field: str) -> Any:
+    """A row's descriptions of tools, also where they are JSON text; None where it has none."""
+    tools = row.get(field)
+    return _listed(tools) if tools else None
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
@@ -63,10 +121,28 @@ def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
     return isinstance(uses, list) and wanted in uses
 
 
-def _field(row: dict[str, Any], name: str) -> Any:
-    if name not in row:
+def _named(row: dict[str, Any], name: str) -> str:
+    """The field of that name, in whatever case the row has it."""
+    if name in row:
+        return name
+    alike = [field for field in row if field.lower() == name.lower()]
+    if len(alike) != 1:
         raise UserError(f"no field '{name}' in this row", did_you_mean(name, row, f"it has {', '.join(row)}"))
-    return row[name]
+    return alike[0]
+
+
+def _field(row: dict[str, Any], name: str) -> Any:
+    return row[_named(row, name)]
+
+
+def _listed(value: Any) -> Any:
+    """A list as it is, also where a table's cell holds it as JSON text."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
@@ -76,9 +152,27 @@ def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
     return [convert(item) if isinstance(item, dict) else item for item in value]
 
 
-def _with_object_arguments(message: Message) -> Message:
-    calls = message.get("tool_calls")
-    return {**message, "tool_calls": _each(calls, _parsed_call)} if calls else message
+def _plain(message: Message) -> Message:
+    """A message whose calls have objects as arguments, and whose content is a text."""
+    if calls := message.get("tool_calls"):
+        message = {**message, "tool_calls": _each(calls, _parsed_call)}
+    return _with_text(message) if isinstance(message.get("content"), list) else message
+
+
+def _with_text(message: Message) -> Message:
+    """The texts of a content's parts as one, and thoughts among them as the answer's reasoning."""
+    texts, thoughts = [], []
+    for part in message["content"]:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind in TEXT_PARTS and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in ("thinking", "reasoning") and isinstance(part.get(kind), str):
+            thoughts.append(part[kind])
+        else:
+            image = "image" in str(kind)
+            raise UserError(f"{'an image' if image else 'a part that is no text'} in the content: of type '{kind}'")
+    reasoning = {"reasoning_content": "".join(thoughts)} if thoughts else {}
+    return {**message, **reasoning, "content": "".join(texts)}
 
 
 def _parsed_call(call: dict[str, Any]) -> dict[str, Any]:

@@ -3,29 +3,15 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from nemotron_data.prep.losses import Totals
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.reader import REJECTED
 from nemotron_data.prep.receipts import Receipt, shard_folder
 from nemotron_data.sources.files import format_of
 from nemotron_shared.atomic import link_or_copy, open_atomic
 from nemotron_shared.errors import UserError
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Sums over all shards. `rows` of `counts` = rows that were kept + all of `rejected`."""
-
-    counts: Counter[str]
-    rejected: Counter[str]
-
-    def as_metadata(self) -> dict[str, Any]:
-        """For stats.json."""
-        counts = {name: count for name, count in sorted(self.counts.items()) if count}
-        return {**counts, "rejected": dict(sorted(self.rejected.items()))}
 
 
 def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], rejected: Path) -> Totals:
@@ -36,16 +22,18 @@ def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt]
     """
     # a file without rows is refused: somebody meant it to hold some; after a limit of rows nobody can tell
     rows: defaultdict[str, int] = defaultdict(int)
-    totals = Totals(Counter(), Counter())
+    totals = Totals()
     for shard, receipt in zip(shards, receipts, strict=True):
         for part in receipt.inputs if shard.limit is None else ():
             rows[part["file"]] += part["rows"]
         totals.counts.update(receipt.counts)
         totals.rejected.update(receipt.rejected)
+        totals.cut.update(receipt.cut)
+        totals.asked.update(receipt.asked)
     empty = next((file for file, count in rows.items() if not count), None)
     if empty is not None:
         raise UserError(f"{empty}: holds no rows", "remove it from the inputs, or write it again")
-    join_rejected(directory, shards, receipts, rejected)
+    join_rejected(directory, shards, receipts, rejected, totals.examples)
     return totals
 
 
@@ -55,8 +43,11 @@ def place(source: Path, target: Path) -> None:
     link_or_copy(source, target)
 
 
-def join_rejected(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], path: Path) -> None:
-    """One file of all rejected rows in the order of the input, with line numbers of the whole file."""
+def join_rejected(
+    directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt], path: Path, examples: dict[str, str]
+) -> None:
+    """One file of all rejected rows in the order of the input, with line numbers of the whole file; `examples` gets
+    the first place of each reason."""
     lines_so_far: Counter[tuple[int, str]] = Counter()
     with open_atomic(path, "wb") as joined:
         for shard, receipt in zip(shards, receipts, strict=True):
@@ -67,8 +58,11 @@ def join_rejected(directory: Path, shards: Sequence[Shard], receipts: Sequence[R
                 # Parquet rows are counted in their whole file already
                 before[file] = lines_so_far[key] if format_of(file).content == "rows" else 0
                 lines_so_far[key] += read["lines"]
+            for reason, (file, line) in receipt.examples.items():
+                examples.setdefault(reason, f"{file}:{line + before[file]}")
             with (shard_folder(directory, receipt.shard) / REJECTED).open("rb") as lines:
                 for line in lines:
                     entry = json.loads(line)
                     entry["line"] += before[entry["file"]]
+                    examples.setdefault(entry["reason"], f"{entry['file']}:{entry['line']}")
                     joined.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")

@@ -16,15 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nemotron_data.prep.merge import Totals, finish
+from nemotron_data.prep.losses import Totals
+from nemotron_data.prep.merge import finish
 from nemotron_data.prep.plan import Shard, make_shards
-from nemotron_data.prep.progress import rejected_text
+from nemotron_data.prep.reader import FILES_IN
 from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.sample import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
 from nemotron_data.sources.datasets import Part, RowKind
+from nemotron_data.sources.documents import about_documents
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import input_files
+from nemotron_data.split import SPLITS
 from nemotron_shared.config.schema import PreparedSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
@@ -63,9 +66,24 @@ class Prepared(Generic[Settings]):
         """The error of a stage whose rows were all refused or fell to another split."""
         return UserError(f"no {what} is left for training", f"see the reasons in {self.rejected}")
 
-    def say(self, what: str) -> None:
-        """One line for people: what was made, and how many rows were rejected for which reasons."""
-        self.announce("; ".join(filter(None, [what, rejected_text(self.totals.rejected)])))
+    def say_splits(self, rows: Mapping[str, int]) -> None:
+        """One line for people: the rows of each split, also where a split has none."""
+        self.announce("splits: " + ", ".join(f"{rows.get(split, 0):,} {split}" for split in SPLITS))
+
+    def require_few_lost(self, most: float, mend: Mapping[str, str]) -> None:
+        """Tell people what became of the rows, and stop where more than the share `most` of them is lost.
+
+        Args:
+            mend: the setting that helps, by the reason of a loss.
+
+        Raises:
+            TooManyLost: there are more.
+        """
+        for name, count in self.totals.counts.items():
+            if name.startswith(FILES_IN) and count:
+                self.announce(f"{count:,} {name}: read as such")
+        self.announce(self.totals.account())
+        self.totals.require_few_lost(most, mend)
 
 
 @dataclass(frozen=True)
@@ -131,6 +149,8 @@ def open_inputs(kind: RowKind, settings: Settings, count: int, run: Run) -> Inpu
     parts = kind.parts(settings)
     made = run.checkpoints / "synthetic.jsonl"
     files = [input_files(part.settings, made, kind.synthetic, count) for part in parts]
+    if line := about_documents([file for some in files for file in some]):
+        run.say(line)
     shards = make_shards(files, settings.shard_mb << 20, settings.sample)
     # in a container or a Slurm job this process may use fewer CPUs than the machine has
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from nemotron_data.sources.encoding import is_plain_lines
 from nemotron_data.sources.files import InputFile, format_of, open_input
 from nemotron_data.sources.reading import Range
 from nemotron_data.sources.remote import reported
@@ -67,6 +68,8 @@ def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
     count = 1
     if shard_bytes and divisible and end:
         count = -(-weight(Range(file, 0, end)) // shard_bytes)
+        if count > 1 and form.content == "rows" and not is_plain_lines(file):
+            count = 1
         count = min(end, -(-count // EVEN) * EVEN if count > EVEN else count)
     for i in range(count):
         yield Range(file, end * i // count, end * (i + 1) // count)

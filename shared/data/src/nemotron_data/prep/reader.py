@@ -15,12 +15,14 @@ from typing import Any, Literal, Self
 from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
 from nemotron_data.rejects import Refused, entry_of, snippet_of
+from nemotron_data.sources.encoding import UTF_8, encoding_of, require_text
 from nemotron_data.sources.files import check_unchanged, format_of, open_input
-from nemotron_data.sources.reading import BadRow, Place, Range, Row, read_range
+from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Place, Range, Row, read_range
 from nemotron_data.sources.remote import reported
 from nemotron_shared.errors import UserError
 
 REJECTED = "rejected.jsonl"
+FILES_IN = "files in "
 TOLERATE = "correct the row, or count and leave out such rows: data_prep.on_bad_row=reject"
 
 
@@ -30,6 +32,8 @@ class ShardReader:
     Attributes:
         counts: rows, blank lines, and what the work counts besides.
         rejected: rows left out, by reason.
+        cut: rows that are kept and of which something is gone, by reason; `examples` has the first place of each.
+        asked: those of both reasons that the settings asked for.
         digests: SHA-256 by name of files that the work made, where it knows them; the others are read again.
         inputs: for each range, in order, {"file", "lines", "rows"}; lines are those of compressed or plain JSON lines.
     """
@@ -40,6 +44,9 @@ class ShardReader:
         self.shard = shard
         self.counts: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
+        self.cut: Counter[str] = Counter()
+        self.asked: set[str] = set()
+        self.examples: dict[str, tuple[str, int]] = {}
         self.digests: dict[str, str] = {}
         self.inputs: list[dict[str, Any]] = []
         self._on_bad_row = on_bad_row
@@ -49,6 +56,9 @@ class ShardReader:
     def __iter__(self) -> Iterator[Row]:
         for part in self.shard.ranges:
             place = Place()
+            if part.low == 0 and format_of(part.file.path).content != "parquet":
+                encoding = encoding_of(part.file)
+                self.counts[f"{FILES_IN}{encoding.upper()}"] += encoding != UTF_8
             before = self.counts["rows"]
             yield from self._rows(part, place)
             self.counts["blank lines"] += place.blank_lines
@@ -62,7 +72,7 @@ class ShardReader:
                 return
             self.counts["rows"] += 1
             if isinstance(row, BadRow):
-                self.refuse(row, row.reason, row.detail)
+                self.refuse(row, row.reason, row.detail, f"{row.remedy}; or {TOLERATE}" if row.remedy else TOLERATE)
             else:
                 yield row
             self._heartbeat.beat(self.counts, place.bytes)
@@ -72,6 +82,8 @@ class ShardReader:
         if self._on_bad_row == "reject":
             self.leave_out(row, reason, detail)
             return
+        if reason == NOT_UTF_8:
+            require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))
         # workers do not know how many lines come before their bytes; here it is worth counting them
         before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
         what = f"{reason}: {detail}" if detail else reason
@@ -82,8 +94,15 @@ class ShardReader:
         remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
         self.refuse(row, refused.reason, refused.detail, remedy)
 
-    def leave_out(self, row: Row | BadRow, reason: str, detail: str = "") -> None:
-        """Leave out a row that is not wrong but not wanted either."""
+    def cut_off(self, row: Row, reason: str, asked: bool = False) -> None:
+        """Count a row of which a part is gone."""
+        self.examples.setdefault(reason, (row.file, row.line))
+        self.cut[reason] += 1
+        self.asked |= {reason} if asked else set()
+
+    def leave_out(self, row: Row | BadRow, reason: str, detail: str = "", asked: bool = False) -> None:
+        """Leave out a row that is not wrong but not wanted either; `asked` where a setting says so."""
+        self.asked |= {reason} if asked else set()
         self._file.write(entry_of(row.file, row.line, reason, _snippet(row), detail))
         self.rejected[reason] += 1
 

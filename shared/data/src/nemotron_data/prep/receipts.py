@@ -29,7 +29,7 @@ class Receipt:
 
     Attributes:
         plan: digest of the plan that the shard belongs to.
-        counts, rejected: as in `ShardReader`.
+        counts, rejected, cut, asked, examples: as in `ShardReader`.
         inputs: for each range what was read of it.
         figures: what the stage's own work reports.
         files: name -> {"bytes", "sha256"}.
@@ -42,6 +42,9 @@ class Receipt:
     inputs: list[dict[str, Any]]
     figures: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    examples: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def shard_folder(directory: Path, index: int) -> Path:

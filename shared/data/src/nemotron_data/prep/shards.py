@@ -73,7 +73,17 @@ class Job:
                 figures = self.work.run(reader, folder)
             heartbeat.stop()
             counts, rejected = dict(reader.counts), dict(reader.rejected)
-            receipt = Receipt(shard.index, self.plan, counts, rejected, reader.inputs, figures)
+            receipt = Receipt(
+                shard.index,
+                self.plan,
+                counts,
+                rejected,
+                reader.inputs,
+                figures,
+                cut=dict(reader.cut),
+                asked=sorted(reader.asked),
+                examples=reader.examples,
+            )
             return commit(folder, receipt, reader.digests)
         except OSError as error:
             raise as_user_error(error, folder) from error

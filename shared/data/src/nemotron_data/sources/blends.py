@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from nemotron_data.sources.encoding import is_rows
 from nemotron_data.sources.remote import is_remote
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
@@ -103,8 +104,13 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
         return None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", "check its permissions") from error
-    known = isinstance(content, dict) and not Blend.model_fields.keys().isdisjoint(content)
-    return path if known or (isinstance(content, dict) and "\n" in text.strip()) else None
+    if not isinstance(content, dict):
+        return None
+    lists = [key for key, value in content.items() if is_rows(value)]
+    if len(lists) == 1 and lists[0] != "datasets" and not any("path" in item for item in content[lists[0]]):
+        return None  # an object with one list of rows, of which "train" may be the name
+    known = not Blend.model_fields.keys().isdisjoint(content)
+    return path if known or "\n" in text.strip() else None
 
 
 def realised_weights(

@@ -24,6 +24,7 @@ from nemotron_shared.redaction import redact
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".json")
 DOCUMENT_FORMATS = (".txt", ".md")
+TABLE_FORMATS = (".csv", ".tsv")
 COMPRESSIONS = ("gz", "zst")
 PARQUET = ".parquet"
 WHOLE_BYTES = 64 << 20
@@ -34,14 +35,14 @@ SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 class Format:
     """How a file is read: `a.jsonl.gz` has the content "rows", the compression "gz" and the ending ".jsonl.gz"."""
 
-    content: Literal["rows", "text", "parquet"]
+    content: Literal["rows", "table", "text", "parquet"]
     compression: str
     ending: str
 
 
 FORMATS = {
     f"{ending}{packed}": Format(content, packed.removeprefix("."), f"{ending}{packed}")
-    for content, endings in (("text", DOCUMENT_FORMATS), ("rows", ROW_FORMATS))
+    for content, endings in (("text", DOCUMENT_FORMATS), ("rows", ROW_FORMATS), ("table", TABLE_FORMATS))
     for ending in endings
     for packed in ("", *(f".{compression}" for compression in COMPRESSIONS))
 } | {PARQUET: Format("parquet", "", PARQUET)}
@@ -52,7 +53,11 @@ def format_of(path: str | Path) -> Format:
     name = str(path).lower()
     form = next((form for ending, form in FORMATS.items() if name.endswith(ending)), None)
     if form is None:
-        known = ", ".join((*DOCUMENT_FORMATS, *ROW_FORMATS))
+        known = ", ".join((*DOCUMENT_FORMATS, *ROW_FORMATS, *TABLE_FORMATS))
+        if name.endswith((".xlsx", ".xls", ".ods")):
+            raise UserError(
+                f"{redact(str(path))}: a spreadsheet cannot be read", "save it as CSV (UTF-8), and name that"
+            )
         remedy = f"readable are {known} (each also as .gz and .zst) and {PARQUET}; a glob can pick the files"
         raise UserError(f"{redact(str(path))}: unknown extension", remedy)
     return form

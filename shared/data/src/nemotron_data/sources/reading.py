@@ -4,23 +4,28 @@
         row.value["text"], row.file, row.line      # "Once upon", "corpus/a.jsonl", 17
 
 A range of a JSON lines file is a range of bytes, and a line belongs to the range in which it begins: ranges that
-cover the file give every line exactly once. A range of a Parquet file counts row groups. Compressed files and text
-documents are read whole.
+cover the file give every line exactly once. A range of a Parquet file counts row groups. What is compressed, a JSON
+list, a table, a text or not in UTF-8 is one range, and read as a stream.
 """
 
 import codecs
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import orjson
 
 from nemotron_data.rejects import snippet_of
+from nemotron_data.sources.documents import documents_of
+from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
+from nemotron_data.sources.json_lists import rows_of_list
 from nemotron_data.sources.remote import reported
+from nemotron_data.sources.tables import table_rows
 from nemotron_shared.errors import UserError
 
+NOT_UTF_8 = "invalid UTF-8"
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
 """A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
@@ -37,7 +42,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One record and its place. `line` counts from 1: from the start of its range in JSON lines, else in its file."""
+    """One record and its place. `line` counts from 1: from the start of its range in JSON lines, else in its file; it
+    is the record's number in Parquet, and the line where it begins in all else."""
 
     value: dict[str, Any]
     file: str
@@ -48,13 +54,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A record that is no JSON object, and why."""
+    """A record that is no row, and why; `remedy` where there is one."""
 
     file: str
     line: int
     reason: str
     detail: str
     snippet: str
+    remedy: str | None = None
 
 
 @dataclass(slots=True)
@@ -72,16 +79,21 @@ def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow
     Raises:
         UserError: the file cannot be opened or read to its end.
     """
-    readers = {"rows": _json_rows, "parquet": _parquet_rows, "text": _document}
+    readers = {"rows": _json_rows, "table": _table_rows, "parquet": _parquet_rows, "text": _documents}
     with reported(part.file.path):
         yield from readers[format_of(part.file.path).content](part, place or Place())
 
 
 def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
+    # a range that begins further on is one of many, and only JSON lines in UTF-8 have many
+    if part.low == 0 and shape_of(part.file) != "lines":
+        yield from _listed_rows(part, place)
+        return
+    encoding = UTF_8 if part.low else encoding_of(part.file)
     name = part.file.path
-    with open_input(part.file) as file:
-        lines = _whole_lines(file, place) if format_of(name).compression else _lines_of_range(file, part, place)
-        for line in lines:
+    with open_input(part.file) if encoding == UTF_8 else open_utf8(part.file) as file:
+        streamed = encoding != UTF_8 or format_of(name).compression
+        for line in _whole_lines(file, place) if streamed else _lines_of_range(file, part, place):
             place.lines += 1
             if place.lines == 1 and part.low == 0 and line is not None:
                 line = line.removeprefix(codecs.BOM_UTF8)
@@ -92,6 +104,30 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                 place.blank_lines += 1
             else:
                 yield json_row(name, place.lines, line)
+
+
+def _listed_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
+    """The items of a JSON list."""
+    name = part.file.path
+    with open_text(part.file) as file:
+        for place.lines, text in rows_of_list(file, name, LONGEST_LINE):
+            place.bytes += len(text)
+            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"))
+            # what it was written as may be many lines, and is none
+            yield replace(row, raw=None) if isinstance(row, Row) else row
+
+
+def _table_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
+    name = part.file.path
+    with open_text(part.file) as file:
+        for place.lines, cells in table_rows(file, name, LONGEST_LINE):
+            if isinstance(cells, str):
+                yield BadRow(name, place.lines, "ragged row", cells, "")
+            elif not cells:
+                place.blank_lines += 1
+            else:
+                place.bytes += sum(map(len, cells.values())) + len(cells)
+                yield Row(cells, name, place.lines)
 
 
 def _lines_of_range(file: IO[bytes], part: Range, place: Place) -> Iterator[bytes | None]:
@@ -153,12 +189,20 @@ def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
     try:
         value = parse_json(line)
     except (ValueError, RecursionError) as error:
-        reason = "invalid UTF-8" if "UTF-8" in str(error) else "malformed JSON"
-        return BadRow(name, number, reason, str(error), snippet_of(line.strip()))
+        return _unparsed(name, number, line, error)
     if isinstance(value, dict):
         return Row(value, name, number, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
     return BadRow(name, number, "not a JSON object", detail, snippet_of(line.strip()))
+
+
+def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
+    try:
+        line.decode()
+    except UnicodeDecodeError as wrong:
+        detail = f"byte {wrong.start + 1:,} of the line is 0x{line[wrong.start]:02x}"
+        return BadRow(name, number, NOT_UTF_8, detail, snippet_of(line.strip()), convert(name))
+    return BadRow(name, number, "malformed JSON", str(error), snippet_of(line.strip()))
 
 
 def parse_json(line: bytes) -> Any:
@@ -179,20 +223,15 @@ def _may_have_lost_digits(value: Any) -> bool:
     return kind is list and any(map(_may_have_lost_digits, value))
 
 
-def _document(part: Range, place: Place) -> Iterator[Row | BadRow]:
+def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:
     name = part.file.path
-    with open_input(part.file) as file:
-        content = file.read()
-    place.bytes, place.lines = len(content), 1
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        yield BadRow(name, 1, "invalid UTF-8", str(error), snippet_of(content))
-        return
-    if text.strip():
-        yield Row({"text": text}, name, 1)
-    else:
-        yield BadRow(name, 1, "empty document", "nothing but white space", "")
+    with open_text(part.file) as file:
+        for place.lines, text in documents_of(part.file, file):
+            place.bytes += len(text)
+            if text.strip():
+                yield Row({"text": text}, name, place.lines)
+            else:
+                yield BadRow(name, place.lines, "empty document", "nothing but white space", "")
 
 
 def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import has_magic
-from typing import Any
+from typing import Any, Literal
 
 from nemotron_shared.errors import UserError, did_you_mean, how_to_add
 from nemotron_shared.redaction import redact
@@ -27,6 +27,19 @@ LOGIN = {
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "generation", "VersionId", "blob_id", "LastModified", "updated", "mtime")
 
 
+Documents = Literal["auto", "whole", "blank_lines", "headings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the settings say about how files are read."""
+
+    encoding: str | None = None
+    """None: UTF-8, or UTF-16 where the file begins with its mark."""
+    documents: Documents = "whole"
+    """What of a text file is one document."""
+
+
 @dataclass(frozen=True, slots=True)
 class InputFile:
     """One file to read, as it was when the work was planned."""
@@ -39,6 +52,7 @@ class InputFile:
     """Changes when the content does: the time of the last change of a local file, a digest or time of a remote one."""
     commit: str | None = None
     """The commit of the hub's repository that the file belongs to."""
+    reading: Reading = Reading()
 
 
 def is_remote(path: str) -> bool:

@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from nemotron_data.rejects import Refused
+from nemotron_data.sources.documents import with_choice
 from nemotron_data.sources.files import InputFile, expand, identity, local_file
+from nemotron_data.sources.remote import Reading
 from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import open_atomic
@@ -23,7 +26,8 @@ SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
     """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there."""
     if section.source != SYNTHETIC:
-        return _expand(section)
+        reading = Reading(section.encoding, getattr(section, "documents", "whole"))
+        return with_choice([replace(file, reading=reading) for file in _expand(section)])
     if not made.is_file():
         with open_atomic(made, "wb") as file:
             for row in synthetic(section.seed, count):

@@ -43,5 +43,5 @@ def require_decidable(counts: Mapping[str, int], most: float) -> None:
             f"{wrong:,} of {number:,} expected answers ({wrong / number:.0%}) are of a kind that no verifier can"
             f" decide: empty, longer than {MOST_WORDS} words, or mathematics that cannot be read",
             "name the answer's place with data_prep.answer_field or data_prep.answer_pattern,"
-            " or raise data_prep.max_undecidable",
+            " or raise data_prep.max_lost",
         )

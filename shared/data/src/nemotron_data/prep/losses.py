@@ -1,0 +1,86 @@
+"""What became of the rows: kept, cut, left out, each with its reason; and the end of a preparation that loses too many.
+
+rows: 200 read; 195 kept (97.5%), 3 of them cut (1.5%: 3 answers beyond data_prep.pack_size); 5 dropped (2.5%: ...)
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemotron_shared.errors import UserError
+
+REASONS = 5
+ASK_MORE = "look at them in rejected.jsonl and correct them"
+
+
+class TooManyLost(UserError):
+    """A preparation that ran through, and whose result nobody should train on unseen."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all shards. `rows` of `counts` = rows that were kept + all of `rejected`.
+
+    Attributes:
+        cut: kept rows of which something is gone, by reason. asked: the reasons that settings asked for, in either.
+        examples: a file and line for each reason.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    cut: Counter[str] = field(default_factory=Counter)
+    asked: set[str] = field(default_factory=set)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def as_metadata(self) -> dict[str, Any]:
+        """For stats.json."""
+        counts = {name: count for name, count in sorted(self.counts.items()) if count}
+        return {**counts, "cut": dict(sorted(self.cut.items())), "rejected": dict(sorted(self.rejected.items()))}
+
+    def account(self) -> str:
+        """One line: what became of the rows."""
+        rows, dropped, cut = self.counts["rows"], self.rejected.total(), self.cut.total()
+        if not dropped and not cut:
+            return f"rows: {rows:,} read; all kept"
+        parts = [f"{rows - dropped:,} kept ({share(rows - dropped, rows)})"]
+        parts += [f"{cut:,} of them cut ({share(cut, rows)}: {listed(self.cut)})"] if cut else []
+        parts += [f"{dropped:,} dropped ({share(dropped, rows)}: {listed(self.rejected)})"] if dropped else []
+        return f"rows: {rows:,} read; {', '.join(parts)}"
+
+    def require_few_lost(self, most: float, mend: Mapping[str, str]) -> None:
+        """Stop where too many rows were dropped, or too many were cut.
+
+        Args:
+            most: largest share of each, from 0 to 1.
+            mend: the setting that helps, by reason.
+
+        Raises:
+            TooManyLost: there are more.
+        """
+        rows = self.counts["rows"]
+        for what, reasons in (("dropped", self.rejected), ("cut", self.cut)):
+            lost = Counter({reason: count for reason, count in reasons.items() if reason not in self.asked})
+            if not rows or lost.total() <= most * rows:
+                continue
+            main, count = lost.most_common(1)[0]
+            where = f", such as {self.examples[main]}" if main in self.examples else ""
+            remedy = mend.get(main, ASK_MORE)
+            raise TooManyLost(
+                f"{lost.total():,} of {rows:,} rows ({share(lost.total(), rows)}) would be {what}, and"
+                f" data_prep.max_lost allows {most:.0%}\n  mostly: {main}, {count:,} rows{where}",
+                f"{remedy}; or allow the loss: data_prep.max_lost={min(1.0, lost.total() / rows + 0.01):.2f}",
+            )
+
+
+def share(count: int, rows: int) -> str:
+    """ "2.5%"."""
+    return f"{count / max(1, rows):.1%}"
+
+
+def listed(reasons: Mapping[str, int]) -> str:
+    """ "3 empty text, 2 malformed JSON"."""
+    most = [f"{count:,} {reason}" for reason, count in Counter(reasons).most_common(REASONS)]
+    return ", ".join(most) + (", ..." if len(reasons) > REASONS else "")

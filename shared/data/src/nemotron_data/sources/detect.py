@@ -1,0 +1,131 @@
+"""What somebody's files hold, from the first rows of the first of them: chats of a format, or documents.
+
+found = detect("people.csv")
+found.kind, found.format, found.reason     # "chat", "question_answer", "question_answer, from the fields ..."
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
+from nemotron_data.chat.recognition import DOCUMENT, TEXT_FIELDS, Recognised, recognise
+from nemotron_data.sources.encoding import require_text
+from nemotron_data.sources.files import expand, format_of
+from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Range, Row, read_range
+from nemotron_data.sources.remote import InputFile, Reading
+from nemotron_shared.errors import UserError
+
+ROWS, FILES = 100, 8
+BESIDE = {"system", "system_prompt", "history", "tools"}
+"""Fields that are read where a row has them."""
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What files hold.
+
+    Attributes:
+        format: one of `CHAT_FORMATS`; `auto` where files or rows differ, "text" for documents.
+        fields: those that the rows are read from. unread: others, which are not used.
+        reason: in words, for people.
+    """
+
+    kind: Literal["chat", "text"]
+    format: str
+    fields: tuple[str, ...]
+    unread: tuple[str, ...]
+    reason: str
+
+
+def detect(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    subset: str | None = None,
+    split: str | None = None,
+    encoding: str | None = None,
+) -> Detected:
+    """What a file, folder, glob or address holds. Only the head of the first files is read.
+
+    Args:
+        subset, split: of a data set of the hub.
+
+    Raises:
+        UserError: nothing is there, nothing of it can be read, or its rows have no format that is known.
+    """
+    files = expand([paths] if isinstance(paths, str | Path) else paths, subset=subset, split=split)
+    return detect_files([replace(file, reading=Reading(encoding)) for file in files])
+
+
+def detect_files(files: Sequence[InputFile]) -> Detected:
+    """As `detect`, of files that are found already."""
+    if all(format_of(file.path).content == "text" for file in files):
+        return Detected(
+            "text", "text", ("text",), (), f"text, from files that end in {format_of(files[0].path).ending}"
+        )
+    rows, bad = [], None
+    for row in head_rows(files):
+        if isinstance(row, Row):
+            rows.append(row)
+        else:
+            bad = bad or row
+    if not rows:
+        if bad is not None and bad.reason == NOT_UTF_8:
+            require_text(next(file for file in files if file.path == bad.file))
+        first = bad or BadRow(files[0].path, 1, "holds no rows", "", "")
+        raise UserError(f"{first.file}:{first.line}: {first.reason}: {first.detail}", first.remedy or FORMATS_THERE)
+    return _of_rows(rows)
+
+
+def head_rows(files: Sequence[InputFile]) -> Iterator[Row | BadRow]:
+    """Up to 100 rows from the beginning of up to 8 files."""
+    some = files[:FILES]
+    for file in some:
+        whole = 1 if format_of(file.path).content == "parquet" else max(1, file.size)
+        yield from islice(read_range(Range(file, 0, whole)), -(-ROWS // len(some)))
+
+
+def _of_rows(rows: Sequence[Row]) -> Detected:
+    found: Counter[Recognised] = Counter()
+    wrong: list[tuple[Row, UserError]] = []
+    for row in rows:
+        try:
+            found[recognise(row.value)] += 1
+        except UserError as error:
+            wrong.append((row, error))
+    if not found:
+        row, error = wrong[0]
+        if error.message.startswith(DOCUMENT):
+            fields = tuple(name for name in row.value if name.lower() in TEXT_FIELDS)
+            return Detected("text", "text", fields, unread_in(rows, fields), f"text, from the field {fields[0]}")
+        raise UserError(f"{row.file}:{row.line}: {error.message}", f"{error.remedy}\n  {FORMATS_THERE}")
+    fields = tuple(dict.fromkeys(name for one in found for name in one.fields))
+    formats = Counter(dict.fromkeys(dict.fromkeys(one.format for one in found), 0))
+    for one, count in found.items():
+        formats[one.format] += count
+    unread = unread_in(rows, fields)
+    if len(formats) > 1:
+        mixed = " and ".join(f"{count} of {name}" for name, count in formats.most_common())
+        return Detected(
+            "chat", AUTO, fields, unread, f"mixed, in the first {len(rows)} rows {mixed}; each row by its own"
+        )
+    (name,) = formats
+    also = f"; {len(wrong)} of {len(rows)} rows are of no known format" if wrong else ""
+    return Detected("chat", name, fields, unread, f"{name}, from the fields {', '.join(fields)}{also}")
+
+
+def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:
+    """The fields of rows that are neither among `fields` nor read beside them."""
+    names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
+    return tuple(name for name in names if name not in fields and name.lower() not in BESIDE)
+
+
+def _examples(formats: Mapping[str, Any]) -> str:
+    lines = (f"{name:18} {known.example}" for name, known in formats.items() if name != AUTO)
+    return "the formats that there are (data_prep.format):\n    " + "\n    ".join(lines)
+
+
+FORMATS_THERE = _examples(CHAT_FORMATS)

@@ -1,0 +1,81 @@
+"""Documents out of a text file: the whole of it, or what stands between blank lines or headings.
+
+# One                 ->  "# One\\n\\nOnce upon a time ..."
+                          "# Two\\n\\n..."
+Once upon a time ...
+# Two
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TextIO
+
+from nemotron_data.sources.encoding import encoding_of, head_of
+from nemotron_data.sources.files import format_of
+from nemotron_data.sources.remote import Documents, InputFile
+
+MANY = 20
+"""Text files from which on each is taken for one document."""
+HEADING = re.compile(r"#{1,2}[ \t]+\S")
+FENCE = re.compile(r"\s*(```|~~~)")
+TWO_BLANK_LINES = re.compile(r"\n[ \t\r]*\n[ \t\r]*\n")
+BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
+
+
+def with_choice(files: Sequence[InputFile]) -> list[InputFile]:
+    """The files of a data set, each text file with what of it is one document in place of `auto`."""
+    texts = sum(format_of(file.path).content == "text" for file in files)
+    return [
+        replace(file, reading=replace(file.reading, documents=choice(file, texts)))
+        if file.reading.documents == "auto" and format_of(file.path).content == "text"
+        else file
+        for file in files
+    ]
+
+
+def about_documents(files: Sequence[InputFile]) -> str | None:
+    """One line for people: what of the text files is one document; None where there are none."""
+    chosen = Counter(file.reading.documents for file in files if format_of(file.path).content == "text")
+    if not chosen:
+        return None
+    words = {"whole": "whole", "blank_lines": "cut at blank lines", "headings": "cut at headings"}
+    kinds = ", ".join(f"{count:,} {words[how]}" for how, count in chosen.most_common())
+    return f"documents of text files: {kinds} (data_prep.documents)"
+
+
+def choice(file: InputFile, texts: int) -> Documents:
+    """What `auto` means for one of so many text files: where there are few, each is taken for many documents."""
+    if texts >= MANY:
+        return "whole"
+    text = head_of(file).decode(encoding_of(file), "replace")
+    if ".md" in format_of(file.path).ending and sum(1 for line in text.splitlines() if HEADING.match(line)) > 1:
+        return "headings"
+    return "blank_lines" if BLANK_LINE.search(text.strip()) else "whole"
+
+
+def documents_of(file: InputFile, content: TextIO) -> Iterator[tuple[int, str]]:
+    """First line and text of each document that is more than white space."""
+    how = file.reading.documents
+    if how == "whole":
+        yield 1, content.read()
+        return
+    text = head_of(file).decode(encoding_of(file), "replace")
+    # chapters stand further apart than paragraphs
+    gap = 2 if len(TWO_BLANK_LINES.findall(text)) > 1 else 1
+    lines: list[str] = []
+    begun, blank, fenced, body = 1, 0, False, False
+    for number, line in enumerate(content, start=1):
+        fenced ^= bool(FENCE.match(line))
+        heading = how == "headings" and not fenced and bool(HEADING.match(line))
+        if lines and ((heading and body) or (how == "blank_lines" and blank >= gap and line.strip())):
+            yield begun, "".join(lines).strip("\r\n")
+            lines, body = [], False
+        blank = 0 if line.strip() else blank + 1
+        if lines or line.strip():
+            begun = begun if lines else number
+            lines.append(line)
+            body |= not heading and bool(line.strip())
+    if lines:
+        yield begun, "".join(lines).strip("\r\n")

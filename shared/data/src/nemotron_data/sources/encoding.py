@@ -1,0 +1,173 @@
+"""What the first bytes of a file tell, and its content as UTF-8 whatever it is encoded in.
+
+    shape_of(file)          # "lines", "list" or "object": JSON lines, [{...}, {...}], {"data": [{...}, {...}]}
+    open_text(file)         # a stream of text; UTF-8 and UTF-16 by their marks, others by `data_prep.encoding`
+
+Bytes that are no text in the encoding are an error with their place: text that was read wrongly is never seen again.
+"""
+
+import codecs
+import io
+import re
+from functools import lru_cache
+from typing import IO, Any, Literal, TextIO
+
+import orjson
+
+from nemotron_data.sources.files import format_of, open_input
+from nemotron_data.sources.remote import InputFile, reported
+from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact
+
+HEAD_BYTES = 64 << 10
+UTF_8 = "utf-8"
+MARKS = {codecs.BOM_UTF8: UTF_8, codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+# what files with a misleading name begin with, and how to get at what they hold
+MAGIC = {
+    b"PK\x03\x04": ("a zip archive", "unpack it: unzip {name}"),
+    b"\x1f\x8b": ("compressed by gzip", "give it the ending .gz: mv {name} {name}.gz"),
+    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "give it the ending .zst: mv {name} {name}.zst"),
+    b"BZh": ("compressed by bzip2", "unpack it: bunzip2 {name}"),
+    b"\xfd7zXZ": ("compressed by xz", "unpack it: unxz {name}"),
+    b"PAR1": ("a Parquet file", "give it that ending: mv {name} {name}.parquet"),
+    b"%PDF": ("a PDF", "turn it into text: pdftotext {name}"),
+    b"SQLite format 3": ("an SQLite database", "export the table as CSV"),
+}
+LISTS = ("data", "train", "rows", "examples", "instances", "items", "records", "samples", "dataset", "questions")
+"""Names under which a JSON object holds the rows of a file, where it stands in a single line."""
+OBJECT_OF_LIST = re.compile(rb'\s*\{\s*"(\w{1,40})"\s*:\s*\[\s*\{')
+Shape = Literal["lines", "list", "object"]
+
+
+@lru_cache(maxsize=4096)
+def head_of(file: InputFile) -> bytes:
+    """The first bytes of a file's content.
+
+    Raises:
+        UserError: they are those of a format that the name does not tell of, or cannot be read.
+    """
+    with reported(file.path), open_input(file) as content:
+        head = content.read(HEAD_BYTES)
+    name = redact(file.path)
+    for magic, (what, remedy) in MAGIC.items():
+        if head.startswith(magic):
+            raise UserError(f"{name}: {what}, not {format_of(file.path).ending}", remedy.format(name=name))
+    return head
+
+
+def encoding_of(file: InputFile) -> str:
+    """What a file is encoded in: as the settings say, or by the mark at its beginning.
+
+    Raises:
+        UserError: it looks like UTF-16 without a mark, or like UTF-32.
+    """
+    head = head_of(file)
+    if file.reading.encoding is not None:
+        return file.reading.encoding
+    utf_32 = head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE))
+    marked = None if utf_32 else next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
+    if marked is not None:
+        return marked
+    nulls = [head[start:200:2].count(0) for start in (0, 1)]
+    if utf_32 or max(nulls) > 0.4 * len(head[:100]) > 0:
+        guess = "utf-32" if utf_32 or min(nulls) > 0 else "utf-16-le" if nulls[1] else "utf-16-be"
+        what = f"{redact(file.path)}: holds zero bytes from its beginning: not UTF-8, perhaps {guess.upper()}"
+        raise UserError(what, convert(file.path, guess))
+    return UTF_8
+
+
+def convert(path: str, encoding: str = "latin1") -> str:
+    """The remedy for a file in another encoding than UTF-8."""
+    name = redact(path)
+    stem, dot, ending = name.rpartition(".")
+    made = f"{stem}.utf8.{ending}" if dot else f"{name}.utf8"
+    return f"convert it: iconv -f {encoding} -t utf-8 {name} > {made}; or say it: data_prep.encoding={encoding}"
+
+
+def shape_of(file: InputFile) -> Shape:
+    """Whether a .jsonl or .json file holds a row in each line, or one JSON value with a list of them."""
+    head = head_of(file)
+    if encoding_of(file) != UTF_8:
+        head = codecs.getincrementaldecoder(encoding_of(file))("replace").decode(head).encode()
+    head = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    if head.startswith(b"["):
+        return "list"
+    first, _, rest = head.partition(b"\n")
+    try:
+        row = orjson.loads(first)
+    except orjson.JSONDecodeError:
+        # the first line of an object in many lines ends in the middle of it; of one that was cut short, in a text
+        spread = first.startswith(b"{") and first.rstrip()[-1:] in (b"{", b"[", b",")
+        named = OBJECT_OF_LIST.match(head) if len(head) > HEAD_BYTES // 2 and not rest else None
+        return "object" if spread or (named and named[1].decode() in LISTS) else "lines"
+    alone = isinstance(row, dict) and not rest.strip() and [key for key in row if is_rows(row[key])]
+    return "object" if alone and len(alone) == 1 and alone[0] in LISTS else "lines"
+
+
+def is_rows(value: Any) -> bool:
+    """Whether a JSON value is a list of objects."""
+    return isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+
+
+def is_plain_lines(file: InputFile) -> bool:
+    """Whether a file of rows can be read from any byte on: JSON lines in UTF-8."""
+    return encoding_of(file) == UTF_8 and shape_of(file) == "lines"
+
+
+class _Recoded(io.RawIOBase):
+    """A file's content in UTF-8, read forward only."""
+
+    def __init__(self, source: IO[bytes], encoding: str, path: str) -> None:
+        self._source, self._encoding, self._path = source, encoding, path
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig" if encoding == UTF_8 else encoding)()
+        self._read = 0
+        self._ready = memoryview(b"")
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._ready and not self._ended:
+            data = self._source.read(1 << 20)
+            self._ended = not data
+            self._ready = memoryview(self._decoded(data).encode("utf-8", "surrogatepass"))
+        count = min(len(target), len(self._ready))
+        target[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
+
+    def _decoded(self, data: bytes) -> str:
+        try:
+            text = self._decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            at = self._read + len(data) - len(error.object) + error.start
+            raise not_text(self._path, self._encoding, at, error.object[error.start]) from error
+        self._read += len(data)
+        return text
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
+
+
+def not_text(path: str, encoding: str, at: int, byte: int) -> UserError:
+    """A byte that is no text in its file's encoding."""
+    what = f"{redact(path)}: not {encoding.upper()}: byte {at:,} of it is 0x{byte:02x}"
+    return UserError(what, convert(path))
+
+
+def open_utf8(file: InputFile) -> io.BufferedReader:
+    """The content of a file in UTF-8, without a mark; reading raises `UserError` where it is no text."""
+    return io.BufferedReader(_Recoded(open_input(file), encoding_of(file), file.path), 1 << 20)
+
+
+def require_text(file: InputFile) -> None:
+    """Raise `UserError` with the place of the first byte that is no text, where a file has one."""
+    with open_utf8(file) as content:
+        while content.read(1 << 20):
+            pass
+
+
+def open_text(file: InputFile) -> TextIO:
+    """The content of a file as text, line ends as they are."""
+    return io.TextIOWrapper(open_utf8(file), encoding=UTF_8, newline="")

@@ -1,0 +1,144 @@
+r"""Rows out of one JSON value, read as a stream: a list of objects, or an object with one such list.
+
+    [                                         {"version": 1,
+      {"question": "2+2?", "answer": "4"},     "data": [{"question": "2+2?", "answer": "4"}]}
+    ]
+
+A list that breaks off or goes wrong has no next line to go on at, so it is an error, never a part of the file.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import TextIO
+
+from nemotron_shared.errors import UserError
+
+BLOCK = 1 << 20
+SPACE = " \t\r\n"
+TURNS = ("messages", "conversations", "conversation")
+
+
+def rows_of_list(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, str]]:
+    """Line and text of each item, in order.
+
+    Args:
+        longest: characters that one item may have.
+
+    Raises:
+        UserError: it is no such value, or does not end.
+    """
+    stream = _Stream(file, name, longest)
+    if stream.peek() == "[":
+        yield from stream.items()
+    else:
+        yield from _of_object(stream)
+    if after := stream.peek():
+        what = f"{name}:{stream.line}: {after!r} after the end of the JSON value"
+        raise UserError(what, f"write each row in one line: jq -c . {name} > rows.jsonl")
+
+
+def _of_object(stream: "_Stream") -> Iterator[tuple[int, str]]:
+    """The items of the one list of objects in an object; what else it says about itself is no row."""
+    found = None
+    stream.expect("{")
+    while stream.peek() != "}":
+        key = json.loads(stream.value())
+        stream.expect(":")
+        if stream.peek() == "[" and stream.opens_objects():
+            if found is not None or key in TURNS:
+                what = f"'{found}' and '{key}', two lists of objects" if found is not None else "one row in many lines"
+                remedy = f"write each row in one line: jq -c '.{key}[]' {stream.name} > {key}.jsonl"
+                raise UserError(f"{stream.name}: holds {what}", remedy if found is not None else stream.one_line_each)
+            found = key
+            yield from stream.items()
+        else:
+            stream.value()
+        if stream.peek() != ",":
+            break
+        stream.expect(",")
+    stream.expect("}")
+    if found is None:
+        raise UserError(f"{stream.name}: an object without a list of rows", stream.one_line_each)
+
+
+class _Stream:
+    """JSON text of which only a window is in memory."""
+
+    def __init__(self, file: TextIO, name: str, longest: int) -> None:
+        self.name, self.line = name, 1
+        self.one_line_each = f"write each row in one line: jq -c . {name} > rows.jsonl"
+        self._file, self._longest = file, longest
+        self._decoder = json.JSONDecoder()
+        self._text, self._at, self._ended = "", 0, False
+
+    def items(self) -> Iterator[tuple[int, str]]:
+        """Line and text of each value of the list that begins here."""
+        self.expect("[")
+        while self.peek() != "]":
+            yield self.line, self.value()
+            if self.peek() != ",":
+                break
+            self.expect(",")
+        self.expect("]")
+
+    def opens_objects(self) -> bool:
+        """Whether the first item of the list that begins here is an object."""
+        ahead = self._at + 1
+        while True:
+            rest = self._text[ahead:].lstrip(SPACE)
+            if rest or not self._more(BLOCK):
+                return rest.startswith("{")
+
+    def peek(self) -> str:
+        """The next character that is no white space; nothing at the end of the file."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in SPACE:
+                self.line += self._text[self._at] == "\n"
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more(BLOCK):
+                return ""
+
+    def expect(self, sign: str) -> None:
+        """Read past a sign."""
+        found = self.peek()
+        if found != sign:
+            raise self._malformed(f"'{sign}' is expected, " + (f"not {found!r}" if found else "and the file ends"))
+        self._at += 1
+
+    def value(self) -> str:
+        """The text of the value that begins here."""
+        self.peek()
+        while True:
+            try:
+                _, end = self._decoder.raw_decode(self._text, self._at)
+                if end < len(self._text) or not self._more(BLOCK):
+                    break
+            except json.JSONDecodeError as error:
+                # a value may only seem wrong because the window ends in the middle of it
+                cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - 16
+                if not cut or not self._more(max(BLOCK, len(self._text) - self._at)):
+                    self.line += self._text.count("\n", self._at, error.pos)
+                    raise self._malformed(error.msg) from error
+            except RecursionError as error:
+                raise self._malformed("too many brackets inside of each other") from error
+        text, self._at = self._text[self._at : end], end
+        self.line += text.count("\n")
+        return text
+
+    def _more(self, count: int) -> bool:
+        """Read on, and forget what is behind; whether there was more."""
+        if self._ended:
+            return False
+        self._text, self._at = self._text[self._at :], 0
+        if len(self._text) > self._longest:
+            raise self._malformed(f"a value of more than {self._longest >> 20} Mi characters")
+        new = self._file.read(count)
+        self._ended = not new
+        self._text += new
+        return bool(new)
+
+    def _malformed(self, what: str) -> UserError:
+        end = "; the file is cut short" if self._ended and self._at >= len(self._text) - 16 else ""
+        return UserError(f"{self.name}:{self.line}: malformed JSON: {what}{end}", "fetch or write it again")

@@ -1,0 +1,59 @@
+"""Rows out of CSV and TSV: the first line names the fields, and a quoted cell may hold delimiters and line ends.
+
+question;answer
+"What is
+2+2?";4                 ->  {"question": "What is\\n2+2?", "answer": "4"}
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from typing import TextIO
+
+from nemotron_shared.errors import UserError
+
+DELIMITERS = (",", ";", "\t", "|")
+
+
+def delimiter_of(header: str, name: str) -> str:
+    """What stands between the cells of a header; a file of one column has none, and a comma does for it."""
+    outside = "".join(header.split('"')[::2])
+    counts = Counter({sign: outside.count(sign) for sign in ("\t",) if name.lower().rpartition(".tsv")[1]})
+    counts = counts if any(counts.values()) else Counter({sign: outside.count(sign) for sign in DELIMITERS})
+    return max(DELIMITERS, key=lambda sign: counts[sign])
+
+
+def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dict[str, str] | str]]:
+    """Line and row of each record; or why there is none: it has more cells than the header, or fewer.
+
+    Raises:
+        UserError: the header names no fields or one twice, or a quotation mark is never closed.
+    """
+    csv.field_size_limit(longest)
+    first = file.readline()
+    while first.count('"') % 2 and (more := file.readline()):  # a name may hold a line's end, too
+        first += more
+    if not first.strip():
+        return
+    delimiter = delimiter_of(first, name)
+    header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
+    begun = first.count("\n") or 1
+    if not header[0] and len(header) > 1:
+        header[0] = "#"  # the numbers that a data frame writes before its rows
+    if wrong := [cell or "(no name)" for cell, count in Counter(header).items() if count > 1 or not cell]:
+        what = f"{name}:1: the header has {', '.join(wrong)} " + ("twice" if wrong[0] != "(no name)" else "in it")
+        raise UserError(what, "give every column a name of its own in the first line")
+    records = csv.reader(file, delimiter=delimiter, strict=True)
+    line = begun + 1
+    try:
+        for cells in records:
+            at, line = line, begun + records.line_num + 1
+            if not cells or cells == [""]:
+                yield at, {}
+            elif len(cells) == len(header):
+                yield at, dict(zip(header, cells, strict=True))
+            else:
+                yield at, f"{len(cells)} cells, and the header names {len(header)}"
+    except csv.Error as error:
+        remedy = "close the quotation mark, or double it where it belongs to the text"
+        raise UserError(f"{name}:{line}: not a readable table: {error}", remedy) from error

@@ -1,0 +1,72 @@
+"""What people are told about their conversations: which format was found, what became of the rows, what mends a loss.
+
+format: alpaca, from the fields instruction, input, output (another: data_prep.format=NAME)
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
+from nemotron_data.encoders.control import HELD, announcement
+from nemotron_data.prep.pipeline import Inputs, Prepared
+from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, unread_in
+from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_shared.errors import UserError
+from stages.sft.conversations import ANSWER_CUT, NO_ANSWER_WITHIN, REASONING_HIDDEN, ROWS_OF, TOO_LONG
+from stages.sft.rendering import format_of_settings
+from stages.sft.schema import SFTData
+
+DOCUMENTS = (
+    "pretrain on them: nemotron super3 data prep pretrain -c local; or name the fields of the chats:"
+    " data_prep.prompt_field=... data_prep.response_field=..."
+)
+
+
+def formats_found(inputs: Inputs[SFTData]) -> Iterator[str]:
+    """One line for each data set whose format no setting names.
+
+    Raises:
+        UserError: its rows have no format that is known, or are documents.
+    """
+    for number, part in enumerate(inputs.parts):
+        if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
+            continue
+        ranges = (piece for shard in inputs.shards if shard.part == number for piece in shard.ranges)
+        files = list(dict.fromkeys(piece.file for piece in ranges))
+        named = format_of_settings(part.settings)
+        if named == AUTO:
+            found = detect_files(files)
+            reason, unread = found.reason, found.unread
+            if found.kind == "text":
+                what = f"{part.settings.source}: {reason}: documents, not chats"
+                raise UserError(what, f"{DOCUMENTS}\n  {FORMATS_THERE}")
+        else:
+            fields = tuple(str(getattr(part.settings, key)) for key in CHAT_FORMATS[named].reads)
+            reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(head_rows(files), fields)
+        beside = f"; not read: {', '.join(unread)}" if unread else ""
+        name = f" of {part.name}" if len(inputs.parts) > 1 else ""
+        yield f"format{name}: {reason}{beside} (another: data_prep.format=NAME)"
+
+
+def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
+    """What happened to rows that were neither cut nor dropped."""
+    counts = prepared.totals.counts
+    formats = Counter({name: counts[f"{ROWS_OF}{name}"] for name in CHAT_FORMATS if counts[f"{ROWS_OF}{name}"]})
+    if len(formats) > 1:
+        yield "formats: " + ", ".join(f"{count:,} rows of {name}" for name, count in formats.most_common())
+    if line := announcement(counts[HELD], settings.control_tokens):
+        yield line
+    if hidden := counts[REASONING_HIDDEN]:
+        yield f"the chat template shows no reasoning: {hidden:,} rows lose theirs"
+
+
+def mends(prepared: Prepared[SFTData], settings: SFTData) -> dict[str, str]:
+    """The setting that helps, by the reason of a loss."""
+    fit: Counter[int] = Counter()
+    for shard in prepared.shards:
+        fit.update({int(power): count for power, count in shard.figures["fit"].items()})
+    most = settings.max_lost * fit.total() / 2
+    longer = {n: sum(count for power, count in fit.items() if power > n) for n in range(3, 64)}
+    power = next(n for n in longer if 2**n > settings.pack_size and longer[n] <= most)
+    size = f"let longer rows in: data_prep.pack_size={2**power}"
+    return {NO_ANSWER_WITHIN: size, ANSWER_CUT: size, TOO_LONG: size}
