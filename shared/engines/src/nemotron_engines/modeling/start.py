@@ -34,8 +34,9 @@ def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
     """
     config: TrainingConfig[LocalEngine] = task.config
     base, engine = task.inputs["model"], config.engine
+    frozen = engine.peft is not None and engine.dtype == "bfloat16"
+    dtype = torch.bfloat16 if frozen else torch.float32
     if base is not None:
-        frozen = engine.peft is not None and engine.dtype == "bfloat16"
-        dtype = torch.bfloat16 if frozen else torch.float32
         return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
-    return random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    return model.to(dtype)
