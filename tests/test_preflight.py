@@ -35,7 +35,7 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.step import Outcome, Step, Task
 
-OWN = {"local", "tiny", "qa"}
+OWN = {"local", "tiny", "qa", "one_gpu"}
 """Configs for any model; the others are recipes of a family."""
 OWN_ENGINES = {"pretrain": ("automodel", "megatron_bridge"), "sft": ("automodel", "megatron_bridge", "nemo_rl"),
                "rl": ("nemo_rl",), "eval": ("nemo_evaluator", "nemo_evaluator_launcher")}  # fmt: skip
@@ -184,7 +184,7 @@ def make_case(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> C
                 "run.data=null" if name == "tiny+nemo_rl" and stage == "sft" else f"run.data={shelf / DATA[stage]}"
             )
         recipe = case.choice not in OWN
-        if run.model is not None or name == "local":
+        if run.model is not None or name in ("local", "one_gpu"):
             case.overrides.append(f"run.model={shelf / (family if recipe else 'super3_tiny')}")
         if name == "nano3_lora_automodel":
             case.overrides += [f"engine.chats.{one}={shelf / 'rows.jsonl'}" for one in ("train", "valid")]
@@ -211,6 +211,9 @@ def machine_for(case: Case) -> Values:
         machine |= {"processes": processes, "nodes": max(1, processes // 8), "gpus": eight}
     if case.name == "nano3_lora_automodel":
         machine |= {"processes": 4, "gpus": {"name": "A100", "count": 4, "memory_gb": 64}}
+    if case.name == "nano3_lora_one_gpu":
+        machine |= {"gpus": {"name": "H100", "count": 1, "memory_gb": 80}}
+        packages |= {"mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
     return machine | {"packages": packages | PACKAGES[engine]}
 
 
@@ -442,6 +445,11 @@ def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
     said = told("pretrain", "super3", "tiny", "model.architecture=nano3", home=tmp_path)[1]
     assert "at least 494.0 GB for weights, gradients and optimizer of 30.9B parameters" in said
     assert "run on the pure-torch Mamba reference code" in said
+    machine = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 40, "free_disk_gb": 9, "packages": {}}
+    (tmp_path / "machine.yaml").write_text(yaml.safe_dump(machine))
+    lora = ("engine=transformers_lora", "engine.dtype=bfloat16", "model.architecture=nano3")
+    said = told("sft", "super3", "tiny", *lora, home=tmp_path, machine=tmp_path / "machine.yaml")[1]
+    assert "at least 61.8 GB for the frozen weights of 30.9B parameters in bfloat16" in said
 
 
 def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:

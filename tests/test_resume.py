@@ -42,11 +42,12 @@ def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "rl")])
-def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, stage: str) -> None:
+@pytest.mark.parametrize("case", ["sft", *slow("pretrain", "rl", "sft engine=transformers_lora", "rl engine=trl_lora")])
+def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, case: str) -> None:
+    stage, *engine = case.split()
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()
-    command = [*script(stage), *short(stage), *rewarded]
+    command = [*script(stage), *short(stage), *rewarded, *engine]
     run(*command)
     assert any(entry.get("grad_norm", 0) > 0 for entry in losses(tmp_path / "home", f"super3-{stage}-model"))
     killed = tmp_path / "killed"
@@ -58,6 +59,7 @@ def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: 
     assert "continuing from step" in again.stderr
     assert losses(killed, name) == losses(tmp_path / "home", name)
     assert digest(killed, name) == digest(tmp_path / "home", name)
+    assert ("adapter/adapter_model.safetensors" in digest(killed, name)) == bool(engine)
 
 
 @pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "rl", "eval")])

@@ -6,7 +6,7 @@ import pytest
 
 from nemotron_shared import families as module
 from nemotron_shared.errors import UserError
-from nemotron_shared.families import TWIN, Family, architecture, families, read_family
+from nemotron_shared.families import SMALL, TWIN, Family, architecture, families, read_family
 
 HYBRIDS = [name for name in families() if name != "super49b"]  # its layers are of another kind
 
@@ -19,7 +19,7 @@ def kinds(name: str) -> tuple[set[str], bool]:
 
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_a_twin_has_the_kinds_of_layers_of_its_model(family: str) -> None:
-    assert kinds(family) == kinds(f"{family}{TWIN}")
+    assert kinds(family) == kinds(f"{family}{TWIN}") == kinds(f"{family}{SMALL}")
 
 
 def test_super_is_the_default_and_comes_first() -> None:
@@ -64,6 +64,7 @@ def with_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_family_like_another_says_what_differs() -> None:
     assert architecture("mine") == architecture("nano3") | {"hidden_size": 2048}
     assert architecture("mine_tiny") == architecture("super3_tiny")
+    assert architecture("mine_small") == architecture("super3_small")
 
 
 @pytest.mark.parametrize(

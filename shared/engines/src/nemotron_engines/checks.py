@@ -18,7 +18,7 @@ from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
-from nemotron_shared.config.schema import ModelLoadingEngine, RandomModelSection, StageConfig
+from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, RandomModelSection, StageConfig
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import how_to_add
@@ -29,6 +29,8 @@ from nemotron_shared.runtime.needs import Needs, Problem, requirements
 TOKENIZER = "tokenizer.json"
 # Float32 weights, gradients and two Adam moments; and what of it a checkpoint and a published model hold.
 TRAINING_BYTES, CHECKPOINT_BYTES, RESULT_BYTES = 16, 12, 4
+# Of weights beside which adapters are trained.
+FROZEN_BYTES = {"float32": 4, "bfloat16": 2}
 KERNELS = ("mamba-ssm", "causal-conv1d")
 
 
@@ -157,6 +159,17 @@ def local_needs(
     if not isinstance(config, TrainingConfig):
         kept = f"the weights of {in_billions(parameters)}"
         return Needs(process_bytes=RESULT_BYTES * parameters, kept=kept, **shared)
+    if isinstance(engine, LocalEngine) and engine.peft is not None:
+        # The weights are frozen, without gradients and moments, and are the reference model, too.
+        weights = parameters * FROZEN_BYTES[engine.dtype]
+        return Needs(
+            rows=config.rows_per_step,
+            micro=config.train.micro_batch_size,
+            process_bytes=weights,
+            kept=f"the frozen weights of {in_billions(parameters)} in {engine.dtype}",
+            disk_bytes=disk_bytes(config, 0, weights),
+            **shared,
+        )
     reference = isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
     return Needs(
         rows=config.rows_per_step,

@@ -8,7 +8,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
 from nemotron_data.tokenizers.folder import provide_tokenizer
-from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
+from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
+from nemotron_engines.modeling.build import load_tokenizer
+from nemotron_engines.modeling.start import starting_weights
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
 from nemotron_shared.errors import UserError
@@ -32,23 +34,25 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     config, run = task.config, task.run
     set_threads(config.run.threads)
     base = task.inputs["model"]
-    if base is not None:
-        folder, model = base.path, load_model(base.path, config.engine)
-    else:  # random weights, where the config allows it
-        folder = run.directory / "tokenizer"
+    folder = base.path if base is not None else run.directory / "tokenizer"
+    if base is None:  # random weights, where the config allows it
         distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
-        model = random_model(config.model, load_tokenizer(folder), config.run.seed, config.engine)
+    model = starting_weights(task, folder)
+    # TRL adds the adapters itself: the reference model is then the one without them
+    adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data = task.input("data").path
     valid = read_prompts(data / "val.jsonl") if (data / "val.jsonl").is_file() else None
-    trainer = ScheduledGRPOTrainer(
-        model=model,
-        args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
-        reward_funcs=[reward_function(reward.name) for reward in config.rewards],
-        train_dataset=read_prompts(data / "train.jsonl"),
-        eval_dataset=valid.select(range(min(len(valid), config.train.eval_rows))) if valid else None,
-        processing_class=load_tokenizer(folder),
-        callbacks=callbacks(config, run, None),
-    )
+    with mamba_out_allowed():
+        trainer = ScheduledGRPOTrainer(
+            model=model,
+            args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
+            reward_funcs=[reward_function(reward.name) for reward in config.rewards],
+            train_dataset=read_prompts(data / "train.jsonl"),
+            eval_dataset=valid.select(range(min(len(valid), config.train.eval_rows))) if valid else None,
+            processing_class=load_tokenizer(folder),
+            peft_config=adapters,
+            callbacks=callbacks(config, run, None),
+        )
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 

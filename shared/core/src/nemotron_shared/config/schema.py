@@ -139,15 +139,41 @@ class ModelLoadingEngine(EngineSection):
     """Let a model above one billion parameters run on the slow pure-torch Mamba kernels."""
 
 
+LayerKind = Literal["attention", "mamba_in", "mamba_out", "mlp", "experts", "shared_experts", "latent"]
+"""What a block's linear layers are for; `latent` are the projections around the experts of Super."""
+
+
+class LoraSection(Section):
+    """Low-rank adapters beside frozen weights. What Automodel's section has, too, has the same name there."""
+
+    dim: int = Field(ge=1)
+    """Rank."""
+    alpha: int = Field(ge=1)
+    """The adapter's output is scaled by alpha / dim."""
+    dropout: float = Field(ge=0, lt=1)
+    """Dropout in the adapter; 0 where routed experts are adapted."""
+    layers: list[LayerKind] | None
+    """Kinds of layers: `attention`, `mamba_in`, `mamba_out`, `mlp`, `experts`, `shared_experts`, `latent`. `null`: all
+    that the model has, or none beside `target_modules`."""
+    target_modules: list[str]
+    """Names, or patterns with `*`, of what is adapted besides `layers`: the only way to `lm_head`, the embeddings and
+    the routers."""
+    exclude_modules: list[str]
+    """Names, or patterns with `*`, of what is left out."""
+
+
 class LocalEngine(ModelLoadingEngine):
     """What every engine that trains transformers' model classes can be told."""
 
     extendable: ClassVar[bool] = True
 
     dtype: Literal["float32", "bfloat16"]
-    """`float32`, or `bfloat16` for mixed precision over float32 weights."""
+    """`float32`, or `bfloat16` for mixed precision over float32 weights. With `peft` the frozen weights are bfloat16,
+    too."""
     gradient_checkpointing: How[bool]
     """Compute activations twice to keep fewer of them in memory."""
+    peft: LoraSection | None
+    """LoRA, as in `engine=transformers_lora` and `engine=trl_lora`; `null` trains all weights."""
 
 
 class TransformersEngine(LocalEngine):

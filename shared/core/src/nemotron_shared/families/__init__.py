@@ -6,10 +6,12 @@ A family is a YAML file beside this one; its name is the family's:
     stages: [pretrain, sft]                # left out: all of them
     architecture: {like: nano3, hidden_size: 2048}
     tiny: {like: nano3}
+    small: {like: nano3}
 
-`architecture` has the fields of transformers' NemotronHConfig; `tiny` those of a twin with the same kinds of layers
-that a laptop trains, which `-c tiny` takes. `like` begins with those of another family. Both are names that
-`model.architecture` understands: `nano3`, `nano3_tiny`.
+`architecture` has the fields of transformers' NemotronHConfig; `tiny` and `small` those of twins with the same kinds of
+layers, one that a laptop trains, which `-c tiny` takes, and one that a single GPU trains, which `-c one_gpu` takes.
+`like` begins with those of another family. All are names that `model.architecture` understands: `nano3`, `nano3_tiny`,
+`nano3_small`.
 
 A package outside this repository adds a family as an entry point of the group `nemotron.families`:
 
@@ -37,10 +39,11 @@ from nemotron_shared.stages import STAGES
 
 LIKE = "like"
 TWIN = "_tiny"
-"""What follows a family's name in the name of its twin."""
+SMALL = "_small"
+"""What follows a family's name in the names of its twins."""
 KINDS = {
     "title": (str, "a text"), "stages": (list, "a list"), "experimental": (bool, "true or false"),
-    "architecture": (dict, "a mapping"), "tiny": (dict, "a mapping"),
+    "architecture": (dict, "a mapping"), "tiny": (dict, "a mapping"), "small": (dict, "a mapping"),
 }  # fmt: skip
 
 
@@ -53,6 +56,7 @@ class Family:
     experimental: bool = False
     architecture: Mapping[str, Any] = field(default_factory=dict)
     tiny: Mapping[str, Any] = field(default_factory=lambda: {LIKE: DEFAULT_FAMILY})
+    small: Mapping[str, Any] = field(default_factory=lambda: {LIKE: DEFAULT_FAMILY})
     configs: Path | None = None
 
     def config(self, stage: str, choice: str) -> str:
@@ -96,11 +100,11 @@ def families() -> dict[str, Family]:
 
 def architectures() -> list[str]:
     """The names that `model.architecture` understands."""
-    return [name for family in families() for name in (family, f"{family}{TWIN}")]
+    return [name for family in families() for name in (family, f"{family}{TWIN}", f"{family}{SMALL}")]
 
 
 def architecture(name: str) -> dict[str, Any]:
-    """Fields of NemotronHConfig of a family, or of its twin: `nano3`, `nano3_tiny`.
+    """Fields of NemotronHConfig of a family, or of a twin of it: `nano3`, `nano3_tiny`, `nano3_small`.
 
     Raises:
         UserError: there is no such family, or it does not say; or it is like one that is like it.
@@ -109,15 +113,16 @@ def architecture(name: str) -> dict[str, Any]:
 
 
 def _fields(name: str, before: tuple[str, ...]) -> dict[str, Any]:
-    family = name.removesuffix(TWIN)
+    family = name.removesuffix(TWIN).removesuffix(SMALL)
     if family not in families():
         remedy = did_you_mean(name, architectures(), f"there are: {', '.join(architectures())}")
         raise UserError(f"model.architecture: no architecture '{name}'", f"{remedy}; or give the path of a YAML file")
     if name in before:
         raise UserError(f"model.architecture: each is like the next: {' -> '.join((*before, name))}")
-    twin = TWIN if name.endswith(TWIN) else ""
-    found = dict(families()[family].tiny if twin else families()[family].architecture)
+    size = name.removeprefix(family)
+    described = families()[family]
+    found = dict({TWIN: described.tiny, SMALL: described.small}.get(size, described.architecture))
     if not found:
         raise UserError(f"model.architecture: the family {family} does not describe one", "give a YAML file's path")
     like = found.pop(LIKE, None)
-    return (_fields(f"{like}{twin}", (*before, name)) if like else {}) | found
+    return (_fields(f"{like}{size}", (*before, name)) if like else {}) | found

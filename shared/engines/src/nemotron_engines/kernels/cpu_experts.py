@@ -60,9 +60,10 @@ class SortedExperts(torch.autograd.Function):
         dshare = (dresult * result).sum(-1).to(weight_dtype)
         dweight = torch.empty_like(dshare).index_copy_(0, order, dshare).view(weight_shape)
         dresult.mul_(share)
-        ddown = outer_products(dresult, positive * positive, ctx.sizes)
+        _, _, _, for_up, for_down = ctx.needs_input_grad  # frozen weights need none
+        ddown = outer_products(dresult, positive * positive, ctx.sizes) if for_down else None
         dinner = products(dresult, down, ctx.sizes).mul_(positive).mul_(2)
-        dup = outer_products(dinner, chosen, ctx.sizes)
+        dup = outer_products(dinner, chosen, ctx.sizes) if for_up else None
         dx = dout.new_zeros(x_shape).index_add_(0, token, products(dinner, up, ctx.sizes))
         return dx, None, dweight, dup, ddown
 

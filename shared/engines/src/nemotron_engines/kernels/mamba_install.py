@@ -29,12 +29,21 @@ REFERENCE_LINE = "mamba: pure-torch reference kernels (correct; slower than mamb
 KERNEL_LINE = "mamba: mamba-ssm and causal-conv1d kernels (pure-torch reference for tensors on the CPU)"
 
 
-def decline_fused(first: Tensor, *args: Any) -> None:
+def decline_fused(first: Tensor, *args: Any, **kwargs: Any) -> None:
     """No fused mixer: without one, the model calls the single functions and masks padding between them.
 
     The fused call is never told the attention mask, so in a left-padded batch the convolution's bias would
     leak from the padding into the state.
     """
+
+
+def never_fuse() -> None:
+    """Call the single functions on a GPU, too, where the fused mixer would pass an adapter on `out_proj` by.
+
+    It is given the weight of `out_proj`, and never calls the module.
+    """
+    if not mamba_older.is_older():
+        modeling_nemotron_h.mamba2_split_conv1d_scan_combined = decline_fused
 
 
 # Global of transformers' module -> what it is replaced by where the packages are not used.

@@ -111,8 +111,10 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
         raise UserError(f"model: not an architecture: {_first_line(error)}", "correct its fields") from error
 
 
-def load_model(path: Path, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
-    """A model from a Hugging Face folder, in float32. Pickles are read weights-only.
+def load_model(
+    path: Path, engine: ModelLoadingEngine, *, trusted: bool = False, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """A model from a Hugging Face folder. Pickles are read weights-only.
 
     Args:
         trusted: Python files of the folder may run, if there is no other way to load it.
@@ -131,7 +133,7 @@ def load_model(path: Path, engine: ModelLoadingEngine, *, trusted: bool = False)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
-            dtype=torch.float32,
+            dtype=dtype,
             local_files_only=True,
             trust_remote_code=trusted and needs_code(config_of(path)),
             weights_only=True,

@@ -1,5 +1,9 @@
-"""What a training starts from: the model of `run.model`, or random weights."""
+"""What a training starts from: the model of `run.model`, or random weights; with adapters where they are trained."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 from transformers import PreTrainedModel
 
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
@@ -7,11 +11,32 @@ from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.runtime.task import Task
 
+if TYPE_CHECKING:
+    from peft import PeftModel
 
-def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> PreTrainedModel:
-    """The model to train with transformers, float32."""
-    config, base = task.config, task.inputs["model"]
+
+def starting_model(task: Task[TrainingConfig[LocalEngine]]) -> "PreTrainedModel | PeftModel":
+    """The model to train with transformers."""
+    config = task.config
+    model = starting_weights(task, task.input("data").path / "tokenizer")
+    if config.engine.peft is None:
+        return model
+    from nemotron_engines.lora.adapt import adapted
+
+    return adapted(model, config.engine.peft, config.run.seed)
+
+
+def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    """The model without adapters: float32, or frozen and in the type that is computed in.
+
+    Args:
+        tokenizer: folder of the one that random weights are made for.
+    """
+    config: TrainingConfig[LocalEngine] = task.config
+    base, engine = task.inputs["model"], config.engine
+    frozen = engine.peft is not None and engine.dtype == "bfloat16"
+    dtype = torch.bfloat16 if frozen else torch.float32
     if base is not None:
-        return load_model(base.path, config.engine, trusted=base.trusted)
-    tokenizer = load_tokenizer(task.input("data").path / "tokenizer")
-    return random_model(config.model, tokenizer, config.run.seed, config.engine)
+        return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
+    model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
+    return model.to(dtype)

@@ -12,15 +12,17 @@ from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.checkpoints import Layout, Mark, step_of
 
 WEIGHTS = "model.safetensors"
+ADAPTER = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 STATE = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
 
 
 def missing_state(checkpoint: Path, mark: Mark) -> str | None:
     """What a resumed run would silently begin afresh: the Trainer itself goes on without an optimizer's state."""
-    # one file of weights, or an index and every shard that it names
+    # one file of weights, or an index and every shard that it names, or adapters alone
     sharded = INDEX in mark.files
-    weights = set(read_json(checkpoint / INDEX)["weight_map"].values()) if sharded else {WEIGHTS}
+    whole = ADAPTER if ADAPTER in mark.files else WEIGHTS
+    weights = set(read_json(checkpoint / INDEX)["weight_map"].values()) if sharded else {whole}
     # the Trainer's names: one process alone has no number
     processes = mark.world_size
     states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
@@ -36,8 +38,13 @@ LAYOUT = Layout(step_of, missing_state)
 
 
 def checkpoint_bytes(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Bytes of a checkpoint: weights and the optimizer's tensors, and a tenth for all the small files."""
-    tensors = [*model.parameters(), *model.buffers()]
+    """Bytes of a checkpoint: weights and the optimizer's tensors, and a tenth for all the small files.
+
+    Where a part of the weights is frozen, only the others are saved.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    frozen = len(trained) < len(list(model.parameters()))
+    tensors = trained if frozen else [*trained, *model.buffers()]
     tensors += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     return int(1.1 * sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 

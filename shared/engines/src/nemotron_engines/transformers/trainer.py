@@ -6,16 +6,20 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from peft import PeftModel
 from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForCausalLM, EvalPrediction, PrinterCallback, Trainer, TrainingArguments
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_engines.lora import export
+from nemotron_engines.lora.adapt import count, table
+from nemotron_engines.lora.reached import AdaptersReached
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
@@ -45,6 +49,15 @@ class StageTrainer(InterruptibleTrainer):
         needed = checkpoint_bytes(self.model, self.optimizer)  # ty: ignore[missing-attribute]
         save_or_explain(folder, needed, lambda: super(StageTrainer, self)._save_checkpoint(model, trial))  # ty: ignore[missing-attribute]
 
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Of a model with adapters, save these alone; resuming loads the others from where training began."""
+        model = self.model  # ty: ignore[missing-attribute]
+        if not isinstance(model, PeftModel):
+            super()._save(output_dir, state_dict)  # ty: ignore[missing-attribute]
+            return
+        assert output_dir is not None, "the Trainer names the checkpoint's folder"
+        export.save_adapter(model, Path(output_dir), model.name_or_path or None)
+
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The schedule of the config instead of the Trainer's."""
         config = self.stage_config
@@ -58,6 +71,9 @@ class StageTrainer(InterruptibleTrainer):
         A checkpoint is written under the names of the published models, which differ from those in memory. The
         Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
         """
+        if isinstance(self.model, PeftModel):  # ty: ignore[missing-attribute]
+            export.load_adapter(self.model, Path(resume_from_checkpoint))  # ty: ignore[missing-attribute]
+            return
         with self.stage_run.interruptible():
             saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
@@ -158,7 +174,11 @@ def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] 
 
 
 def train_to_end(
-    stage_trainer: StageTrainer, config: TrainingConfig, run: Run, tokenizer: Path, metrics: Mapping[Metric, str]
+    stage_trainer: StageTrainer,
+    config: TrainingConfig[LocalEngine],
+    run: Run,
+    tokenizer: Path,
+    metrics: Mapping[Metric, str],
 ) -> Outcome:
     """Continue from the newest whole checkpoint, or from the start, train to the last step, and save the model.
 
@@ -173,6 +193,11 @@ def train_to_end(
     assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
     trainer, stage_trainer.stage_run, stage_trainer.stage_config = stage_trainer, run, config
     trainer.remove_callback(PrinterCallback)
+    trained, total = count(trainer.model)  # ty: ignore[invalid-argument-type]
+    if (section := config.engine.peft) is not None:
+        trainer.add_callback(AdaptersReached())
+        for line in table(cast(PeftModel, trainer.model), section):
+            run.say(line)
     # Intervals may change between attempts, and this one's count; the library warns of it in three lines.
     warnings = logging.getLogger("transformers.trainer_utils")
     warnings.addFilter(lambda record: "trainer_state.json" not in record.getMessage())
@@ -196,23 +221,37 @@ def train_to_end(
         return _keep(best, run, tokenizer) if config.checkpoint.keep_best else ""
 
     output = distributed.on_rank_zero(lambda: _save(model, run, tokenizer))  # the others wait, and touch nothing
-    metadata = {"step": config.train.train_iters, "parameters": model.num_parameters()}
+    metadata: dict[str, Any] = {
+        "step": config.train.train_iters,
+        "parameters": total - (trained if config.engine.peft else 0),
+    }
+    metadata |= {"trained_parameters": trained} if config.engine.peft else {}
     metadata |= distributed.on_rank_zero(lambda: report_best(run, keep))
     return Outcome(output, metadata, last_values(run.metrics, metrics))
 
 
 def _save(model: Any, run: Run, tokenizer: Path) -> Path:
-    """Write the trained model into a fresh folder, once there is room for it."""
+    """Write the trained model into a fresh folder, once there is room for it; adapters go into a folder of their own.
+
+    Raises:
+        UserError: the disk is full, or adapters cannot be merged.
+    """
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     disk.require_room(run.directory, int(1.1 * weights), "the trained model")
     with disk.full_disk_explained(run.output):
         output = run.fresh_output()
+        if isinstance(model, PeftModel):
+            export.save_adapter(model, output / export.FOLDER, model.name_or_path or None)
+            model = export.merged(model)
         save_model(model, tokenizer, output)
     return output
 
 
 def _keep(best: Validation, run: Run, tokenizer: Path) -> str:
-    """Make a model folder of the best checkpoint, where a later step is published, and say where it is."""
+    """Make a model folder of the best checkpoint, where a later step is published, and say where it is.
+
+    Of a training with adapters it holds these.
+    """
     held = checkpoints.best(run.checkpoints, LAYOUT)
     if held is None or held[1] != best:
         return ""  # that validation came before the first checkpoint that is still there
@@ -224,4 +263,5 @@ def _keep(best: Validation, run: Run, tokenizer: Path) -> str:
     for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
         link_or_copy(path, folder / path.name)
     copy_tokenizer(tokenizer, folder)
-    return f"; the model of step {checkpoints.step_of(checkpoint)} stays in {folder}"
+    kept = "adapter" if (folder / export.WEIGHTS).is_file() else "model"
+    return f"; the {kept} of step {checkpoints.step_of(checkpoint)} stays in {folder}"

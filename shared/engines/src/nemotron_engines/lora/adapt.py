@@ -1,0 +1,144 @@
+"""Adapters beside a model's linear layers, and a table of what they reach.
+
+lora: rank 16, alpha 32
+kind              layers    trained   of its weights
+attention         4 of 4      7,168           58.33%
+mamba_in          3 of 3     18,816           29.88%
+lm_head           0 of 1          0            0.00%
+trained: 71,680 of 410,312 parameters (17.47%)
+"""
+
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraModel
+from torch import nn
+from transformers import PreTrainedModel, set_seed
+
+from nemotron_engines.kernels.mamba_install import never_fuse
+from nemotron_engines.lora.kinds import BLOCK_KINDS, PATTERNS, chosen, kind_of
+from nemotron_shared.config.schema import LoraSection
+from nemotron_shared.errors import UserError
+
+
+@dataclass
+class Coverage:
+    """Of one kind of layers: how many are adapted and there, parameters trained beside them, and their own."""
+
+    adapted: int = 0
+    layers: int = 0
+    trained: int = 0
+    weights: int = 0
+
+
+def adapted(model: PreTrainedModel, section: LoraSection, seed: int) -> PeftModel:
+    """The model with adapters, which alone are trained; the same seed draws the same ones on every process."""
+    config = lora_config(model, section)
+    set_seed(seed)
+    with mamba_out_allowed():
+        made = get_peft_model(model, config)
+    assert isinstance(made, PeftModel)
+    return made
+
+
+def lora_config(model: nn.Module, section: LoraSection) -> LoraConfig:
+    """PEFT's config for the layers that a section chooses.
+
+    Raises:
+        UserError: a kind or pattern that fits nothing, or dropout where PEFT has none.
+    """
+    layers = adaptable(model)
+    wanted = chosen(layers, section)
+    tensors = [name for name in wanted if not isinstance(layers[name], nn.Module)]
+    if tensors and section.dropout:
+        named = sorted({kind_of(name) for name in tensors})
+        raise UserError(
+            f"engine.peft.dropout={section.dropout}: adapters of the kind {', '.join(named)} have no dropout",
+            "set engine.peft.dropout=0, or name the other kinds in engine.peft.layers",
+        )
+    if any(kind_of(name) == "mamba_out" for name in wanted):
+        never_fuse()
+    return LoraConfig(
+        r=section.dim,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        # an empty list, too: without one PEFT takes the attention alone
+        target_modules=[name for name in wanted if isinstance(layers[name], nn.Module)],
+        target_parameters=[f"{name}.weight" if kind_of(name) == "router" else name for name in tensors],
+        task_type="CAUSAL_LM",
+    )
+
+
+def adaptable(model: nn.Module) -> dict[str, nn.Module | nn.Parameter]:
+    """Every layer that PEFT could adapt: linear modules, embeddings, and matrices that a module holds itself."""
+    found: dict[str, nn.Module | nn.Parameter] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            found[name] = module
+        elif kind_of(name) == "router":
+            found[name] = module.weight
+        elif kind_of(f"{name}.up_proj") == "experts":
+            found |= {f"{name}.{tensor}": value for tensor, value in module.named_parameters(recurse=False)}
+    return found
+
+
+@contextmanager
+def mamba_out_allowed() -> Generator[None]:
+    """Let PEFT adapt Mamba's `out_proj`.
+
+    It refuses, because the fused kernel takes the weight of `out_proj` without calling the module. `never_fuse` keeps
+    our models from that kernel, and `reached.py` looks whether every adapter takes part.
+    """
+    stock = LoraModel._check_target_module_compatiblity
+    LoraModel._check_target_module_compatiblity = lambda *_: None  # ty: ignore[invalid-assignment]
+    try:
+        yield
+    finally:
+        LoraModel._check_target_module_compatiblity = stock
+
+
+def coverage(model: PeftModel) -> dict[str, Coverage]:
+    """By kind of layer, those that can only be named one by one last."""
+    found: dict[str, Coverage] = defaultdict(Coverage)
+    adapters: dict[str, int] = defaultdict(int)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            adapters[layer_of(model, name)] += parameter.numel()
+    base = model.get_base_model()
+    for name, parameter in base.named_parameters():
+        if parameter.dim() > 1 and "lora_" not in name and ".conv1d." not in name:
+            layer = name.replace(".base_layer", "").removesuffix(".weight")
+            one = found[kind_of(layer)]
+            one.layers, one.weights = one.layers + 1, one.weights + parameter.numel()
+            one.adapted, one.trained = one.adapted + (layer in adapters), one.trained + adapters.get(layer, 0)
+    order = [*BLOCK_KINDS, *PATTERNS]
+    return dict(sorted(found.items(), key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order)))
+
+
+def layer_of(model: PeftModel, parameter: str) -> str:
+    """The layer that an adapter's parameter stands beside: `base_model.model.lm_head.lora_A.default.weight`."""
+    wrapper = parameter.partition(".lora_")[0]
+    name = wrapper.removeprefix("base_model.model.").replace(".base_layer", "")
+    tensor = getattr(model.get_submodule(wrapper), "parameter_name", "weight")
+    return name if tensor == "weight" else f"{name}.{tensor}"
+
+
+def table(model: PeftModel, section: LoraSection) -> list[str]:
+    """What is trained, in lines for people; every kind is named, also one that is left out."""
+    lines = [f"lora: rank {section.dim}, alpha {section.alpha}"]
+    lines.append(f"{'kind':<16}{'layers':>12}{'trained':>15}{'of its weights':>17}")
+    rows = coverage(model)
+    for kind, one in rows.items():
+        layers, share = f"{one.adapted} of {one.layers}", one.trained / one.weights
+        lines.append(f"{kind:<16}{layers:>12}{one.trained:>15,}{share:>17.2%}")
+    trained, total = count(model)
+    return [*lines, f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"]
+
+
+def count(model: nn.Module) -> tuple[int, int]:
+    """Trained and all parameters."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)

@@ -1,0 +1,83 @@
+"""The trained model with its adapters added to the weights, and the adapters alone beside it.
+
+model.safetensors   config.json   tokenizer files   adapter/adapter_model.safetensors   adapter/adapter_config.json
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
+
+FOLDER = "adapter"
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+TOKENS = 24
+# Largest difference of a logit to the largest logit: the same sums in another order, or with weights rounded once more.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
+
+
+def save_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
+    """Write the adapters in PEFT's layout, the same bytes for the same weights.
+
+    Args:
+        base: the model folder that training began with; None where it was made of random weights.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors_of(model).items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    settings = model.peft_config["default"].to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
+    plain = {name: sorted(value) if isinstance(value, (set, list)) else value for name, value in settings.items()}
+    write_text(folder / CONFIG, json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")
+
+
+def load_adapter(model: PeftModel, folder: Path) -> None:
+    """Read every tensor of saved adapters into a model that has the same ones.
+
+    Raises:
+        UserError: they are other adapters than the model's.
+    """
+    saved = load_file(folder / WEIGHTS)
+    wanted = {name: value.shape for name, value in tensors_of(model).items()}
+    differing = sorted(
+        name for name in wanted.keys() | saved.keys() if name not in saved or wanted.get(name) != saved[name].shape
+    )
+    if differing:
+        what = f"{folder}: {len(differing)} tensors are not those of engine.peft, first {differing[0]}"
+        raise UserError(what, "begin anew with the same command and --force")
+    set_peft_model_state_dict(model, saved)
+
+
+def tensors_of(model: PeftModel) -> dict[str, torch.Tensor]:
+    """The adapters by PEFT's names; without a look for the base model on the hub, which `auto` would take."""
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
+def merged(model: PeftModel) -> Any:
+    """The model with its adapters added to its weights, which computes what the two did side by side.
+
+    Raises:
+        UserError: it does not.
+    """
+    model.eval()
+    beside = _logits(model)
+    base: Any = model.merge_and_unload(safe_merge=True)
+    error = float((_logits(base) - beside).abs().max() / beside.abs().max())
+    tolerance = TOLERANCE[torch.bfloat16 if base.dtype == torch.bfloat16 else torch.float32]
+    if not error <= tolerance:
+        raise UserError(
+            f"the merged model's logits differ from those of the model with adapters by {error:.1e} of the largest "
+            f"(allowed: {tolerance:.0e}); the adapters are in the last checkpoint",
+            "lower engine.peft.alpha or optimizer.lr: adapters as large as the weights do not merge in this precision",
+        )
+    return base
+
+
+@torch.no_grad()
+def _logits(model: Any) -> torch.Tensor:
+    ids = torch.arange(TOKENS, device=model.device)[None] % model.config.vocab_size
+    return model(input_ids=ids, use_cache=False).logits.float()

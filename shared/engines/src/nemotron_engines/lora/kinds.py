@@ -1,0 +1,76 @@
+"""What each weight of a block is for, by its name, and which of them an `engine.peft` section chooses. No torch.
+
+model.layers.0.mixer.in_proj                     mamba_in
+model.layers.1.mixer.experts.up_proj             experts      one tensor of all experts
+model.layers.1.mixer.shared_experts.up_proj      shared_experts
+model.layers.3.mixer.q_proj                      attention
+lm_head                                          lm_head      not of a block: only `target_modules` reach it
+"""
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import get_args
+
+from nemotron_shared.config.schema import LayerKind, LoraSection
+from nemotron_shared.errors import UserError
+
+BLOCK_KINDS: tuple[str, ...] = get_args(LayerKind)
+OTHER = "other"
+PATTERNS = {
+    "attention": r"\.[qkvo]_proj",
+    "mamba_in": r"\.in_proj",
+    "mamba_out": r"\.out_proj",
+    "experts": r"\.experts\.(gate_|up_|gate_up_|down_)proj",
+    "shared_experts": r"\.shared_experts\.\w+_proj",
+    "latent": r"\.fc[12]_latent_proj",
+    "mlp": r"\.(gate|up|down)_proj",
+    "router": r"\.gate",
+    "lm_head": r"lm_head",
+    "embeddings": r"embed\w*",
+}
+"""The end of a name, first match first: the experts' projections are called like those of a plain MLP."""
+
+
+def kind_of(name: str) -> str:
+    """The kind of a layer by its module's name, or of the experts by their tensor's."""
+    return next((kind for kind, pattern in PATTERNS.items() if re.search(rf"{pattern}$", name)), OTHER)
+
+
+def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
+    """The layers that a section adapts, of all that could be, in their order.
+
+    Raises:
+        UserError: a kind or a pattern that fits nothing, or nothing is left to adapt.
+    """
+    there = {name: kind_of(name) for name in names}
+    kinds = section.layers
+    if kinds is None:
+        kinds = [] if section.target_modules else [kind for kind in BLOCK_KINDS if kind in there.values()]
+    lacking = [kind for kind in kinds if kind not in there.values()]
+    if lacking:
+        here = ", ".join(kind for kind in BLOCK_KINDS if kind in there.values())
+        what = f"engine.peft.layers: this model has no layer of the kind {', '.join(lacking)}"
+        raise UserError(what, f"it has: {here}; engine.peft.layers=null takes them all")
+    for key in ("target_modules", "exclude_modules"):
+        for pattern in getattr(section, key):
+            if not any(fits(name, pattern) for name in there):
+                some = ", ".join(sorted({name.rpartition(".")[2] for name in there}))
+                what = f"engine.peft.{key}: '{pattern}' fits no layer of this model"
+                raise UserError(what, f"layers end in: {some}; a pattern such as '*.0.mixer.in_proj' fits one of them")
+    wanted = [
+        name
+        for name, kind in there.items()
+        if (kind in kinds or any(fits(name, pattern) for pattern in section.target_modules))
+        and not any(fits(name, pattern) for pattern in section.exclude_modules)
+    ]
+    if not wanted:
+        raise UserError(
+            "engine.peft chooses no layer", "shorten engine.peft.exclude_modules, or name engine.peft.layers"
+        )
+    return wanted
+
+
+def fits(name: str, pattern: str) -> bool:
+    """Whether a pattern is the whole name, or its last part."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)

@@ -1,0 +1,204 @@
+"""Adapters: which layers they reach, that each takes part, and that they merge, save and load."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import AutoModelForCausalLM, NemotronHConfig
+
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_engines.lora.adapt import adapted, coverage, lora_config, mamba_out_allowed, table
+from nemotron_engines.lora.export import CONFIG, WEIGHTS, load_adapter, merged, save_adapter
+from nemotron_engines.lora.kinds import BLOCK_KINDS, kind_of
+from nemotron_engines.lora.reached import require_reached
+from nemotron_engines.modeling.build import load_model, random_like, save_model
+from nemotron_shared.config.schema import LoraSection, ModelLoadingEngine
+from nemotron_shared.errors import UserError
+from nemotron_shared.families import architecture
+
+ENGINE = ModelLoadingEngine(name="test", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
+IDS = torch.arange(6, 46).view(2, 20)
+
+
+def section(**changed: Any) -> LoraSection:
+    plain = {"dim": 8, "alpha": 16, "dropout": 0.0, "layers": None, "target_modules": [], "exclude_modules": []}
+    return LoraSection(**(plain | changed))
+
+
+def on_meta(name: str) -> Any:
+    """The shapes of an architecture, without weights."""
+    config = NemotronHConfig(**({"vocab_size": 131072} | architecture(name)))
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Any:
+    (tmp_path / "base").mkdir()
+    NemotronHConfig(**architecture("super3_tiny"), vocab_size=64).save_pretrained(tmp_path / "base")
+    return random_like(tmp_path / "base", 7, ENGINE)
+
+
+def with_something_learned(model: PeftModel) -> PeftModel:
+    """As if it had been trained: lora_B begins at zero."""
+    draw = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "lora_B" in name:
+                value.copy_(0.05 * torch.randn(value.shape, generator=draw))
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    return model(input_ids=IDS, use_cache=False).logits
+
+
+# Layers of each kind, and parameters trained at rank 8.
+COVERED = {
+    "super3_tiny": ({"attention": 4, "mamba_in": 3, "mamba_out": 3, "experts": 6, "shared_experts": 6, "latent": 6},
+                    65_216),
+    "nano3_tiny": ({"attention": 4, "mamba_in": 3, "mamba_out": 3, "experts": 6, "shared_experts": 6}, 72_896),
+    "nano3": ({"attention": 24, "mamba_in": 23, "mamba_out": 23, "experts": 46, "shared_experts": 46}, 220_968_448),
+    "super3": ({"attention": 32, "mamba_in": 40, "mamba_out": 40, "experts": 80, "shared_experts": 80, "latent": 80},
+               1_238_474_752),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_all_linear_layers_of_the_blocks_are_adapted_and_nothing_else(name: str) -> None:
+    layers, trained = COVERED[name]
+    with mamba_out_allowed():
+        model = PeftModel(on_meta(name), lora_config(on_meta(name), section()), low_cpu_mem_usage=True)
+    found = coverage(model)
+    assert {kind: one.adapted for kind, one in found.items() if one.adapted} == layers
+    assert all(one.adapted in (0, one.layers) for one in found.values())
+    assert [kind for kind, one in found.items() if not one.adapted] == ["router", "lm_head", "embeddings"]
+    assert sum(one.trained for one in found.values()) == trained
+    assert table(model, section())[-1].startswith(f"trained: {trained:,} of")
+
+
+def test_every_linear_module_has_a_kind() -> None:
+    for name in COVERED:
+        linear = [name for name, module in on_meta(name).named_modules() if isinstance(module, nn.Linear)]
+        assert {kind_of(one) for one in linear} <= {*BLOCK_KINDS, "lm_head"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"layers": ["mlp"]}, "no layer of the kind mlp"),
+        ({"target_modules": ["gate_proj"]}, "'gate_proj' fits no layer"),
+        ({"exclude_modules": ["*.dense"]}, "'*.dense' fits no layer"),
+        ({"layers": ["attention"], "exclude_modules": ["*_proj"]}, "chooses no layer"),
+        ({"dropout": 0.1}, "kind experts have no dropout"),
+    ],
+)
+def test_what_matches_nothing_is_an_error(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        lora_config(on_meta("super3_tiny"), section(**changed))
+    assert message in caught.value.message
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("changed", "reached"),
+    [
+        ({"target_modules": ["lm_head"]}, {"lm_head": 1}),
+        ({"target_modules": ["gate", "*.0.mixer.in_proj"]}, {"mamba_in": 1, "router": 3}),
+        ({"layers": ["experts"], "exclude_modules": ["*.1.mixer.*"]}, {"experts": 4}),
+        ({"layers": ["attention"], "target_modules": ["embeddings"]}, {"attention": 4, "embeddings": 1}),
+        ({"layers": ["attention", "shared_experts"], "dropout": 0.1}, {"attention": 4, "shared_experts": 6}),
+    ],
+)
+def test_layers_and_patterns_choose_what_is_adapted(tiny: Any, changed: dict[str, Any], reached: dict) -> None:
+    model = adapted(tiny, section(**changed), 1)
+    assert {kind: one.adapted for kind, one in coverage(model).items() if one.adapted} == reached
+    assert logits(model.train()).isfinite().all()
+
+
+def backward(model: Any) -> None:
+    model.train()(input_ids=IDS, labels=IDS, use_cache=False).loss.backward()
+
+
+def test_every_adapter_gets_a_gradient(tiny: Any) -> None:
+    model = adapted(tiny, section(), 1)
+    assert require_reached(model) is False  # before there is any
+    backward(model)
+    assert require_reached(model) is True
+
+
+def test_an_adapter_that_a_kernel_passes_by_is_named(tiny: Any) -> None:
+    model = adapted(tiny, section(layers=["attention", "mamba_out"]), 1)
+    mixer = model.get_base_model().model.layers[0].mixer
+    adapter = mixer.out_proj
+    mixer.out_proj = adapter.base_layer  # as a kernel that takes the weight alone
+    backward(model)
+    mixer.out_proj = adapter
+    with pytest.raises(UserError, match=r"layers\.0\.mixer\.out_proj, where no gradient arrives") as caught:
+        require_reached(model)
+    assert "engine.peft.exclude_modules=['*out_proj']" in str(caught.value.remedy)
+
+
+def test_a_kernel_on_a_gpu_is_declined_where_out_proj_is_adapted(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.nemotron_h import modeling_nemotron_h
+
+    def fused(projected: torch.Tensor, *args: Any, outproj_weight: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        return nn.functional.linear(projected[..., : outproj_weight.shape[1]], outproj_weight)
+
+    monkeypatch.setattr(modeling_nemotron_h, "mamba2_split_conv1d_scan_combined", fused)
+    model = adapted(tiny, section(layers=["mamba_in"]), 1)
+    assert modeling_nemotron_h.mamba2_split_conv1d_scan_combined is fused
+    model = adapted(model.unload(), section(layers=["mamba_out"]), 1)
+    backward(model)
+    assert require_reached(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_merged_model_computes_what_the_adapters_did(tiny: Any, tmp_path: Path, dtype: torch.dtype) -> None:
+    save_tokenizer(tmp_path / "tokenizer")
+    save_model(tiny, tmp_path / "tokenizer", tmp_path / "model")
+    base = load_model(tmp_path / "model", ENGINE, dtype=dtype)
+    model = with_something_learned(adapted(base, section(), 1))
+    assert {value.dtype for value in model.parameters() if value.requires_grad} == {torch.float32}
+    before = logits(model)
+    one = merged(model)
+    assert (logits(one) - before).abs().max() <= (1e-5 if dtype == torch.float32 else 0.03) * before.abs().max()
+    assert not any("lora" in name for name in one.state_dict())
+    save_model(one, tmp_path / "tokenizer", tmp_path / "merged")
+    again = load_model(tmp_path / "merged", ENGINE, dtype=dtype).eval()
+    assert torch.equal(logits(again), logits(one))
+
+
+def test_a_merge_that_changes_the_model_is_an_error(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_something_learned(adapted(tiny, section(), 1))
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self, **_: self.unload(), raising=False)
+    with pytest.raises(UserError, match="logits differ"):
+        merged(model)
+
+
+def test_adapters_are_saved_as_peft_reads_them(tiny: Any, tmp_path: Path) -> None:
+    everything_that_peft_takes = [kind for kind in BLOCK_KINDS if kind not in ("mamba_out", "mlp")]
+    model = with_something_learned(adapted(tiny, section(layers=everything_that_peft_takes), 1))
+    save_adapter(model, tmp_path / "adapter", None)
+    save_adapter(model, tmp_path / "again", None)
+    for name in (WEIGHTS, CONFIG):
+        assert (tmp_path / "adapter" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [CONFIG, WEIGHTS]
+    before = logits(model)
+    fresh = random_like(tmp_path / "base", 7, ENGINE)
+    assert torch.allclose(logits(PeftModel.from_pretrained(fresh, str(tmp_path / "adapter")).eval()), before)
+
+
+def test_adapters_are_loaded_whole_or_not_at_all(tiny: Any, tmp_path: Path) -> None:
+    model = with_something_learned(adapted(tiny, section(), 1))
+    save_adapter(model, tmp_path / "adapter", None)
+    again = adapted(random_like(tmp_path / "base", 7, ENGINE), section(), 2)
+    load_adapter(again, tmp_path / "adapter")
+    assert torch.equal(logits(again.eval()), logits(model))
+    other = adapted(random_like(tmp_path / "base", 7, ENGINE), section(dim=4), 2)
+    with pytest.raises(UserError, match=r"are not those of engine\.peft"):
+        load_adapter(other, tmp_path / "adapter")
