@@ -1,4 +1,4 @@
-"""Confidence intervals: Wilson's for shares, Tango's for paired differences of them, the bootstrap for other numbers."""
+"""Confidence intervals: Wilson's for shares, Tango's for their paired differences, the bootstrap for the rest."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemotron_data import decontaminate
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import Part, RowKind
@@ -45,7 +47,9 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     vocabulary = vocabulary_of(encoder.reference, settings.tokenizer)
     if line := about_post_processor(encoder.reference, vocabulary, tokenizer):
         inputs.setting.announce(line)
-    prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers()), output)
+    decontamination = Decontamination.of(task.config, task.store)
+    work = DocumentWork(inputs.parts, vocabulary, encoder.for_workers(), decontamination)
+    prepared = inputs.process(work, output)
 
     # pack: what the workers wrote is final, so it is linked into place; or merged, for readers of a single pair
     pairs = collect_pairs(prepared)
@@ -57,6 +61,7 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     write_json(output / "stats.json", metadata)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
     prepared.say(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
+    decontamination.say(prepared)
     # the workers have read these files already, so that publishing need not
     digests = {
         pair.file(ending).relative_to(output).as_posix(): digest
@@ -82,7 +87,10 @@ STEP = Step(
     produces="{family}-pretrain-data",
     artifact_type="PretrainBlendsArtifact",
     sections=("data_prep",),
-    sources=lambda config: ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
+    sources=lambda config: [
+        *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
+        *decontaminate.sources(config),
+    ],
     work=prepare,
 )
 

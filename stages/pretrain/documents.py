@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import Reference, WorkerEncoder
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 from nemotron_data.prep.reader import ShardReader
@@ -77,6 +78,7 @@ class DocumentWork:
     parts: Sequence[Part[PretrainData]]
     vocabulary: Vocabulary
     encoder: WorkerEncoder
+    decontamination: Decontamination
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write `<split>.bin` and `.idx`; gives {split: {"documents", "tokens"}}."""
@@ -97,7 +99,8 @@ class DocumentWork:
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
-                writers.add(chosen, row, text)  # encode many at once, and write them back to back
+                if chosen == "test" or self.decontamination.keeps(reader, row, [text]):
+                    writers.add(chosen, row, text)  # encode many at once, and write them back to back
             return writers.finish()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.rows import is_used_in
 from nemotron_data.chat.template import ADD_MARKS, Span
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
 from nemotron_data.prep.reader import TOLERATE, ShardReader
 from nemotron_data.rejects import Refused
@@ -56,6 +57,7 @@ class ChatWork:
     tokenizer: Path
     encoder: WorkerEncoder
     token_bytes: np.ndarray | None
+    decontamination: Decontamination
 
     @cached_property
     def slow_tokenizer(self) -> "Tokenizer":
@@ -115,6 +117,9 @@ class Batch:
         except UserError as error:
             reason, _, detail = error.message.partition(": ")
             self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)
+            return
+        said = (text for text, _ in rendered)
+        if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
         if self._renderer.hides_reasoning(row, messages):
             self.reader.counts[REASONING_HIDDEN] += 1

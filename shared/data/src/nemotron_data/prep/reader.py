@@ -10,7 +10,7 @@ Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
@@ -71,7 +71,11 @@ class ShardReader:
         """Leave out a bad row, or stop at it, as `data_prep.on_bad_row` says. `reason` is a fixed phrase."""
         if self._on_bad_row == "reject":
             self.leave_out(row, reason, detail)
-            return
+        else:
+            self.stop_at(row, reason, detail, remedy)
+
+    def stop_at(self, row: Row | BadRow, reason: str, detail: str, remedy: str) -> NoReturn:
+        """End with the place of a row, whatever `data_prep.on_bad_row` says."""
         # workers do not know how many lines come before their bytes; here it is worth counting them
         before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
         what = f"{reason}: {detail}" if detail else reason
