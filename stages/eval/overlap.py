@@ -104,8 +104,7 @@ def _example(items: Sequence[Item], number: int, hit: Hit, reference: str) -> di
 def as_lines(overlap: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """For people: `sums: 0 of 400 exact, 0 near`, with the examples where there are some."""
     for name, found in overlap.items():
-        near = found["run"] + found["near"]
-        parts = [f"{found['exact']} of {found['of']} exact, {near} near"]
+        parts = [f"{found['exact']} of {found['of']} exact, {found['found'] - found['exact']} near"]
         if about := found.get("sentences"):
             parts.append(f"{about['found']} of {about['of']} sentences")
         if "stated" in found:
