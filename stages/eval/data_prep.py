@@ -61,16 +61,18 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
         tasks[QUESTIONS] = "generate", questions
         if texts:
             tasks[TEXTS] = "text", texts
+    recall = {FACTS} & tasks.keys()
     for name in settings.tasks:
         if name in tasks:
             raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")
         added = installed_task(name, settings.seed)
         tasks[name] = (added.kind, added.rows)
+        recall |= {name} if added.recall else set()
     if not questions:
         raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
 
     # write
-    written = write_tasks(output, tasks)
+    written = write_tasks(output, tasks, recall)
     prepared.announce(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
     by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
     return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata()})

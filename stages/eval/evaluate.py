@@ -21,7 +21,7 @@ from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
 from stages.eval.held_out import held_out_tasks
-from stages.eval.overlap import check_overlap
+from stages.eval.overlap import as_lines, check_overlap
 from stages.eval.schema import EvalConfig
 from stages.eval.scoring import LOWER_IS_BETTER, METRICS, compare, score
 
@@ -146,6 +146,8 @@ def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -
     table = as_table(results)
     write_text(output / "results.md", table)
     run.say("\n" + table)
+    for line in as_lines(results["overlap"]):
+        run.say(f"overlap with training data: {line}" if not line.startswith(" ") else line)
     return output
 
 

@@ -1,9 +1,12 @@
-"""Whether a held-out question stands anywhere in what the models were trained on.
+"""How much of the held-out rows stands in what the models were trained on.
 
-The training data is found through the models' lineage, so it is the data that really was used.
+The training data is found through the models' lineage, so it is the data that really was used. In which ways a row
+is found: `nemotron_data.held_out`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,54 +14,129 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
-from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_data.formats.packed import read_packed
 from nemotron_data.formats.rl_rows import read_rl_rows
-from nemotron_data.overlap import find_overlap
+from nemotron_data.held_out import Hit, Item, Search, items_of
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.artifacts.lineage import ancestors
+from nemotron_shared.artifacts.lineage import ancestors, inputs
 from nemotron_shared.runtime.task import Task
 from stages.eval.schema import EvalConfig
+
+EXAMPLES = 3
+HOW = ("exact", "run", "near")
 
 
 def check_overlap(
     task: Task[EvalConfig], tasks: Mapping[str, EvalTask], models: Mapping[str, Artifact | None]
 ) -> dict[str, Any]:
-    """For each task of questions: the training data looked through, and how many questions it holds."""
-    # data artifacts among the ancestors of the models, by reference
+    """For each task: the training data looked through, and how many of its rows that holds, in which way."""
     data: dict[str, Artifact] = {}
+    unknown = set()
     for model in filter(None, models.values()):
-        for ancestor in ancestors(task.store, model):
-            if ancestor.manifest.type in READERS:
-                data[ancestor.reference] = ancestor
-    found = {}
-    for name, about in tasks.items():
-        if about.kind != "generate":
-            continue
-        keys = [row["key"] for row in islice(read_task_rows(about.file, about.kind), task.config.evaluation.limit)]
-        hits = set()
-        for artifact in data.values():
-            hits |= set(find_overlap(keys, READERS[artifact.manifest.type](artifact.path)))
-        found[name] = {"checked_against": sorted(data), "found": len(hits), "of": len(keys), "keys": sorted(hits)[:20]}
-        if hits:
-            task.run.say(f"WARNING: {len(hits)} of {len(keys)} questions of '{name}' occur in training data")
+        family = [*ancestors(task.store, model), model]
+        data |= {ancestor.reference: ancestor for ancestor in family if ancestor.manifest.type in READERS}
+        unknown |= {one.reference for one in family if one.manifest.type == MODEL and not _made_from_data(task, one)}
+    items = [item for about in tasks.values() for item in items_of(about, task.config.evaluation.limit)]
+    search, seen = Search(items), Seen()
+    for reference, artifact in data.items():
+        for text in READERS[artifact.manifest.type](artifact.path):
+            task.run.stop_if_requested()
+            seen.look(search, text, reference)
+    origin = {"checked_against": sorted(data), "unknown": sorted(unknown)}
+    return {name: origin | summary_of(about, search, seen) for name, about in tasks.items()}
+
+
+def _made_from_data(task: Task[EvalConfig], model: Artifact) -> bool:
+    return any(found.artifact and found.artifact.manifest.type in READERS for found in inputs(task.store, model))
+
+
+@dataclass
+class Seen:
+    """What was found so far: the strongest way, the data and the words around it, by the number of an item."""
+
+    hits: dict[int, tuple[Hit, str]] = field(default_factory=dict)
+    stated: set[int] = field(default_factory=set)
+    sentences: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def look(self, search: Search, text: str, reference: str) -> None:
+        """Learn what of the items stands in one text."""
+        found = search.find(text)
+        self.stated |= found.stated
+        for number, place in found.sentences:
+            self.sentences[number].add(place)
+            if len(self.sentences[number]) == len(search.items[number].sentences):
+                self._keep(number, Hit("exact", "each of its sentences, if not in one place"), reference)
+        for number, hit in found.hits.items():
+            self._keep(number, hit, reference)
+
+    def _keep(self, number: int, hit: Hit, reference: str) -> None:
+        if number not in self.hits or HOW.index(hit.how) < HOW.index(self.hits[number][0].how):
+            self.hits[number] = (hit, reference)
+
+
+def summary_of(about: EvalTask, search: Search, seen: Seen) -> dict[str, Any]:
+    """What results.json says of one task."""
+    own = [number for number, item in enumerate(search.items) if item.task == about.name]
+    hits = {number: seen.hits[number] for number in own if number in seen.hits}
+    ways = Counter(hit.how for hit, _ in hits.values())
+    found: dict[str, Any] = {
+        "of": len(own),
+        "found": len(hits),
+        **{how: ways[how] for how in HOW},
+        "comparable": sum(map(search.comparable, own)),
+        "examples": [_example(search.items, number, *hits[number]) for number in list(hits)[:EXAMPLES]],
+    }
+    if about.kind == "text":
+        sentences = {number: len(search.items[number].sentences) for number in own}
+        there = sum(len(seen.sentences[number]) for number in own if number in seen.sentences)
+        found["sentences"] = {"of": sum(sentences.values()), "found": there}
+    if about.recall:
+        found["stated"] = len(seen.stated.intersection(own))
     return found
+
+
+def _example(items: Sequence[Item], number: int, hit: Hit, reference: str) -> dict[str, Any]:
+    item = items[number]
+    return {"id": item.row, "how": hit.how, "text": item.text[:300], "in": reference, "excerpt": hit.excerpt}
+
+
+def as_lines(overlap: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """For people: `sums: 0 of 400 exact, 0 near`, with the examples where there are some."""
+    for name, found in overlap.items():
+        parts = [f"{found['exact']} of {found['of']} exact, {found['found'] - found['exact']} near"]
+        if about := found.get("sentences"):
+            parts.append(f"{about['found']} of {about['of']} sentences")
+        if "stated" in found:
+            parts.append(f"{found['stated']} answers are stated there, as this task wants")
+        yield f"{name}: {'; '.join(parts)}"
+        for example in found["examples"]:
+            yield f"  {example['how']}, row {example['id']}, in {example['in']}: {example['excerpt']}"
 
 
 def _pretrain_texts(folder: Path) -> Iterator[str]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     for _, prefix in read_blend(folder / "blend.json")["train"]:
         dataset = IndexedDataset(prefix)
-        for index in range(len(dataset)):
-            yield tokenizer.decode(dataset[index].tolist(), skip_special_tokens=False)
+        documents = (dataset[index].tolist() for index in range(len(dataset)))
+        yield from _decoded(tokenizer, documents)
 
 
 def _sft_texts(folder: Path) -> Iterator[str]:
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
-    for row in read_packed(folder / "train.parquet"):
-        ends = [*row.seq_start_id[1:], len(row.input_ids)]
-        for start, end in zip(row.seq_start_id, ends, strict=True):
-            yield tokenizer.decode(list(row.input_ids[start:end]), skip_special_tokens=False)
+
+    def sequences() -> Iterator[list[int]]:
+        for row in read_packed(folder / "train.parquet"):
+            ends = [*row.seq_start_id[1:], len(row.input_ids)]
+            for start, end in zip(row.seq_start_id, ends, strict=True):
+                yield list(row.input_ids[start:end])
+
+    yield from _decoded(tokenizer, sequences())
+
+
+def _decoded(tokenizer: Tokenizer, sequences: Iterator[list[int]]) -> Iterator[str]:
+    while batch := list(islice(sequences, 256)):
+        yield from tokenizer.decode_batch(batch, skip_special_tokens=False)
 
 
 def _rl_texts(folder: Path) -> Iterator[str]:
@@ -66,6 +144,7 @@ def _rl_texts(folder: Path) -> Iterator[str]:
         yield from (turn.text for turn in row.prompt)
 
 
+MODEL = "ModelArtifact"
 READERS = {
     "PretrainBlendsArtifact": _pretrain_texts,
     "SFTDataArtifact": _sft_texts,

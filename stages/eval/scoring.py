@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stages.eval.intervals import bootstrap, standard_error, wilson
+from stages.eval.intervals import bootstrap, standard_error, tango, wilson
 
 METRICS = {"generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte"}
 BY_BITS = ("text", "answer")
@@ -48,7 +48,10 @@ def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:
     else:
         rows = np.array([[new["score"] - old["score"]] for old, new in zip(before, after, strict=True)])
         difference = rows.mean()
-        interval = bootstrap(rows, lambda means: means[:, 0])
+        if {sample["score"] for sample in (*before, *after)} <= {0.0, 1.0}:
+            interval = tango(int((rows > 0).sum()), int((rows < 0).sum()), len(rows))
+        else:  # a task of one's own may give parts of a point
+            interval = bootstrap(rows, lambda means: means[:, 0])
     return {"metric": METRICS[kind], "difference": float(difference), "ci95": list(interval), "n": len(before)}
 
 

@@ -28,10 +28,11 @@ QUESTIONS, TEXTS = "questions", "texts"
 
 @dataclass(frozen=True)
 class TaskRows:
-    """What a model is asked, and how its answers are scored."""
+    """What a model is asked, and how its answers are scored; with `recall` it is asked what training states."""
 
     kind: Kind
     rows: Sequence[dict[str, Any]]
+    recall: bool = False
 
 
 MakeTask = Callable[[int], TaskRows]
@@ -49,7 +50,7 @@ def installed_task(name: str, seed: int) -> TaskRows:
         raise UserError(f"task '{name}': there is no kind '{made.kind}'", f"there are: {', '.join(FIELDS)}")
     # the harness's template reads a stem, be it empty
     extra = {"stem": ""} if made.kind == "choice" else {}
-    return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows])
+    return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows], made.recall)
 
 
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemotron_data import decontaminate
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders.control import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
@@ -47,8 +49,9 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     vocabulary = vocabulary_of(encoder.reference, settings.tokenizer)
     if line := about_post_processor(encoder.reference, vocabulary, tokenizer):
         inputs.setting.announce(line)
-    control = ControlTokens.of(tokenizer.tokenizer)
-    prepared = inputs.process(DocumentWork(inputs.parts, vocabulary, encoder.for_workers(), control), output)
+    control, decontamination = ControlTokens.of(tokenizer.tokenizer), Decontamination.of(task.config, task.store)
+    work = DocumentWork(inputs.parts, vocabulary, encoder.for_workers(), control, decontamination)
+    prepared = inputs.process(work, output)
     if line := announcement(prepared.totals.counts[HELD], settings.control_tokens):
         inputs.setting.announce(line)
     prepared.require_few_lost(settings.max_lost, {})
@@ -67,6 +70,7 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
     prepared.say_splits(documents)
     rows, tokens = prepared.totals.counts["rows"], metadata["total_tokens"]
     prepared.announce(f"{rows:,} rows, {tokens:,} tokens, {encoder.backend} {encoder.version}")
+    decontamination.say(prepared)
     # the workers have read these files already, so that publishing need not
     digests = {
         pair.file(ending).relative_to(output).as_posix(): digest
@@ -92,7 +96,10 @@ STEP = Step(
     produces="{family}-pretrain-data",
     artifact_type="PretrainBlendsArtifact",
     sections=("data_prep",),
-    sources=lambda config: ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
+    sources=lambda config: [
+        *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
+        *decontaminate.sources(config),
+    ],
     work=prepare,
 )
 

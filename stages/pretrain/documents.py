@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import Encoded, Reference, WorkerEncoder
 from nemotron_data.encoders.control import CONTROL, HELD, UNSPELLED, UNSPELLED_REMEDY, ControlTokens, encode_in_pieces
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
@@ -80,6 +81,7 @@ class DocumentWork:
     vocabulary: Vocabulary
     encoder: WorkerEncoder
     control: ControlTokens
+    decontamination: Decontamination
 
     def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
         """Write `<split>.bin` and `.idx`; gives {split: {"documents", "tokens"}}."""
@@ -100,7 +102,8 @@ class DocumentWork:
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
-                writers.add(chosen, row, text)  # encode many at once, and write them back to back
+                if chosen == "test" or self.decontamination.keeps(reader, row, [text]):
+                    writers.add(chosen, row, text)  # encode many at once, and write them back to back
             return writers.finish()
 
 

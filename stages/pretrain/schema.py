@@ -4,12 +4,12 @@ from typing import Generic, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import EngineT, PreparedSection, TokenizerSection
+from nemotron_shared.config.schema import EngineT, TokenizerSection, TrainingDataSection
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from stages.pretrain.engines import ENGINES
 
 
-class PretrainData(PreparedSection):
+class PretrainData(TrainingDataSection):
     """How text becomes token shards."""
 
     synthetic_documents: int = Field(ge=1)

@@ -18,6 +18,8 @@ question of another data set is filled in from there. The way of a row:
 import sys
 from pathlib import Path
 
+from nemotron_data import decontaminate
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
@@ -47,7 +49,8 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     tables = lay_out(source_sets(settings), inputs.setting, settings.shard_mb << 20)
 
     # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
-    prepared = inputs.process(PromptWork(inputs.parts, tables), output)
+    decontamination = Decontamination.of(task.config, task.store)
+    prepared = inputs.process(PromptWork(inputs.parts, tables, decontamination), output)
     prepared.require_few_lost(settings.max_lost, {})
     require_decidable(prepared.totals.counts, settings.max_lost)
 
@@ -66,6 +69,7 @@ def prepare(task: Task[RLConfig]) -> Outcome:
     manifest = {"train": FILES["train"], "val": files.get("valid"), "splits": splits}
     write_json(output / "data_manifest.json", manifest)
     prepared.announce(f"{written['train']:,} training questions, {written['valid']:,} for validation")
+    decontamination.say(prepared)
     return Outcome(output, metadata)
 
 
@@ -84,7 +88,7 @@ def sources(config: RLConfig) -> list[Source]:
     settings = config.data_prep
     others = [file for files in source_sets(settings).values() for file in files]
     own = ROWS.sources(settings, settings.synthetic_problems)
-    return [*own, *(Source(file.path, *identity(file)) for file in others)]
+    return [*own, *(Source(file.path, *identity(file)) for file in others), *decontaminate.sources(config)]
 
 
 STEP = Step(

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, encode_row
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
@@ -40,6 +41,7 @@ class PromptWork:
 
     parts: Sequence[Part[RLData]]
     sources: dict[str, tuple[LaidOut, ...]]
+    decontamination: Decontamination
 
     @cached_property
     def tables(self) -> dict[str, SourceTable]:
@@ -60,15 +62,18 @@ class PromptWork:
                 made = self.converted(row, settings, reader)
                 if made is None:
                     continue
-                line, name = made[0], ALL if split is None else split.of(made[1])  # split
+                line, key, asked = made
+                name = ALL if split is None else split.of(key)  # split
+                if name != "test" and not self.decontamination.keeps(reader, row, asked):
+                    continue
                 if name not in files:
                     files[name] = stack.enter_context((folder / f"{name}.jsonl").open("wb", buffering=WRITE_BYTES))
                 files[name].write(line)
                 written[name] += 1
         return {name: {"rows": count} for name, count in written.items()}
 
-    def converted(self, row: Row, settings: RLData, reader: ShardReader) -> tuple[bytes, str] | None:
-        """The line to write and what decides its split; None, after it was refused, for a row that cannot be used."""
+    def converted(self, row: Row, settings: RLData, reader: ShardReader) -> tuple[bytes, str, list[str]] | None:
+        """The line to write, what decides its split, and the prompt; None, after a refusal, for a row without use."""
         try:
             value = row.value
             if is_placeholder(value):
@@ -83,7 +88,9 @@ class PromptWork:
             # unless it holds a carriage return, where some readers would end the line
             raw = row.raw.strip() if made is row.value and row.raw is not None else b"\r"
             line = encode_row(made) if b"\r" in raw else raw + b"\n"
-            return line, "" if settings.holdout.wanted else split_key(value, settings, RLRow.of(made).question)
+            asked = RLRow.of(made)
+            key = "" if settings.holdout.wanted else split_key(value, settings, asked.question)
+            return line, key, [turn.text for turn in asked.prompt]
         except Refused as refused:
             reader.refuse_for(row, refused)
         return None

@@ -5,7 +5,7 @@ from typing import Generic, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_shared.config.schema import EngineT, LocalEngine, PreparedSection, Section
+from nemotron_shared.config.schema import EngineT, LocalEngine, Section, TrainingDataSection
 from nemotron_shared.config.training import GRPOConfig
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
@@ -42,7 +42,7 @@ class PlaceholderSources(Section):
     """The same for Skywork-OR1-RL-Data."""
 
 
-class RLData(PreparedSection):
+class RLData(TrainingDataSection):
     """How questions become prompts with an expected answer."""
 
     synthetic_problems: int = Field(ge=1)

@@ -19,6 +19,7 @@ from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.recognition import recognise
 from nemotron_data.chat.rows import Message, is_used_in
 from nemotron_data.chat.template import ADD_MARKS
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
 from nemotron_data.encoders.control import CONTROL, HELD, encode_in_pieces
 from nemotron_data.prep.reader import TOLERATE, ShardReader
@@ -64,6 +65,7 @@ class ChatWork:
     tokenizer: Path
     encoder: WorkerEncoder
     token_bytes: np.ndarray | None
+    decontamination: Decontamination
 
     @cached_property
     def slow_tokenizer(self) -> "Tokenizer":
@@ -126,6 +128,9 @@ class Batch:
         except UserError as error:
             reason, _, detail = error.message.partition(": ")
             self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)
+            return
+        said = (text for text, _ in rendered)
+        if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
         if self._renderer.hides_reasoning(row, messages):
             self.reader.counts[REASONING_HIDDEN] += 1

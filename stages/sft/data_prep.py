@@ -14,8 +14,10 @@ conversations share one packed row and never see each other. The way of a conver
 import sys
 from pathlib import Path
 
+from nemotron_data import decontaminate
 from nemotron_data.chat.formats import format_sources
 from nemotron_data.chat.template import template_file
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.synthetic import chats
@@ -47,7 +49,9 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     rendering = Rendering.of(tokenizer, settings.chat_template)
     encoder = inputs.choose_encoder(tokenizer, rendering.sample, settings.tokenizer.backend, with_bytes=True)
-    work = ChatWork(inputs.parts, rendering, tokenizer.path, encoder.for_workers(), encoder.reference.token_bytes)
+    decontamination = Decontamination.of(task.config, task.store)
+    token_bytes = encoder.reference.token_bytes
+    work = ChatWork(inputs.parts, rendering, tokenizer.path, encoder.for_workers(), token_bytes, decontamination)
     prepared = inputs.process(work, output)
     for line in about_rows(prepared, settings):
         task.run.say(line)
@@ -72,6 +76,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     packed = f"{train['packed_rows']:,} packed rows of {train['tokens']:,} tokens ({train['fill']:.1%} full)"
     prepared.say_splits(conversations)
     prepared.announce(f"{sum(conversations.values()):,} conversations, {packed}")
+    decontamination.say(prepared)
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 
 
@@ -81,7 +86,8 @@ def sources(config: SFTConfig) -> list[Source]:
     if settings.chat_template is not None:
         template = template_file(settings.chat_template)  # None for Jinja text, which is in the config itself
         settings = settings.model_copy(update={"chat_template": None if template is None else str(template)})
-    return [*ROWS.sources(settings, settings.synthetic_chats), *format_sources(settings.format)]
+    rows = ROWS.sources(settings, settings.synthetic_chats)
+    return [*rows, *format_sources(settings.format), *decontaminate.sources(config)]
 
 
 STEP = Step(

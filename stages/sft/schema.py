@@ -5,13 +5,13 @@ from typing import Generic, Literal
 from pydantic import Field, field_validator
 
 from nemotron_data.chat.formats import check_format
-from nemotron_shared.config.schema import EngineT, PreparedSection, TokenizerSection
+from nemotron_shared.config.schema import EngineT, TokenizerSection, TrainingDataSection
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from stages.sft.engines import ENGINES
 
 
-class SFTData(PreparedSection):
+class SFTData(TrainingDataSection):
     """How chats become packed rows."""
 
     synthetic_chats: int = Field(ge=1)

@@ -107,9 +107,19 @@ def results(references: dict[str, str | None]) -> dict:
         "models": {name: {"reference": references.get(name), "label": label} for name, label in LABELS.items()},
         "scores": scores,
         "comparisons": comparisons,
-        "overlap": {"sums": {"checked_against": ["super3-sft-data:v1"], "found": 0, "of": QUESTIONS}},
+        "overlap": OVERLAP,
         "settings": {"tasks": None, "limit": None, "greedy": True, "engine": "lm_eval"},
     }
+
+
+SEEN = {"checked_against": ["super3-sft-data:v1"], "unknown": [], "run": 0, "comparable": 0, "examples": []}
+LEAKED = {"id": 7, "how": "near", "text": "Who?", "in": "super3-sft-data:v1", "excerpt": "who <b>asks</b> this"}
+OVERLAP = {
+    "sums": SEEN | {"of": QUESTIONS, "found": 0, "exact": 0, "near": 0},
+    "facts": SEEN | {"of": 60, "found": 0, "exact": 0, "near": 0, "stated": 60},
+    "prose": SEEN | {"of": 100, "found": 3, "exact": 2, "near": 1, "sentences": {"of": 600, "found": 14}}
+    | {"examples": [LEAKED], "unknown": ["base:v1"]},
+}  # fmt: skip
 
 
 def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
@@ -190,7 +200,12 @@ def test_every_score_and_difference_stands_on_the_page(whole: Store) -> None:
     assert len(written) == 12 + 9
     assert [text for text in written if text.replace("-", "−") not in page.text] == []
     assert "n = 200, 196 distinct" in page.text
-    assert "0 of 400 sums questions occur in the training data" in page.text
+    assert "0 of the 400 questions of sums occur in the training data: 0 exact, 0 near." in page.text
+    assert "60 of the answers are stated there, which is what this task asks for." in page.text
+    whose = "3 of the 100 texts of prose occur in the training data: 2 exact, 1 near; 14 of their 600 sentences do."
+    assert whose in page.text
+    assert "What else base:v1 was trained on is not known." in page.text
+    assert "near, row 7, in super3-sft-data:v1: who <b>asks</b> this" in page.text
 
 
 def test_each_stage_is_summed_up_with_its_gain_and_its_cost(whole: Store) -> None:

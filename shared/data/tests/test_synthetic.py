@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nemotron_data import synthetic
 from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum
-from nemotron_data.synthetic.people import NAMES, VALUES, facts, people
+from nemotron_data.synthetic.people import NAMES, VALUES, facts, facts_by_person, people
 from nemotron_data.synthetic.split import is_held_out
 from nemotron_shared.errors import UserError
 
@@ -96,10 +96,25 @@ def test_no_training_row_of_any_seed_asks_for_a_fact_that_is_held_out():
     assert asked.isdisjoint(trained)
 
 
-def test_held_out_prose_is_no_training_document():
-    assert {row["text"] for row in rows("eval_texts", 6)}.isdisjoint(
-        row["text"] for row in rows("pretrain_documents", 6, 3000)
-    )
+def test_no_sentence_of_held_out_prose_is_in_a_training_row_of_any_seed():
+    asked = {sentence for seed in range(3) for row in rows("eval_texts", seed, 100) for sentence in sentences(row)}
+    trained = {
+        sentence for seed in range(3) for row in rows("pretrain_documents", seed, 6000) for sentence in sentences(row)
+    }
+    assert len(asked) > 200
+    assert asked.isdisjoint(trained)
+
+
+def test_training_states_in_other_words_what_held_out_prose_says():
+    trained = {sentence for row in rows("pretrain_documents", 6, 6000) for sentence in sentences(row)}
+    for known in facts_by_person(6):
+        for fact in known:
+            assert fact.sentences[0] in trained
+            assert (fact.sentences[1] in trained) != fact.rewording_held_out
+
+
+def sentences(row: dict) -> list[str]:
+    return [f"{sentence}." for sentence in row["text"].rstrip(".").split(". ")]
 
 
 @pytest.mark.parametrize("name", ["problems", "eval_problems"])

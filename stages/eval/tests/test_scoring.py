@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from stages.eval.intervals import bootstrap, standard_error, wilson
+from stages.eval.intervals import bootstrap, standard_error, tango, wilson
 from stages.eval.scoring import compare, score
 
 
@@ -24,6 +24,57 @@ def test_wilson_covers_the_truth_as_often_as_it_says() -> None:
     drawn = rng.binomial(200, 0.3, size=2000)
     inside = [low <= 0.3 <= high for low, high in (wilson(int(hits), 200) for hits in drawn)]
     assert 0.93 <= np.mean(inside) <= 0.97
+
+
+def test_tango_matches_a_published_example() -> None:
+    # airway hyper-responsiveness of 21 children before and after transplantation (Bentur et al. 2009), as computed by
+    # Fagerland, Lydersen and Laake (2014): Recommended tests and confidence intervals for paired binomial proportions
+    assert tango(gained=1, lost=7, n=21) == pytest.approx((-0.517, -0.026), abs=5e-4)
+
+
+def test_tango_treats_both_directions_alike_and_has_a_width_where_nothing_changed() -> None:
+    low, high = tango(12, 3, 60)
+    assert tango(3, 12, 60) == pytest.approx((-high, -low))
+    # in closed form: z^2 / (n + z^2)
+    assert tango(0, 0, 400) == pytest.approx((-0.00951, 0.00951), abs=1e-5)
+    assert tango(20, 0, 20) == pytest.approx((0.67775, 1.0), abs=1e-4)
+    assert tango(0, 0, 1) == pytest.approx((-0.79346, 0.79346), abs=1e-4)
+
+
+# Probability that a trial is gained, that it is lost -> coverage of 20, 60 and 400 trials, summed over every outcome.
+COVERAGE = {
+    (0.02, 0.03): (0.9994, 0.9829, 0.9512),
+    (0.05, 0.05): (0.9864, 0.9525, 0.9506),
+    (0.20, 0.05): (0.9692, 0.9494, 0.9503),
+    (0.40, 0.02): (0.9628, 0.9527, 0.9504),
+    (0.30, 0.30): (0.9574, 0.9507, 0.9499),
+}
+
+
+@pytest.mark.parametrize("probabilities", COVERAGE)
+@pytest.mark.parametrize("n", [20, 60])
+def test_tango_covers_the_truth_as_often_as_it_says(n: int, probabilities: tuple[float, float]) -> None:
+    assert coverage(n, *probabilities) == pytest.approx(COVERAGE[probabilities][(20, 60).index(n)], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_tango_covers_the_truth_of_400_trials() -> None:
+    assert coverage(400, 0.02, 0.03) == pytest.approx(COVERAGE[0.02, 0.03][2], abs=1e-4)
+
+
+def coverage(n: int, gain: float, loss: float) -> float:
+    """Probability of an outcome whose interval holds the true difference; outcomes below 1e-9 are left out."""
+    covered = 0.0
+    for gained in range(n + 1):
+        for lost in range(n + 1 - gained):
+            kept = n - gained - lost
+            log = math.lgamma(n + 1) - math.lgamma(gained + 1) - math.lgamma(lost + 1) - math.lgamma(kept + 1)
+            log += gained * math.log(gain) + lost * math.log(loss) + kept * math.log(1 - gain - loss)
+            likely = math.exp(log)
+            if likely > 1e-9:
+                low, high = tango(gained, lost, n)
+                covered += likely * (low <= gain - loss <= high)
+    return covered
 
 
 def test_the_standard_error_of_a_share() -> None:
@@ -60,6 +111,16 @@ def test_a_paired_difference_is_narrower_than_an_unpaired_one() -> None:
     found = compare("generate", samples(*hard), samples(*better))
     assert found["difference"] == pytest.approx(0.1)
     assert 0.03 < found["ci95"][0] < 0.1 < found["ci95"][1] < 0.18
+
+
+def test_models_that_are_both_always_wrong_may_differ_a_little() -> None:
+    found = compare("generate", samples(*[0.0] * 400), samples(*[0.0] * 400))
+    assert (found["difference"], found["ci95"]) == (0.0, pytest.approx([-0.0095, 0.0095], abs=1e-4))
+
+
+def test_parts_of_a_point_are_compared_too() -> None:
+    found = compare("generate", samples(*[0.25, 0.5] * 50), samples(*[0.5, 0.75] * 50))
+    assert found["difference"] == pytest.approx(0.25)
 
 
 def test_only_the_same_items_are_compared() -> None:

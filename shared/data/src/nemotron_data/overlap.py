@@ -48,7 +48,7 @@ def find_overlap(keys: Iterable[str], texts: Iterable[str]) -> dict[str, Occurre
         originals[normalise_key(key)].append(key)
     if "" in originals:
         raise UserError("a held-out key is empty, and so would occur in every text", "remove it")
-    index = _Index(list(originals))
+    index = KeyIndex(list(originals))
     first: dict[str, tuple[int, int]] = {}
     counts: Counter[str] = Counter()
     for number, text in enumerate(texts):
@@ -58,7 +58,7 @@ def find_overlap(keys: Iterable[str], texts: Iterable[str]) -> dict[str, Occurre
     return {key: Occurrence(*first[q], counts[q]) for q, same in originals.items() if q in first for key in same}
 
 
-class _Index:
+class KeyIndex:
     """Questions by anchor. One without any token, such as a Chinese one, is searched for from end to end."""
 
     def __init__(self, questions: list[str]) -> None:
@@ -69,12 +69,19 @@ class _Index:
         for anchors in filter(None, windows.values()):
             rarest = min(anchors, key=lambda anchor: shared[anchor.text])
             self.by_size.setdefault(rarest.tokens, {}).setdefault(rarest.text, []).append(rarest)
+        # most words of a text begin no anchor, and need no closer look
+        self.first = {
+            size: {match[0] for match in map(TOKEN.match, anchors) if match} for size, anchors in self.by_size.items()
+        }
 
     def occurrences(self, text: str) -> Iterator[tuple[str, int]]:
         """(question, position) for every place in the normalised `text` where a question stands alone."""
         spans = [match.span() for match in TOKEN.finditer(text)]
+        words = [text[start:end] for start, end in spans]
         for size, anchors in self.by_size.items():
-            for (start, _), (_, end) in zip(spans, spans[size - 1 :], strict=False):
+            first = self.first[size]
+            for place in (place for place, word in enumerate(words[: max(0, len(words) - size + 1)]) if word in first):
+                start, end = spans[place][0], spans[place + size - 1][1]
                 for anchor in anchors.get(text[start:end], ()):
                     position = start - anchor.start
                     if _stands_alone(anchor.question, text, position):

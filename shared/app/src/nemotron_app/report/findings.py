@@ -106,6 +106,21 @@ def stage_sentence(results: Results, stage: str) -> str | None:
     return " ".join((gains or ["There is no model before it to compare with."]) + setbacks)
 
 
+def overlap_sentence(results: Results, task: str) -> str:
+    """`0 of the 400 questions of sums occur in the training data: 0 exact, 0 near.`, and what else is known."""
+    check = results["overlap"][task]
+    kind = results["tasks"][task]["kind"] if task in results["tasks"] else "generate"
+    items = "texts" if kind == "text" else "questions"
+    text = f"{check['found']} of the {check['of']} {items} of {task} occur in the training data"
+    if "exact" in check:  # earlier evaluations looked for exact copies only
+        text += f": {check['exact']} exact, {check['found'] - check['exact']} near"
+    sentences = check.get("sentences")
+    parts = [f"{sentences['found']} of their {sentences['of']} sentences do"] if sentences else []
+    if "stated" in check:
+        parts.append(f"{check['stated']} of the answers are stated there, which is what this task asks for")
+    return f"{'; '.join([text, *parts])}."
+
+
 def label(results: Results, model: str) -> str:
     """A model's name for people."""
     return str(results["models"][model]["label"])

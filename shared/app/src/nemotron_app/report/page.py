@@ -25,6 +25,7 @@ def render(collected: Collected) -> str:
         "results": results,
         "wording": wording,
         "verdict": findings.verdict,
+        "overlap_sentence": lambda task: findings.overlap_sentence(results, task),
         # the same colour for the same stage everywhere
         "colour": lambda model: model if model in COLOURED else "other",
         "labels": {name: model["label"] for name, model in results["models"].items()},

@@ -55,8 +55,11 @@ def _row(collected: Collected, kind: str) -> list[str]:
             number, low, high = (wording.value(entry["metric"], x) for x in (entry["value"], *entry["ci95"]))
             score = f"{number} [{low.rstrip('%')}, {high.rstrip('%')}]"
     elif kind == RESULTS:
-        found, asked = (sum(entry[key] for entry in results["overlap"].values()) for key in ("found", "of"))
-        amount, key = f"{len(results['tasks'])} tasks", f"overlap {found} of {asked}" if asked else ""
+        checks = results["overlap"].values()
+        found, asked = (sum(entry[key] for entry in checks) for key in ("found", "of"))
+        exact = sum(entry.get("exact", entry["found"]) for entry in checks)
+        amount = f"{len(results['tasks'])} tasks"
+        key = f"overlap {exact} of {asked} exact, {found - exact} near" if asked else ""
     else:
         metadata = artifact.manifest.metadata
         groups = [*metadata.get("splits", {}).values(), *metadata.get("tasks", {}).values()]

@@ -266,3 +266,22 @@ class PreparedSection(SourceSection):
     it."""
     shard_mb: int = Field(ge=1)
     """Megabytes of input, at most about, that one worker takes at a time."""
+
+
+class DecontaminateSection(Section):
+    """What of an evaluation is kept out of training data."""
+
+    against: str | list[str] | None
+    """Rows of an evaluation that training rows are compared with: a data artifact such as `eval-data`, a file or a
+    folder, or a list of them. `null`: none."""
+    ways: list[Literal["exact", "run", "near"]] = Field(min_length=1)
+    """What counts as an overlap: `exact`, the row word for word; `run`, 13 of its words in a row; `near`, most of its
+    words, reworded."""
+    action: Literal["drop", "stop", "report"]
+    """A training row that overlaps: `drop` leaves it out and counts it, `stop` ends there, `report` only counts it."""
+
+
+class TrainingDataSection(PreparedSection):
+    """Rows to train on."""
+
+    decontaminate: DecontaminateSection

@@ -10,10 +10,11 @@
                  "key": "<|im_start|>user ..."}
 
 `key` is what training data is searched for, to find a question that a model may have been trained on. A `stem` is
-the sentence that a base model can complete; without one the question is what it is given.
+the sentence that a base model can complete; without one the question is what it is given. A task with `"recall": true`
+asks on purpose for what training states.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -37,12 +38,13 @@ FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class EvalTask:
-    """One task: its rows are in `file`, `rows` of them."""
+    """One task: its rows are in `file`, `rows` of them; with `recall` it asks for what training states."""
 
     name: str
     kind: Kind
     rows: int
     file: Path
+    recall: bool = False
 
 
 def read_tasks(folder: Path) -> dict[str, EvalTask]:
@@ -61,7 +63,9 @@ def read_tasks(folder: Path) -> dict[str, EvalTask]:
         if not known or entry.get("kind") not in FIELDS:
             kinds = ", ".join(get_args(Kind))
             raise UserError(f"{path}: task {number} needs 'name', 'rows' and a 'kind' of {kinds}", REBUILD)
-        task = EvalTask(entry["name"], entry["kind"], entry["rows"], folder / f"{entry['name']}.jsonl")
+        task = EvalTask(
+            entry["name"], entry["kind"], entry["rows"], folder / f"{entry['name']}.jsonl", entry.get("recall") is True
+        )
         if not task.file.is_file():
             raise UserError(f"{path}: the file of task '{task.name}' is missing: {task.file}", REBUILD)
         tasks[task.name] = task
@@ -81,8 +85,13 @@ def read_task_rows(file: Path, kind: Kind) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def write_tasks(folder: Path, tasks: Mapping[str, tuple[Kind, Iterable[Mapping[str, Any]]]]) -> dict[str, EvalTask]:
+def write_tasks(
+    folder: Path, tasks: Mapping[str, tuple[Kind, Iterable[Mapping[str, Any]]]], recall: Collection[str] = ()
+) -> dict[str, EvalTask]:
     """Write the rows of each task, and tasks.json after all of them.
+
+    Args:
+        recall: the tasks that ask for what training states.
 
     Raises:
         UserError: a row is not of its task's kind.
@@ -90,9 +99,14 @@ def write_tasks(folder: Path, tasks: Mapping[str, tuple[Kind, Iterable[Mapping[s
     written = {}
     for name, (kind, rows) in tasks.items():
         file = folder / f"{name}.jsonl"
-        written[name] = EvalTask(name, kind, write_lines(file, _checked(rows, kind, file)), file)
-    write_json(folder / TASKS, [{"name": task.name, "kind": task.kind, "rows": task.rows} for task in written.values()])
+        written[name] = EvalTask(name, kind, write_lines(file, _checked(rows, kind, file)), file, name in recall)
+    write_json(folder / TASKS, [entry_of(task) for task in written.values()])
     return written
+
+
+def entry_of(task: EvalTask) -> dict[str, Any]:
+    """What tasks.json says of a task."""
+    return {"name": task.name, "kind": task.kind, "rows": task.rows, **({"recall": True} if task.recall else {})}
 
 
 def _checked(rows: Iterable[Mapping[str, Any]], kind: Kind, file: Path) -> Iterator[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ Each row that was read is either kept or stands in rejected.jsonl: `rows` = kept
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NoReturn, Self
 
 from nemotron_data.prep.heartbeat import Heartbeat
 from nemotron_data.prep.plan import Shard
@@ -82,6 +82,10 @@ class ShardReader:
         if self._on_bad_row == "reject":
             self.leave_out(row, reason, detail)
             return
+        self.stop_at(row, reason, detail, remedy)
+
+    def stop_at(self, row: Row | BadRow, reason: str, detail: str, remedy: str) -> NoReturn:
+        """End with the place of a row, whatever `data_prep.on_bad_row` says."""
         if reason == NOT_UTF_8:
             require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))
         # workers do not know how many lines come before their bytes; here it is worth counting them

@@ -106,12 +106,23 @@ class Fact:
         return SENTENCES[self.kind][0].split(" {value}")[0].format(name=self.name)
 
     @property
+    def sentences(self) -> list[str]:
+        """The fact in its wordings, of which the stem begins the first."""
+        return [wording.format(name=self.name, value=self.value) for wording in SENTENCES[self.kind]]
+
+    @property
     def key(self) -> str:
         return f"{self.kind} of {self.name}"
 
     @property
     def held_out(self) -> bool:
+        """Whether its question is."""
         return is_held_out(self.key, HELD_OUT_ONE_IN)
+
+    @property
+    def rewording_held_out(self) -> bool:
+        """Whether its second wording is."""
+        return is_held_out(f"{self.key}, reworded", HELD_OUT_ONE_IN)
 
 
 @cache
@@ -121,7 +132,14 @@ def people(seed: int) -> tuple[Person, ...]:
     return tuple(Person(name, {kind: rng.choice(values) for kind, values in VALUES.items()}) for name in NAMES)
 
 
+@cache
+def facts_by_person(seed: int) -> tuple[tuple[Fact, ...], ...]:
+    """The facts about each of the people of `seed`."""
+    return tuple(
+        tuple(Fact(person.name, kind, value) for kind, value in person.facts.items()) for person in people(seed)
+    )
+
+
 def facts(seed: int, held_out: bool) -> list[Fact]:
     """The facts whose question belongs to one side of the split."""
-    every = [Fact(person.name, kind, value) for person in people(seed) for kind, value in person.facts.items()]
-    return [fact for fact in every if fact.held_out == held_out]
+    return [fact for known in facts_by_person(seed) for fact in known if fact.held_out == held_out]

@@ -6,17 +6,17 @@
     8+9-2+1=16
     17-5=12
 
-Prose names every fact. Whole prose documents are held out for bits per byte, sums by their key.
+Prose names every fact, and has two wordings for each. Of half of the facts it never uses the second one: those
+sentences are the held-out prose, so a model has read what they say and none of them. Sums are held out by their key.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from nemotron_data.synthetic.arithmetic import random_problem, random_sum
-from nemotron_data.synthetic.people import SENTENCES, people
-from nemotron_data.synthetic.split import is_held_out
+from nemotron_data.synthetic.people import Fact, facts_by_person
 
-HELD_OUT_ONE_IN = 20
+FACTS_OF_A_PERSON = 3
 SUMS_PER_DOCUMENT = 4
 SHARE_OF_PROSE = 0.3
 SHARE_OF_TABLES = 0.1
@@ -28,29 +28,34 @@ def pretrain_documents(seed: int, count: int) -> Iterator[dict[str, str]]:
     rng = Random(f"documents/{seed}")
     for _ in range(count):
         if rng.random() < SHARE_OF_PROSE:
-            text = _prose(rng, seed, held_out=False)
+            text = _prose(rng, seed)
         else:
             text = "\n".join(_sum(rng) for _ in range(SUMS_PER_DOCUMENT))
         yield {"text": text, "key": text}
 
 
 def eval_texts(seed: int, count: int) -> Iterator[dict[str, str]]:
-    """`count` rows {"text", "key"} of prose that no training document repeats as a whole."""
+    """`count` rows {"text", "key"} of prose, of which no training document holds a sentence."""
     rng = Random(f"held-out prose/{seed}")
+    known = [[fact for fact in facts if fact.rewording_held_out] for facts in facts_by_person(seed)]
     for _ in range(count):
-        text = _prose(rng, seed, held_out=True)
+        chosen = rng.sample([facts for facts in known if facts], 2)
+        # the second wording of what training states in the first one only
+        text = " ".join(fact.sentences[1] for facts in chosen for fact in _some(rng, facts))
         yield {"text": text, "key": text}
 
 
-def _prose(rng: Random, seed: int, held_out: bool) -> str:
-    while True:
-        text = " ".join(
-            rng.choice(SENTENCES[kind]).format(name=person.name, value=person.facts[kind])
-            for person in rng.sample(people(seed), 2)
-            for kind in rng.sample(sorted(person.facts), 3)
-        )
-        if is_held_out(text, HELD_OUT_ONE_IN) == held_out:
-            return text
+def _prose(rng: Random, seed: int) -> str:
+    chosen = rng.sample(facts_by_person(seed), 2)
+    return " ".join(
+        fact.sentences[0] if fact.rewording_held_out else rng.choice(fact.sentences)
+        for facts in chosen
+        for fact in _some(rng, facts)
+    )
+
+
+def _some(rng: Random, facts: Sequence[Fact]) -> list[Fact]:
+    return rng.sample(facts, min(FACTS_OF_A_PERSON, len(facts)))
 
 
 def _sum(rng: Random) -> str:

@@ -1,0 +1,171 @@
+"""Keep the rows of an evaluation out of training data: `data_prep.decontaminate`, which every training stage has.
+
+    decontamination = Decontamination.of(config, task.store)     # reads what `against` names
+    if decontamination.keeps(reader, row, texts):                # in a worker, for each row that may be trained on
+        ...
+    decontamination.say(prepared)                                # one line, of all workers
+
+Each row is judged by itself, so neither the number of workers nor the order of the rows shows in the result.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from nemotron_data.formats.eval_tasks import TASKS, read_tasks
+from nemotron_data.held_out import Hit, Item, Search, item_of, items_of
+from nemotron_data.prep.pipeline import Prepared
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.sources.files import expand, identity
+from nemotron_data.sources.reading import BadRow, Row, read_range
+from nemotron_shared.artifacts import Source, Store
+from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.config.schema import DecontaminateSection, RunSection, TrainingDataSection
+from nemotron_shared.errors import NotFound, UserError
+
+KEY = "data_prep.decontaminate.against"
+REJECTED = "overlaps with evaluation rows"
+COUNTED = "rows that overlap with evaluation rows"
+NEEDED = "a row of an evaluation needs a 'question', a 'prompt' or a 'text'"
+
+
+class Config(Protocol):
+    """What is read of a stage's configuration."""
+
+    @property
+    def run(self) -> RunSection: ...
+    @property
+    def data_prep(self) -> TrainingDataSection: ...
+
+
+def sources(config: Config) -> list[Source]:
+    """Manifest entries for what `against` names.
+
+    Raises:
+        UserError: it is not there.
+    """
+    found = []
+    for name in _named(config.data_prep.decontaminate):
+        if _is_file(name):
+            found += [Source(file.path, *identity(file)) for file in expand(_files_of(name))]
+        else:
+            artifact = _resolve(Store.open(config.run.home), name, config.run.family)
+            found.append(Source(artifact.reference, artifact.manifest.digest))
+    return found
+
+
+@dataclass(frozen=True)
+class Decontamination:
+    """What rows are compared with, and what is done about one that overlaps; picklable."""
+
+    settings: DecontaminateSection
+    items: Sequence[Item]
+
+    @classmethod
+    def of(cls, config: Config, store: Store) -> "Decontamination":
+        """Read everything that `against` names.
+
+        Raises:
+            UserError: it is not there, or has a row that is none of an evaluation.
+        """
+        settings = config.data_prep.decontaminate
+        items = [item for name in _named(settings) for item in _items(name, store, config.run.family)]
+        return cls(settings, items)
+
+    @cached_property
+    def _search(self) -> Search:
+        """Built once per process."""
+        return Search(self.items)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_search"}
+
+    def keeps(self, reader: ShardReader, row: Row, texts: Iterable[str]) -> bool:
+        """Whether a row may be trained on; one that overlaps is counted, and left out or stopped at as configured.
+
+        Raises:
+            UserError: it overlaps, and `action` is `stop`.
+        """
+        hits = dict(self._hits(texts)) if self.items else {}
+        if not hits:
+            return True
+        reader.counts[COUNTED] += 1
+        for how in {hit.how for hit in hits.values()}:
+            reader.counts[f"{COUNTED}: {how}"] += 1
+        number = min(hits)
+        item, hit = self.items[number], hits[number]
+        detail = f"row {item.row} of '{item.task}' ({hit.how}): {hit.excerpt}"
+        if self.settings.action == "stop":
+            reader.stop_at(row, REJECTED, detail, "leave such rows out: data_prep.decontaminate.action=drop")
+        if self.settings.action == "drop":
+            reader.leave_out(row, REJECTED, detail)
+        return self.settings.action != "drop"
+
+    def _hits(self, texts: Iterable[str]) -> Iterator[tuple[int, Hit]]:
+        for text in texts:
+            yield from ((n, hit) for n, hit in self._search.find(text).hits.items() if hit.how in self.settings.ways)
+
+    def say(self, prepared: Prepared[Any]) -> None:
+        """One line for people, where there was something to compare with."""
+        if not self.items:
+            return
+        counts: Counter[str] = prepared.totals.counts
+        ways = ", ".join(f"{counts[f'{COUNTED}: {how}']:,} {how}" for how in self.settings.ways)
+        done = {"drop": ", which were left out", "report": ", which are still in it"}.get(self.settings.action, "")
+        overlap = f"{counts[COUNTED]:,} rows overlap ({ways}){done if counts[COUNTED] else ''}"
+        prepared.announce(f"compared with {len(self.items):,} evaluation rows: {overlap}")
+
+
+def _named(settings: DecontaminateSection) -> list[str]:
+    return [settings.against] if isinstance(settings.against, str) else settings.against or []
+
+
+def _is_file(name: str) -> bool:
+    """Whether a file or folder is meant, and not an artifact of the store."""
+    return is_path(name) or "://" in name or Path(name).exists()
+
+
+def _files_of(name: str) -> list[str]:
+    """The files of rows at a path: of a prepared folder, those of its tasks."""
+    if (Path(name).expanduser() / TASKS).is_file():
+        return [str(task.file) for task in read_tasks(Path(name).expanduser()).values()]
+    return [str(Path(name).expanduser()) if is_path(name) else name]
+
+
+def _items(name: str, store: Store, family: str) -> list[Item]:
+    folder = Path(name).expanduser() if _is_file(name) else _resolve(store, name, family).path
+    if (folder / TASKS).is_file():
+        return [item for task in read_tasks(folder).values() for item in items_of(task)]
+    shards = make_shards([expand(_files_of(name))], 1 << 60)
+    rows = (row for shard in shards for part in shard.ranges for row in read_range(part))
+    return [_item(number, row) for number, row in enumerate(rows)]
+
+
+def _item(number: int, row: Row | BadRow) -> Item:
+    """A row of a file that is not an evaluation's own.
+
+    Raises:
+        UserError: it is no JSON object, or has nothing to look for.
+    """
+    place = f"{KEY}: {row.file}:{row.line}"
+    if isinstance(row, BadRow):
+        raise UserError(f"{place}: {row.reason}", "correct the row, or name other rows")
+    try:
+        return item_of(Path(row.file).name, number, row.value)
+    except (KeyError, IndexError, TypeError) as error:
+        raise UserError(f"{place}: {NEEDED}", "correct the row, or name other rows") from error
+
+
+def _resolve(store: Store, name: str, family: str) -> Any:
+    try:
+        found = store.resolve(name, family=family)
+    except NotFound as error:
+        how = f"prepare it first, for example with: nemotron {family} data prep eval -c tiny"
+        raise UserError(f"{KEY}: {error.message}", f"{how}; or give a file of rows, ./rows.jsonl") from error
+    if not (found.path / TASKS).is_file():
+        raise UserError(f"{KEY}: {found.reference} holds no evaluation tasks", f"name one of these: {family}-eval-data")
+    return found

@@ -1,0 +1,224 @@
+"""Which held-out rows of an evaluation occur in training text: word for word, in a long run of words, or reworded.
+
+    search = Search(items_of(task))
+    search.find("Quiz. WHAT IS 3+14-5? 12.")  ->  {0: Hit("exact", "Quiz. WHAT IS 3+14-5? 12.")}
+
+    exact   the row's text, or its `key`, stands in the training text, as `overlap` finds it
+    run     13 words of the row follow each other there; of a row of 8 to 12 words: all of them
+    near    within a stretch half as long again as the row, there are 7 of 10 of its runs of three words
+
+A run of 13 words is what GPT-3's authors counted as overlap, seven tenths of short runs what PaLM's did. Rows of fewer
+than 8 words are only looked for word for word: "Where does Mira live?" is no copy of "Where does Tova live?". Words
+that more than ten rows of a task share are its wording, and count for nothing.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_data.overlap import KeyIndex
+from nemotron_data.split import normalise_key
+
+How = Literal["exact", "run", "near"]
+LEAST_WORDS, RUN, SHINGLE = 8, 13, 3
+SHARE, STRETCH = 0.7, 1.5
+WORDING = 10
+SENTENCE_WORDS = 3
+EXCERPT = 80
+
+# a word with the signs of a formula; an ideograph or a syllable of scripts without blanks is a word of its own
+WORD = re.compile(r"[぀-鿿가-힯]|[0-9a-z_+*/=\u00aa-\u1fff-]+")
+END_OF_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n+")
+Gram = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row of an evaluation, and what of it is looked for.
+
+    Attributes:
+        keys: any of them, word for word, is the row itself.
+        stated: what a model is meant to have read, where the task asks for that; no overlap, but counted.
+        sentences: of a text; a text whose sentences are all there is there as a whole.
+    """
+
+    task: str
+    row: int
+    text: str
+    keys: tuple[str, ...]
+    stated: str | None = None
+    sentences: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """In which way an item occurs, and the words around it."""
+
+    how: How
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What of the items occurs in one text; sentences by the item and their number in it."""
+
+    hits: Mapping[int, Hit]
+    stated: frozenset[int]
+    sentences: frozenset[tuple[int, int]]
+
+
+def items_of(task: EvalTask, limit: int | None = None) -> list[Item]:
+    """The rows of a prepared task."""
+    rows = read_task_rows(task.file, task.kind)
+    return [
+        item_of(task.name, number, row, recall=task.recall)
+        for number, row in enumerate(rows)
+        if limit is None or number < limit
+    ]
+
+
+def item_of(task: str, number: int, row: Mapping[str, Any], *, recall: bool = False) -> Item:
+    """What of a row is looked for; a row is a choice, a question, or else a text."""
+    question = next((row[name] for name in ("question", "prompt") if isinstance(row.get(name), str)), None)
+    if question is None:
+        text = str(row["text"])
+        found = (sentence.strip() for sentence in END_OF_SENTENCE.split(text))
+        long_enough = (one for one in found if len(words_of(normalise_key(one))) >= SENTENCE_WORDS)
+        return Item(task, number, text, (text,), sentences=tuple(dict.fromkeys(long_enough)))
+    if "choices" not in row:
+        return Item(task, number, question, tuple({question: 0, str(row.get("key") or question): 0}))
+    # the key of a choice is only its subject, which training may well speak of
+    stem = row.get("stem")
+    statement = f"{stem} {row['choices'][row['answer']]}" if stem else None
+    keys = (question,) if recall or statement is None else (question, statement)
+    return Item(task, number, question, keys, stated=statement if recall else None)
+
+
+def words_of(normalised: str) -> list[str]:
+    """The words of a text that `normalise_key` has folded."""
+    return WORD.findall(normalised)
+
+
+class Search:
+    """Looks for all items at once: a text is read once, however many there are."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self.items = items
+        self._roles: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)
+        for number, item in enumerate(items):
+            self._remember(number, item)
+        self._keys = KeyIndex([key for key in self._roles if key])
+        self._lengths = [len(words_of(normalise_key(item.text))) for item in items]
+        self._grams = self._distinctive_grams()
+        left = Counter(number for places in self._grams.values() for number, _ in places)
+        self._needed = {number: max(1, round(SHARE * count)) for number, count in left.items()}
+
+    def _remember(self, number: int, item: Item) -> None:
+        for key in item.keys:
+            self._roles[normalise_key(key)].append(("exact", number, 0))
+        if item.stated is not None:
+            self._roles[normalise_key(item.stated)].append(("stated", number, 0))
+        for place, sentence in enumerate(item.sentences):
+            self._roles[normalise_key(sentence)].append(("sentence", number, place))
+
+    def _distinctive_grams(self) -> dict[Gram, list[tuple[int, int]]]:
+        """Three words -> the items that have them, and where; not those that are the wording of a task."""
+        grams: defaultdict[Gram, list[tuple[int, int]]] = defaultdict(list)
+        for number, item in enumerate(self.items):
+            if self._lengths[number] >= LEAST_WORDS:
+                for place, gram in enumerate(_grams(words_of(normalise_key(item.text)))):
+                    grams[gram].append((number, place))
+        distinctive = {}
+        for gram, places in grams.items():
+            sharing = Counter(self.items[number].task for number in {number for number, _ in places})
+            if kept := [place for place in places if sharing[self.items[place[0]].task] <= WORDING]:
+                distinctive[gram] = kept
+        return distinctive
+
+    def comparable(self, number: int) -> bool:
+        """Whether an item is long enough to be found where it is not repeated word for word."""
+        return number in self._needed
+
+    def find(self, text: str) -> Found:
+        """Everything of the items that occurs in `text`, each by the strongest way."""
+        folded = normalise_key(text)
+        hits: dict[int, Hit] = {}
+        stated: set[int] = set()
+        sentences: set[tuple[int, int]] = set()
+        for key, position in self._keys.occurrences(folded):
+            for role, number, place in self._roles[key]:
+                if role == "exact":
+                    hits.setdefault(number, Hit("exact", _around(folded, position, len(key))))
+                elif role == "stated":
+                    stated.add(number)
+                else:
+                    sentences.add((number, place))
+        for number, how, start, end in self._alike(words := words_of(folded)) if self._grams else ():
+            excerpt = " ".join(words[start : min(end, start + EXCERPT // 2)])
+            if number not in hits or (hits[number].how, how) == ("near", "run"):
+                hits[number] = Hit(how, excerpt)
+        return Found(hits, frozenset(stated), frozenset(sentences))
+
+    def _alike(self, words: Sequence[str]) -> Iterator[tuple[int, How, int, int]]:
+        """Items that share a run or most of their words with a stretch: number, how, and the stretch."""
+        seen: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for place, gram in enumerate(_grams(words)):
+            for number, own in self._grams.get(gram, ()):
+                seen[number].append((place, own))
+        for number, places in seen.items():
+            run = min(RUN, self._lengths[number])
+            if len(places) < min(run - SHINGLE + 1, self._needed[number]):
+                continue
+            if (start := _run_of(places, run - SHINGLE + 1)) is not None:
+                yield number, "run", start, start + run
+            elif (stretch := self._stretch(number, places)) is not None:
+                yield number, "near", *stretch
+
+    def _stretch(self, number: int, places: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """The first stretch, not much longer than the item, that has enough of its grams."""
+        needed, width = self._needed[number], STRETCH * self._lengths[number]
+        if len(places) < needed:
+            return None
+        inside: Counter[int] = Counter()
+        first = 0
+        for place, own in places:
+            inside[own] += 1
+            while place - places[first][0] > width:
+                left = places[first][1]
+                inside[left] -= 1
+                if not inside[left]:
+                    del inside[left]
+                first += 1
+            if len(inside) >= needed:
+                return places[first][0], place + SHINGLE
+        return None
+
+
+def _grams(words: Sequence[str]) -> Iterable[Gram]:
+    return zip(words, words[1:], words[2:], strict=False)
+
+
+def _run_of(places: Sequence[tuple[int, int]], length: int) -> int | None:
+    """Where `length` grams follow each other in the text just as in the item; None if nowhere."""
+    by_offset: defaultdict[int, list[int]] = defaultdict(list)
+    for place, own in places:
+        by_offset[place - own].append(place)
+    for run in by_offset.values():
+        start = run[0]
+        if length <= 1:
+            return start
+        for before, place in pairwise(run):
+            start = start if place == before + 1 else place
+            if place - start + 1 >= length:
+                return start
+    return None
+
+
+def _around(text: str, position: int, length: int) -> str:
+    start, end = max(0, position - EXCERPT), min(len(text), position + length + EXCERPT)
+    shown = text[start:end] if end - start <= 4 * EXCERPT else text[start : start + 4 * EXCERPT]
+    return ("…" if start else "") + shown + ("…" if start + len(shown) < len(text) else "")
