@@ -81,7 +81,11 @@ class Api:
     async def metrics(self, request: Request) -> Response:
         """What is going on, as Prometheus reads it."""
         running, waiting = self.model.batch.load
-        values = {"requests_running": running, "requests_waiting": waiting, "tokens_total": self.model.batch.tokens_made}
+        values = {
+            "requests_running": running,
+            "requests_waiting": waiting,
+            "tokens_total": self.model.batch.tokens_made,
+        }
         return PlainTextResponse("".join(f"nemotron_{name} {value}\n" for name, value in values.items()))
 
     async def completions(self, request: Request, asked: dict[str, Any]) -> Response:
@@ -100,7 +104,9 @@ class Api:
             scores = await self._scores(prompts)
         texts = [Text(self.model.tokenizer, wanted.stops, markup=False) for _ in range(len(prompts) * (wanted.n or 1))]
         if scores and most == 1 and not wanted.temperature and (wanted.n or 1) == 1:
-            choices = [Choice(index, prompt, text) for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True))]
+            choices = [
+                Choice(index, prompt, text) for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+            ]
             for choice, found in zip(choices, scores, strict=True):  # known already: nothing is computed twice
                 best = found[-1]
                 choice.tokens.append(Token(best.best_id, best.best_logprob, ((best.best_id, best.best_logprob),)))
@@ -222,7 +228,9 @@ def _event(content: Any) -> bytes:
     return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
-def _answered(make: Callable[[Request, dict[str, Any]], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _answered(
+    make: Callable[[Request, dict[str, Any]], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
     """A route whose errors have OpenAI's form."""
 
     async def route(request: Request) -> Response:

@@ -100,9 +100,7 @@ class Batch:
         """How many requests are being answered, and how many wait."""
         return len(self._running), len(self._waiting) + len(self._scores)
 
-    def generate(
-        self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None = None
-    ) -> Answer:
+    def generate(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None = None) -> Answer:
         """Continue `ids`.
 
         Args:

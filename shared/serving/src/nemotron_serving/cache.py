@@ -26,7 +26,8 @@ def can_be_joined(cache: DynamicCache) -> bool:
 
 def join(first: DynamicCache, second: DynamicCache) -> DynamicCache:
     """The rows of `first`, then those of `second`, in `first`."""
-    for one, other in zip(first.layers, second.layers, strict=True):
+    pairs: list[tuple[Any, Any]] = list(zip(first.layers, second.layers, strict=True))
+    for one, other in pairs:
         for states in ("conv_states", "recurrent_states"):
             here, there = getattr(one, states, {}), getattr(other, states, {})
             for index in here:
@@ -46,7 +47,8 @@ def _as_wide(one: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
 
 def keep(cache: DynamicCache, rows: list[int], width: int) -> None:
     """Only these rows, and only the last `width` columns of the keys."""
-    for layer in cache.layers:
+    layers: list[Any] = cache.layers
+    for layer in layers:
         for states in ("conv_states", "recurrent_states"):
             found: dict[int, Any] = getattr(layer, states, {})
             for index, state in found.items():

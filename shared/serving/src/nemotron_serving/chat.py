@@ -42,8 +42,8 @@ HELP = {
 @model_options(default_newest=True)
 @sampling_options(most_tokens=1024)
 @click.option("--system", metavar="TEXT", help="the system message")
-@click.option("--think", type=click.Choice(["show", "hide", "off"]), help="thoughts: show them dimmed, hide them, or ask "
-              "the model for none (default: show in a terminal, hide in a pipe)")  # fmt: skip
+@click.option("--think", type=click.Choice(["show", "hide", "off"]), help="thoughts: show them dimmed, hide them, or "
+              "ask the model for none (default: show in a terminal, hide in a pipe)")  # fmt: skip
 def command(
     chosen: Chosen, temperature: float | None, top_p: float | None, max_tokens: int, seed: int | None,
     system: str | None, think: str | None,
@@ -53,13 +53,9 @@ def command(
     piped = "" if terminal else sys.stdin.read()
     if not terminal and not piped.strip():
         raise UserError("standard input holds no question", 'pipe one in: echo "What is 2+2?" | nemotron chat')
-    from nemotron_engines.modeling.threads import set_threads
-    from nemotron_serving.model import ready
-    from nemotron_serving.sampling import Sampling
+    with chosen.ready(size=1) as model:
+        from nemotron_serving.sampling import Sampling
 
-    set_threads(chosen.threads)
-    how = {"device": chosen.device, "size": 1, "allow_reference_kernels": chosen.allow_reference_kernels}
-    with ready(chosen.artifact, **how) as model:
         if not model.chats:
             say(f"[{model.name}] was not taught to chat: it continues your text")
         draws = model.temperature if temperature is None else temperature
@@ -164,7 +160,7 @@ class Talk:
     def _prompt(self) -> Any:
         if not self.model.chats:
             return self.model.prompter.text("".join(turn["content"] for turn in self.turns))
-        options = {"enable_thinking": False} if self.think == "off" else {}
+        options: dict[str, Any] = {"enable_thinking": False} if self.think == "off" else {}
         return self.model.prompter.chat(self.conversation, **options)
 
     @property
@@ -236,5 +232,7 @@ class Shown:
 
     def end(self) -> None:
         """The end of the answer."""
-        self._out.write((PLAIN if self._dim and self._terminal else "") + ("" if self._line.endswith("\n") else os.linesep))
+        self._out.write(
+            (PLAIN if self._dim and self._terminal else "") + ("" if self._line.endswith("\n") else os.linesep)
+        )
         self._out.flush()

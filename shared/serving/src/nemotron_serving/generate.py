@@ -53,9 +53,7 @@ class Row:
 @click.option("--logprobs", is_flag=True, help="add the log-probability of each token")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="answers made at once")
 @click.option("--force", is_flag=True, help="write FILE again where it exists")
-def command(
-    chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int, **asked: Any
-) -> int:
+def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int, **asked: Any) -> int:
     """See the head of this module."""
     rows = list(read_rows(file, asked["raw"], asked["system"]))
     if out.exists() and not force:
@@ -168,14 +166,10 @@ class Progress:
 
 def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, asked: dict[str, Any]) -> None:
     """Ask for every row, `size` at once, and keep what comes."""
-    from nemotron_engines.modeling.threads import set_threads
-    from nemotron_serving.batch import End
-    from nemotron_serving.model import ready
-    from nemotron_serving.sampling import Sampling, Token
+    with chosen.ready(size) as model:
+        from nemotron_serving.batch import End
+        from nemotron_serving.sampling import Sampling, Token
 
-    set_threads(chosen.threads)
-    how = {"device": chosen.device, "size": size, "allow_reference_kernels": chosen.allow_reference_kernels}
-    with ready(chosen.artifact, **how) as model:
         temperature = model.temperature if asked["temperature"] is None else asked["temperature"]
         top_p = asked["top_p"] or model.top_p
         if not asked["raw"] and not model.chats:
@@ -185,7 +179,7 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
         open_rows, left = dict[int, Any](), iter(rows)
 
         def begin(row: Row) -> None:
-            options = {"enable_thinking": False} if asked["no_think"] else {}
+            options: dict[str, Any] = {"enable_thinking": False} if asked["no_think"] else {}
             prompter = model.prompter
             prompt = prompter.text(row.text) if row.messages is None else prompter.chat(row.messages, **options)
             try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -59,10 +60,8 @@ class Guard:
         except Refusal as refusal:
             await refusal.response()(scope, receive, in_time)
             return
-        try:
+        with suppress(TimeoutError):
             await self._app(scope, receive, in_time)
-        except TimeoutError:
-            pass
 
     def _require(self, path: str, headers: Headers) -> None:
         if self._key is None:

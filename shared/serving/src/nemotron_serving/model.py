@@ -1,7 +1,7 @@
 """A model that answers: its weights, its tokenizer, its chat template, and what it says of itself.
 
-    with ready(artifact, device="auto", size=8, allow_reference_kernels=False) as model:
-        answer = model.batch.generate(model.prompter.chat(messages).ids, Sampling(max_tokens=64))
+with ready(artifact, device="auto", size=8, slow_kernels=False) as model:
+    answer = model.batch.generate(model.prompter.chat(messages).ids, Sampling(max_tokens=64))
 """
 
 from collections.abc import Generator
@@ -64,18 +64,19 @@ class Model:
 
 @contextmanager
 def ready(
-    artifact: Artifact, *, device: str, size: int, allow_reference_kernels: bool, most_waiting: int | None = None
+    artifact: Artifact, *, device: str, size: int, slow_kernels: bool, most_waiting: int | None = None
 ) -> Generator[Model]:
     """The model, loaded and answering until the block ends.
 
     Args:
         size: how many requests are answered at once.
         most_waiting: how many more may wait; None does not count.
+        slow_kernels: a large model may run on the pure-torch kernels.
     """
     logging.set_verbosity_error()  # a tokenizer's remark on long texts says less than our own check
     say(f"[{artifact.reference}] loading")
     engine = ModelLoadingEngine(
-        name="serving", device="auto", attn_implementation="sdpa", allow_reference_kernels=allow_reference_kernels
+        name="serving", device="auto", attn_implementation="sdpa", allow_reference_kernels=slow_kernels
     )
     on_gpu = device == "auto" and torch.cuda.is_available()
     model: Any = load_model(artifact.path, engine, trusted=artifact.trusted).eval()

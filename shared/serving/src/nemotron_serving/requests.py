@@ -1,4 +1,4 @@
-"""What may be asked of the server: OpenAI's fields, of their types. What would not be obeyed is refused, not ignored."""
+"""What may be asked of the server: OpenAI's fields, of their types. What would not be obeyed is refused."""
 
 from typing import Annotated, Any, Literal
 
@@ -88,7 +88,8 @@ class Completion(Asked):
     def prompts(self) -> list[str | list[int]]:
         """One entry for each prompt."""
         several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
-        return self.prompt if several else [self.prompt]  # type: ignore[return-value]
+        prompts: Any = self.prompt if several else [self.prompt]
+        return prompts
 
 
 class Function(BaseModel):

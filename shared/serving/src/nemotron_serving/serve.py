@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 
 from nemotron_serving.options import Chosen, model_options
+from nemotron_serving.server import listen, run, url_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.machine import Machine
@@ -51,21 +52,14 @@ def command(
         say(f"[{reference}] vLLM serves it as {name}")
         words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
         os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
-    from nemotron_engines.modeling.threads import set_threads
-    from nemotron_serving.api import Api
-    from nemotron_serving.model import ready
-    from nemotron_serving.server import listen, run, url_of
+    with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
+        from nemotron_serving.api import Api
 
-    with listen(host, port) as bound:  # before the model is loaded, which takes time
-        set_threads(chosen.threads)
-        how = {"device": chosen.device, "size": batch_size, "most_waiting": queue,
-               "allow_reference_kernels": chosen.allow_reference_kernels}  # fmt: skip
-        with ready(chosen.artifact, **how) as model:
-            names = tuple(dict.fromkeys((name, model.name)))
-            say(f"[{reference}] serving as {name} at {url_of(bound)} (transformers, {batch_size} at once)")
-            if not model.chats:
-                say(f"[{reference}] was not taught to chat: ask /v1/completions")
-            run(Api(model, names if not chosen.artifact.is_external else (name,), max_tokens).app(key), bound)
+        names = (name,) if chosen.artifact.is_external else tuple(dict.fromkeys((name, model.name)))
+        say(f"[{reference}] serving as {name} at {url_of(bound)} (transformers, {batch_size} at once)")
+        if not model.chats:
+            say(f"[{reference}] was not taught to chat: ask /v1/completions")
+        run(Api(model, names, max_tokens).app(key), bound)
     say(f"[{reference}] stopped serving")
     return 0
 

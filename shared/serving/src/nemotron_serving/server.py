@@ -1,7 +1,7 @@
 """The server around the routes: uvicorn, with an end that waits for answers, and no patience for idle connections.
 
-    with serving(Api(model, ("tiny",), 256).app(None)) as url:     # http://127.0.0.1:41234, until the block ends
-        ...
+with serving(Api(model, ("tiny",), 256).app(None)) as url:     # http://127.0.0.1:41234, until the block ends
+    ...
 """
 
 import asyncio

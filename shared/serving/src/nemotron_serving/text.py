@@ -1,12 +1,12 @@
 """From tokens to text while they come: whole characters only, cut before a stop string, thoughts and calls told apart.
 
-    stream = Text(tokenizer, stop=["###"], in_thought=prompt.in_thought, tools=False)
-    for token in answer:
-        for piece in stream.feed(token.id):     # Piece("reasoning", "12 9"), Piece("content", "9")
-            ...
-        if stream.stopped:
-            answer.cancel()
-    stream.end()
+stream = Text(tokenizer, stop=["###"], in_thought=prompt.in_thought, tools=False)
+for token in answer:
+    for piece in stream.feed(token.id):     # Piece("reasoning", "12 9"), Piece("content", "9")
+        ...
+    if stream.stopped:
+        answer.cancel()
+stream.end()
 """
 
 import json

@@ -1,8 +1,8 @@
-"""The model that somebody names in order to use it: from the store, a folder, the hub or a checkpoint; intact and whole.
+"""The model that somebody names in order to use it: from the store, a folder, the hub or a checkpoint; intact.
 
-    find_model(store, "sft", family="super3", trusted=False)          super3-sft-model, its newest version
-    find_model(store, None, family="super3", trusted=False)           the newest model of the store
-    find_model(store, "hf://org/name", family="super3", trusted=False) imported first where it is not there yet
+find_model(store, "sft", family="super3", trusted=False)          super3-sft-model, its newest version
+find_model(store, None, family="super3", trusted=False)           the newest model of the store
+find_model(store, "hf://org/name", family="super3", trusted=False) imported first where it is not there yet
 """
 
 from dataclasses import replace
