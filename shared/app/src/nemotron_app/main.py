@@ -29,15 +29,21 @@ STEP = "a step"
 # Imported when they are called, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
     "artifacts": "nemotron_app.artifacts",
+    "chat": "nemotron_serving.chat",
     "check": "nemotron_app.check.command",
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "engine": "nemotron_app.engines",
+    "export": "nemotron_app.export.command",
     "finetune": "nemotron_app.finetune.command",
+    "generate": "nemotron_serving.generate",
     "model": "nemotron_app.models",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
+    "serve": "nemotron_serving.serve",
 }
+SERVING = "nemotron_serving"
+"""The room above this one: an environment for one stage alone may lack it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,15 @@ class Nemotron(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See the base class."""
-        return import_module(OTHER_COMMANDS[cmd_name]).command if cmd_name in OTHER_COMMANDS else step
+        if cmd_name not in OTHER_COMMANDS:
+            return step
+        try:
+            return import_module(OTHER_COMMANDS[cmd_name]).command
+        except ModuleNotFoundError as error:
+            if error.name != SERVING:
+                raise
+            what = f"nemotron {cmd_name} needs the package nemotron-serving, which is not in this environment"
+            raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

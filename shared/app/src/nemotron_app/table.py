@@ -48,6 +48,11 @@ commands
                                  what has been made, from what; make room
   model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
                                  bring a model in as an artifact
+  chat [MODEL]                   talk to a model in the terminal; without MODEL the newest one
+  generate MODEL FILE --out FILE answer a file of prompts; goes on where it was stopped
+  serve MODEL [--port N]         an OpenAI-compatible server, with a page to chat
+  export MODEL DIR [--push ORG/NAME]
+                                 a folder for the hub, with a model card
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is

@@ -102,7 +102,7 @@ class Decontamination:
         if self.settings.action == "stop":
             reader.stop_at(row, REJECTED, detail, "leave such rows out: data_prep.decontaminate.action=drop")
         if self.settings.action == "drop":
-            reader.leave_out(row, REJECTED, detail)
+            reader.leave_out(row, REJECTED, detail, asked=True)
         return self.settings.action != "drop"
 
     def _hits(self, texts: Iterable[str]) -> Iterator[tuple[int, Hit]]:

@@ -10,10 +10,10 @@ from nemotron_shared.config.schema import RunSection
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.data_choice import data_by_settings
-from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
+from nemotron_shared.runtime.models.finding import require_usable
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import BARE, parse_outside
-from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 from nemotron_shared.runtime.remedies import how_to_make, how_to_prepare
 from nemotron_shared.stages import STAGES
 
@@ -116,13 +116,7 @@ def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, 
         return
     require_intact(artifact, store.home, again)
     checked.inputs[role] = replace(artifact, trusted=trusted)
-    config = config_of(artifact.path)
-    if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
-        raise UserError(f"{reference}: holds no weights", "give the folder that holds config.json and *.safetensors")
-    if artifact.is_external or artifact.manifest.producer.verb == "import":
-        require_whole(reference, artifact.path, config)
-    if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
-        require_loadable(reference, config, trusted=trusted)
+    require_usable(reference, artifact, config_of(artifact.path), trusted=trusted)
 
 
 def _take(checked: "Preflight", found: Found) -> None:

@@ -1,0 +1,1 @@
+"""`nemotron export`: a model as a folder that stands by itself, with a card that says what it is."""

@@ -1,0 +1,79 @@
+"""`nemotron export`: a model as a folder that stands by itself, for transformers, other programs and the hub.
+
+    nemotron export sft ./my-model                 the whole weights, adapters merged
+    nemotron export sft ./my-adapter --adapter     the LoRA adapter alone, in PEFT's layout
+    nemotron export sft ./my-model --licence apache-2.0 --push my-org/my-model
+                                                   and afterwards to the hub, private unless --public
+
+README.md is the model's card: its data, its scores with their intervals, its history, its licence.
+"""
+
+from pathlib import Path
+
+import click
+
+from nemotron_app.export.card import card
+from nemotron_app.export.folder import write_folder
+from nemotron_app.store_options import Look, store_options
+from nemotron_shared.errors import UserError
+from nemotron_shared.hub_errors import HubPlace, hub_errors
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.finding import find_model
+from nemotron_shared.runtime.models.references import BARE
+
+
+@click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
+@click.option("--licence", "--license", metavar="ID", help="the licence, where the model does not bring one along")
+@click.option("--push", metavar="ORG/NAME", help="send the folder to this repository of the hub")
+@click.option("--public", is_flag=True, help="with --push: a new repository is for everybody to see")
+@click.option("--force", is_flag=True, help="write into a folder that holds something")
+@click.option("--trust-code", is_flag=True, help="take the Python files along that the model cannot do without")
+@store_options
+def command(
+    look: Look, model: str, folder: Path, adapter: bool, licence: str | None, push: str | None, public: bool,
+    force: bool, trust_code: bool,
+) -> int:  # fmt: skip
+    """See the head of this module."""
+    if push is not None and not (BARE.fullmatch(push) and "@" not in push):
+        raise UserError(f"--push {push}: not a repository of the hub", "write --push ORGANISATION/NAME")
+    if public and push is None:
+        raise UserError("--public is for a repository of the hub", "add --push ORGANISATION/NAME, or leave it out")
+    artifact = find_model(look.store, model, family=look.family, trusted=trust_code)
+    title = push.partition("/")[2] if push else folder.resolve().name
+    readme = card(look.store, artifact, title, adapter=adapter, licence=licence)
+    names = write_folder(artifact, folder, readme, adapter=adapter, force=force)
+    told = {"folder": str(folder), "model": artifact.reference, "files": names, "pushed": None}
+    line = f"{folder}: {artifact.reference}, {len(names)} files; read its README.md before you publish it"
+    if push:
+        told["pushed"] = send(folder, names, push, private=not public)
+        line = f"{line}\npushed to {told['pushed']}"
+    look.tell(told, line)
+    return 0
+
+
+def send(folder: Path, names: list[str], repository: str, *, private: bool) -> str:
+    """Send these files to the hub, as one commit; returns its address.
+
+    Raises:
+        UserError: there is no token, or the hub does not take them.
+    """
+    address = f"hf://{repository}"
+    with hub_errors(address, HubPlace(repository, None, "model")):
+        from huggingface_hub import HfApi, get_token
+        from huggingface_hub.utils import disable_progress_bars
+
+        if get_token() is None:
+            raise UserError(
+                f"--push {repository}: there is no token for the hub", "set HF_TOKEN, or run: hf auth login"
+            )
+        disable_progress_bars()
+        api = HfApi()
+        api.create_repo(repository, private=private, exist_ok=True)
+        say(f"[{address}] sending {len(names)} files")
+        done = api.upload_folder(
+            repo_id=repository, folder_path=folder, allow_patterns=names, commit_message=f"Export of {folder.name}"
+        )
+    return str(done.commit_url)

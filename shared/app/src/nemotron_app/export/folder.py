@@ -1,0 +1,128 @@
+"""The folder that an export writes: the model's files without traces of the machine they were made on."""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.atomic import read_json, sync, write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.disk import full_disk_explained
+from nemotron_shared.runtime.models.code import config_of, needs_code
+from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
+from nemotron_shared.runtime.models.weights import INDICES, SINGLES, weight_files
+
+ADAPTER = "adapter"
+ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
+README = "README.md"
+NAMES_OF_PLACES = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
+SETTINGS = ("config.json", "generation_config.json", ADAPTER_FILES[1])
+ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool, force: bool) -> list[str]:
+    """Write the folder, whole or not at all; returns the names of its files.
+
+    Raises:
+        UserError: there is something in the folder already, or the model has no adapter.
+    """
+    require_room(folder, force)
+    wanted = _adapter_files(artifact) if adapter else _model_files(artifact)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        full_disk_explained(folder.parent),
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True) as staged,
+    ):
+        made = Path(staged) / "made"
+        made.mkdir()
+        for name, source in wanted.items():
+            if source.suffix == ".json" and name not in INDICES and not name.startswith(("tokenizer.", "vocab")):
+                settings = _without_places(read_json(source), texts=name in SETTINGS)
+                write_text(made / name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+            else:
+                shutil.copyfile(source, made / name)
+                sync(made / name)
+        if not adapter and "generation_config.json" not in wanted:
+            config = config_of(artifact.path)
+            ends = {name: config[name] for name in ENDS if config.get(name) is not None}
+            write_text(made / "generation_config.json", json.dumps(ends, indent=2) + "\n")
+        write_text(made / README, readme)
+        names = sorted(path.name for path in made.iterdir())
+        _take_place(made, folder, names)
+    return names
+
+
+def require_room(folder: Path, force: bool) -> None:
+    """Refuse to mix an export with what is there.
+
+    Raises:
+        UserError: the folder is none, or holds something.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: not a folder", "give the name of a new folder")
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise UserError(f"{folder}: holds something already", "give a new folder, or --force to write into this one")
+
+
+def _take_place(made: Path, folder: Path, names: list[str]) -> None:
+    """Move the finished files to where they belong; weights of another export must not stay between them."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        made.rename(folder)
+        sync(folder.parent)
+        return
+    others = [path.name for path in folder.glob("*.safetensors*") if path.name not in names]
+    if others:
+        what = f"{folder}: holds other weights, which would be read with these: {', '.join(sorted(others)[:3])}"
+        raise UserError(what, "remove them, or give a new folder")
+    for name in names:
+        os.replace(made / name, folder / name)  # noqa: PTH105 - one rename each, also over a file that is there
+    sync(folder)
+
+
+def _model_files(artifact: Artifact) -> dict[str, Path]:
+    """The files of the whole model, by the name that each gets."""
+    folder = artifact.path
+    there = {path.name: path for path in sorted(folder.iterdir()) if path.is_file()}
+    weights = weight_files(artifact.reference, folder, there)
+    if not weights:
+        raise UserError(f"{artifact.reference}: holds no weights", "give another model")
+    if any(name.endswith(".bin") for name in weights):
+        what = f"{artifact.reference}: its weights are pickles, and an export holds safetensors only"
+        raise UserError(what, "convert them with transformers: save_pretrained writes safetensors")
+    wanted = [*weights, "config.json", "generation_config.json", *(name for name in INDICES if name not in SINGLES)]
+    wanted += [name for name in there if TOKENIZER_FILES.fullmatch(name) or name.startswith(("LICENSE", "NOTICE"))]
+    if needs_code(config_of(folder)):
+        wanted += [name for name in there if name.endswith(".py")]
+    return {name: there[name] for name in dict.fromkeys(wanted) if name in there}
+
+
+def _adapter_files(artifact: Artifact) -> dict[str, Path]:
+    """The files of the adapter, and the tokenizer that it was trained with."""
+    folder = artifact.path / ADAPTER
+    if not all((folder / name).is_file() for name in ADAPTER_FILES):
+        what = f"{artifact.reference}: has no adapter; all of its weights were trained, or it was not made here"
+        raise UserError(what, "leave --adapter out, which exports the whole weights")
+    beside = [path for path in sorted(artifact.path.iterdir()) if TOKENIZER_FILES.fullmatch(path.name)]
+    return {path.name: path for path in (*(folder / name for name in ADAPTER_FILES), *beside)}
+
+
+def _without_places(settings: Any, *, texts: bool) -> Any:
+    """Settings without paths of the machine they were written on.
+
+    Args:
+        texts: any text may be one; in a tokenizer's files it may be a token.
+    """
+    if isinstance(settings, dict):
+        kept = {}
+        for name, value in settings.items():
+            if isinstance(value, str) and (name in NAMES_OF_PLACES or (texts and is_path(value))):
+                if name == "base_model_name_or_path":  # PEFT wants the key
+                    kept[name] = None
+                continue
+            kept[name] = _without_places(value, texts=texts)
+        return kept
+    return [_without_places(value, texts=texts) for value in settings] if isinstance(settings, list) else settings

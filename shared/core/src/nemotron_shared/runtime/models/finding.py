@@ -1,0 +1,73 @@
+"""The model that somebody names in order to use it: from the store, a folder, the hub or a checkpoint; intact.
+
+find_model(store, "sft", family="super3", trusted=False)          super3-sft-model, its newest version
+find_model(store, None, family="super3", trusted=False)           the newest model of the store
+find_model(store, "hf://org/name", family="super3", trusted=False) imported first where it is not there yet
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.verified import require_intact
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
+from nemotron_shared.runtime.models.importing import find
+from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
+
+
+def find_model(store: Store, reference: str | None, *, family: str, trusted: bool) -> Artifact:
+    """The model of a reference; without one, the newest of the store.
+
+    Raises:
+        UserError: there is none, it is damaged, or it needs code that nobody has trusted.
+    """
+    outside = None if reference is None else parse_outside(reference)
+    if outside is not None:
+        found = find(store, outside, weights=True, trusted=trusted)
+        if found.no_room:
+            raise found.no_room
+        if found.note:
+            say(found.note)
+        artifact = found.bring_in() if found.bring_in else found.artifact
+        assert artifact is not None
+    elif reference is None:
+        artifact = newest_model(store)
+    else:
+        artifact = store.resolve(reference, family=family, expect="ModelArtifact")
+    require_intact(artifact, store.home, f"bring it in again: nemotron model import {reference}")
+    require_usable(reference or artifact.reference, artifact, config_of(artifact.path), trusted=trusted)
+    return replace(artifact, trusted=trusted)
+
+
+def newest_model(store: Store) -> Artifact:
+    """The model that was made last, whatever its name; versions that cannot be read do not count."""
+    made = []
+    for name, versions in store.shelves().items():
+        for version in versions:
+            try:
+                artifact = store.load(name, version)
+            except UserError:
+                continue
+            if artifact.manifest.type == "ModelArtifact":
+                made.append(artifact)
+    if not made:
+        what = f"there is no model in {store.root}"
+        raise UserError(what, "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name")
+    return max(made, key=lambda one: (one.manifest.created_at, one.manifest.name, one.manifest.version))
+
+
+def require_usable(label: str, artifact: Artifact, config: dict[str, Any], *, trusted: bool) -> None:
+    """Refuse a folder without weights, weights that are not whole, and code that nobody has trusted.
+
+    Raises:
+        UserError: with the way out.
+    """
+    if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
+        raise UserError(f"{label}: holds no weights", "give the folder that holds config.json and *.safetensors")
+    if artifact.is_external or artifact.manifest.producer.verb == "import":
+        require_whole(label, artifact.path, config)
+    if needs_code(config):  # a type that is only not known here may be known to the engine's own environment
+        require_loadable(label, config, trusted=trusted)

@@ -1,0 +1,276 @@
+"""The routes of the server: OpenAI's completions, over one model.
+
+GET /v1/models /health /metrics and / (a page to chat); POST /v1/chat/completions and /v1/completions.
+"""
+
+import asyncio
+import base64
+import hashlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nemotron_serving.batch import Full, TokenScore
+from nemotron_serving.choice import Choice, merged
+from nemotron_serving.guard import Guard, Refusal, json_of
+from nemotron_serving.model import Model
+from nemotron_serving.prompt import Prompt, plain_messages
+from nemotron_serving.requests import Asked, ChatCompletion, Completion
+from nemotron_serving.sampling import Sampling, Token
+from nemotron_serving.text import Text
+from nemotron_serving.wire import Wire, usage
+from nemotron_shared.errors import UserError
+
+COMPLETION_TOKENS = 16
+"""What OpenAI takes where /v1/completions is not told a length."""
+RETRY_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class Api:
+    """What each route answers.
+
+    Attributes:
+        names: what requests may call the model; the first is what it calls itself.
+        most_tokens: the length of an answer where a chat request names none.
+    """
+
+    model: Model
+    names: tuple[str, ...]
+    most_tokens: int
+
+    def app(self, key: str | None) -> Starlette:
+        """The application; `key` is what clients must know, if anything."""
+        routes = [
+            Route("/", page),
+            Route("/health", self.health),
+            Route("/metrics", self.metrics),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.models),
+            Route("/v1/completions", _answered(self.completions), methods=["POST"]),
+            Route("/v1/chat/completions", _answered(self.chat), methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _our_error}
+        return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
+
+    async def health(self, request: Request) -> Response:
+        """It can be asked as soon as it is ready."""
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """The one model, under each of its names."""
+        about = {"object": "model", "created": 0, "owned_by": "nemotron", "max_model_len": self.model.context}
+        listed = [{"id": name, **about} for name in self.names]
+        wanted = request.path_params.get("name")
+        if wanted is None:
+            return JSONResponse({"object": "list", "data": listed})
+        self._require_name(wanted)
+        return JSONResponse({"id": wanted, **about})
+
+    async def metrics(self, request: Request) -> Response:
+        """What is going on, as Prometheus reads it."""
+        running, waiting = self.model.batch.load
+        values = {
+            "requests_running": running,
+            "requests_waiting": waiting,
+            "tokens_total": self.model.batch.tokens_made,
+        }
+        return PlainTextResponse("".join(f"nemotron_{name} {value}\n" for name, value in values.items()))
+
+    async def completions(self, request: Request, asked: dict[str, Any]) -> Response:
+        """Continue each prompt (text, ids, or a list of either), or score it with `echo` and `logprobs`."""
+        wanted = Completion.model_validate(asked)
+        self._require_name(wanted.model)
+        if wanted.echo and (wanted.logprobs or 0) > 1:
+            raise Refusal(400, "with echo only the likeliest token is told: logprobs must be 0 or 1")
+        prompts = [self._prompt(prompt) for prompt in wanted.prompts]
+        most = COMPLETION_TOKENS if wanted.max_tokens is None else wanted.max_tokens
+        for prompt in prompts:
+            self.model.room(prompt, most, most)
+        wire = Wire(self.names[0], self.model.tokenizer, chat=False, logprobs=wanted.logprobs is not None)
+        scores: list[list[TokenScore]] = []
+        if wanted.echo and wanted.logprobs is not None:
+            scores = await self._scores(prompts)
+        texts = [Text(self.model.tokenizer, wanted.stops, markup=False) for _ in range(len(prompts) * (wanted.n or 1))]
+        if scores and most == 1 and not wanted.temperature and (wanted.n or 1) == 1:
+            choices = [
+                Choice(index, prompt, text) for index, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+            ]
+            for choice, found in zip(choices, scores, strict=True):  # known already: nothing is computed twice
+                best = found[-1]
+                choice.tokens.append(Token(best.best_id, best.best_logprob, ((best.best_id, best.best_logprob),)))
+                choice.pieces += choice.text.feed(best.best_id) + choice.text.end()
+                choice.reason = "length"
+        else:
+            choices = self._begin(wanted, prompts, texts, most, wanted.logprobs)
+            if wanted.stream:
+                return self._stream(wire, wanted, prompts, choices)
+            await _whole(request, choices)
+        if wanted.echo:
+            made = [wire.echoed(one.prompt.ids, scores[one.index // (wanted.n or 1)] if scores else [], one)
+                    for one in choices]  # fmt: skip
+        else:
+            made = [wire.choice(one) for one in choices]
+        return JSONResponse(wire.whole(made, usage([prompt.ids for prompt in prompts], choices)))
+
+    async def chat(self, request: Request, asked: dict[str, Any]) -> Response:
+        """Answer the conversation with the model's own chat template."""
+        wanted = ChatCompletion.model_validate(asked)
+        self._require_name(wanted.model)
+        tools = [] if wanted.tool_choice == "none" else [tool.model_dump() for tool in wanted.tools or []]
+        options = wanted.chat_template_kwargs or {}
+        if wanted.reasoning_effort == "none":
+            options = {"enable_thinking": False, **options}
+        prompt = self.model.prompter.chat(plain_messages(wanted.messages), tools or None, **options)
+        most = self.model.room(prompt, wanted.limit, self.most_tokens)
+        texts = [Text(self.model.tokenizer, wanted.stops, in_thought=prompt.in_thought, tools=tools)
+                 for _ in range(wanted.n or 1)]  # fmt: skip
+        tops = (wanted.top_logprobs or 0) if wanted.logprobs else None
+        wire = Wire(self.names[0], self.model.tokenizer, chat=True, logprobs=tops is not None)
+        choices = self._begin(wanted, [prompt], texts, most, tops)
+        if wanted.stream:
+            return self._stream(wire, wanted, [prompt], choices)
+        await _whole(request, choices)
+        return JSONResponse(wire.whole([wire.choice(one) for one in choices], usage([prompt.ids], choices)))
+
+    def _begin(
+        self, wanted: Asked, prompts: list[Prompt], texts: list[Text], most: int, logprobs: int | None
+    ) -> list[Choice]:
+        """Ask for every answer, or for none."""
+        n = wanted.n or 1
+        temperature = 1.0 if wanted.temperature is None else wanted.temperature
+        choices: list[Choice] = []
+        try:
+            for index, text in enumerate(texts):
+                seed = None if wanted.seed is None else (wanted.seed + index % n) % 2**63
+                choice = Choice(index, prompts[index // n], text)
+                choice.begin(self.model, Sampling(most, temperature, wanted.top_p or 1.0, seed, logprobs))
+                choices.append(choice)
+        except Full:
+            for choice in choices:
+                choice.cancel()
+            raise
+        return choices
+
+    async def _scores(self, prompts: list[Prompt]) -> list[list[TokenScore]]:
+        """Scores of every prompt's tokens."""
+        return await asyncio.gather(*(asyncio.wrap_future(self.model.batch.score(prompt.ids)) for prompt in prompts))
+
+    def _stream(self, wire: Wire, wanted: Asked, prompts: list[Prompt], choices: list[Choice]) -> Response:
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                if isinstance(wanted, ChatCompletion):
+                    for choice in choices:
+                        yield _event(wire.chunk([wire.first(choice)]))
+                async for choice, pieces, token in merged(choices):
+                    for delta in wire.deltas(choice, pieces, token):
+                        yield _event(wire.chunk([delta]))
+                    if token is None:
+                        yield _event(wire.chunk([wire.last(choice)]))
+                if wanted.stream_options and wanted.stream_options.include_usage:
+                    yield _event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
+                yield b"data: [DONE]\n\n"
+            except Exception as error:  # the status is sent already
+                yield _event(Refusal(500, f"{type(error).__name__}: {error}").content)
+            finally:
+                for choice in choices:
+                    choice.cancel()
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+    def _require_name(self, name: str | None) -> None:
+        if name is not None and name not in self.names:
+            raise Refusal(404, f"no model '{name[:100]}'; there is: {', '.join(self.names)}", "model_not_found")
+
+    def _prompt(self, prompt: str | list[int]) -> Prompt:
+        """Control tokens in a text are meant as such: whoever writes a raw prompt writes the template's part too."""
+        made = self.model.prompter.text(prompt, control=True) if isinstance(prompt, str) else Prompt(prompt)
+        if not made.ids:
+            raise Refusal(400, "prompt is empty")
+        if max(made.ids) >= len(self.model.tokenizer):
+            raise Refusal(400, f"prompt has an id outside the vocabulary of {len(self.model.tokenizer)}")
+        return made
+
+
+async def _whole(request: Request, choices: list[Choice]) -> None:
+    """Wait for all answers, unless the client goes away first."""
+
+    async def gone() -> None:
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.2)
+
+    answering = asyncio.gather(*(choice.finish() for choice in choices))
+    leaving = asyncio.create_task(gone())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise Refusal(499, "the client has gone")
+        await answering
+    finally:
+        leaving.cancel()
+        answering.cancel()
+        for choice in choices:
+            choice.cancel()
+
+
+def _event(content: Any) -> bytes:
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+def _answered(
+    make: Callable[[Request, dict[str, Any]], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    """A route whose errors have OpenAI's form."""
+
+    async def route(request: Request) -> Response:
+        try:
+            return await make(request, await json_of(request))
+        except Refusal as refusal:
+            return refusal.response()
+        except Full as error:
+            refusal = Refusal(429, f"{error}: try again in {RETRY_SECONDS} seconds", retry_after=str(RETRY_SECONDS))
+            return refusal.response()
+        except ValidationError as error:
+            wrong = "; ".join(_said(one) for one in error.errors(include_url=False, include_input=False)[:5])
+            return Refusal(400, wrong).response()
+        except (UserError, ValueError) as error:
+            code = "context_length_exceeded" if "context is" in str(error) else None
+            return Refusal(400, str(error), code).response()
+
+    return route
+
+
+def _said(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"])
+    known = "there is no such field here" if problem["type"] == "extra_forbidden" else problem["msg"]
+    return f"{place[:200]}: {known}"
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return Refusal(error.status_code, f"{request.method} {request.url.path[:200]}: {error.detail}").response()
+
+
+async def _our_error(request: Request, error: Exception) -> Response:
+    return Refusal(500, f"{type(error).__name__}: the server failed; its terminal says more").response()
+
+
+async def page(request: Request) -> Response:
+    """A page to chat: one file, which may load and send nothing but what it asks this server."""
+    html = (files("nemotron_serving") / "page.html").read_text(encoding="utf-8")
+    hashes = {tag: base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
+              for tag, inner in re.findall(r"<(style|script)>(.*?)</\1>", html, re.DOTALL)}  # fmt: skip
+    policy = f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; "
+    policy += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})

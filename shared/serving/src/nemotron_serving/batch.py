@@ -1,0 +1,273 @@
+"""One thread that owns a model and answers many requests at once: a new one joins at the next token.
+
+    with Batch(model, eos={11}, size=16) as batch:
+        answer = batch.generate([1, 5, 9], Sampling(max_tokens=24))
+        for token in answer:                       # Token(id=..., logprob=None, top=())
+            ...
+        answer.reason                              # "stop" or "length"
+
+A prompt is computed by itself and its cache then put beside the others': the answer does not depend on who else asks,
+up to the rounding of sums in another order.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from transformers import DynamicCache
+
+from nemotron_serving.cache import can_be_joined, join, keep
+from nemotron_serving.sampling import Chooser, Sampling, Token
+
+Reason = Literal["stop", "length", "cancelled"]
+
+
+class Full(Exception):
+    """As many requests wait as may wait."""
+
+
+class TokenScore(NamedTuple):
+    """Log-probability (nats) of a token that follows its predecessors, and of the likeliest one there."""
+
+    logprob: float
+    best_id: int
+    best_logprob: float
+
+
+class End(NamedTuple):
+    """The last thing that a request hears; `error` where it failed."""
+
+    reason: Reason
+    error: Exception | None = None
+
+
+class Answer:
+    """An answer while it is made: iterate over its tokens, or pass `hear` to `generate` and be called with each."""
+
+    def __init__(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None) -> None:
+        self.ids, self.chooser = ids, Chooser(sampling)
+        self.cancelled = False
+        self.made = 0
+        self.reason: Reason = "cancelled"
+        self._heard: queue.SimpleQueue[Token | End] = queue.SimpleQueue()
+        self.hear = hear or self._heard.put
+
+    def cancel(self) -> None:
+        """Nobody waits any more: end at the next token."""
+        self.cancelled = True
+
+    def __iter__(self) -> Iterator[Token]:
+        while isinstance(heard := self._heard.get(), Token):
+            yield heard
+        if heard.error:
+            raise heard.error
+        self.reason = heard.reason
+
+
+class Batch:
+    """The model's thread. Requests wait where `size` are being answered already."""
+
+    def __init__(self, model: Any, eos: set[int], size: int, most_waiting: int | None = None) -> None:
+        self._model, self._eos, self._size, self._most_waiting = model, eos, size, most_waiting
+        self._waiting: deque[Answer] = deque()
+        self._scores: deque[tuple[list[int], Future[list[TokenScore]]]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._clear()
+        self.tokens_made = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End after the token at hand; whoever waits hears that it was cancelled."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many requests are being answered, and how many wait."""
+        return len(self._running), len(self._waiting) + len(self._scores)
+
+    def generate(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None = None) -> Answer:
+        """Continue `ids`.
+
+        Args:
+            hear: called in the model's thread with each token and with the end.
+
+        Raises:
+            Full: too many wait already.
+        """
+        answer = Answer(ids, sampling, hear)
+        self._add(self._waiting, answer)
+        return answer
+
+    def score(self, ids: list[int]) -> "Future[list[TokenScore]]":
+        """Scores of ids[1:], and last the likeliest token after them all: as many as there are ids.
+
+        Raises:
+            Full: too many wait already.
+        """
+        future: Future[list[TokenScore]] = Future()
+        self._add(self._scores, (ids, future))
+        return future
+
+    def _add(self, line: deque[Any], what: Any) -> None:
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the model is no longer there")
+            if self._most_waiting is not None and self.load[1] >= self._most_waiting:
+                raise Full(f"{self._most_waiting} requests wait already")
+            line.append(what)
+            self._changed.notify()
+
+    def _clear(self) -> None:
+        self._running: list[Answer] = []
+        self._next: list[int] = []
+        self._cache: DynamicCache | None = None
+        self._mask = torch.zeros(0, 0, dtype=torch.long)
+        self._joins = True
+
+    @torch.inference_mode()
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._scores or self._running or self._closed)
+                if self._closed:
+                    break
+            try:
+                self._score_some()
+                self._admit()
+                if self._running:
+                    self._step()
+            except Exception as error:  # of whatever kind: it belongs to those who asked, and the next may go well
+                for answer in self._running:
+                    answer.hear(End("cancelled", error))
+                self._clear()
+        for answer in (*self._running, *self._waiting):
+            answer.hear(End("cancelled"))
+        for _, future in self._scores:
+            future.cancel()
+
+    def _admit(self) -> None:
+        """Compute the prompts of those who wait, while there is room, and put them beside the others."""
+        while self._waiting and len(self._running) < (self._size if self._joins else 1):
+            answer = self._waiting.popleft()
+            if answer.cancelled:
+                answer.hear(End("cancelled"))
+                continue
+            try:
+                ids = torch.tensor([answer.ids], device=self._model.device)
+                cache = DynamicCache(config=self._model.config)
+                out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                token = self._told(answer, out.logits[0, -1])
+            except Exception as error:  # this request's own; the others go on
+                answer.hear(End("cancelled", error))
+                continue
+            if token is not None:
+                self._put_beside(answer, token, cache)
+
+    def _put_beside(self, answer: Answer, token: int, cache: DynamicCache) -> None:
+        if self._cache is None:
+            self._joins = can_be_joined(cache)
+            self._cache, self._mask = cache, torch.ones(1, len(answer.ids), dtype=torch.long)
+        else:
+            self._cache = join(self._cache, cache)
+            width = max(self._mask.shape[1], len(answer.ids))
+            mask = torch.zeros(len(self._mask) + 1, width, dtype=torch.long)
+            mask[:-1, width - self._mask.shape[1] :] = self._mask
+            mask[-1, width - len(answer.ids) :] = 1
+            self._mask = mask
+        self._running.append(answer)
+        self._next.append(token)
+
+    def _step(self) -> None:
+        """One token for everybody who is being answered."""
+        self._mask = torch.cat([self._mask, torch.ones(len(self._mask), 1, dtype=torch.long)], 1)
+        device = self._model.device
+        out = self._model(
+            input_ids=torch.tensor(self._next, device=device)[:, None],
+            attention_mask=self._mask.to(device),
+            position_ids=(self._mask.sum(1, keepdim=True) - 1).to(device),
+            past_key_values=self._cache,
+            use_cache=True,
+        )
+        logits = out.logits[:, -1].float().cpu()
+        going_on: list[tuple[int, int]] = []
+        for row, answer in enumerate(self._running):
+            try:
+                token = self._told(answer, logits[row])
+            except Exception as error:
+                answer.hear(End("cancelled", error))
+                continue
+            if token is not None:
+                going_on.append((row, token))
+        self._next = [token for _, token in going_on]
+        if len(going_on) < len(self._running):
+            self._leave_out([row for row, _ in going_on])
+
+    def _leave_out(self, rows: list[int]) -> None:
+        """Go on with these rows only."""
+        if not rows:
+            self._clear()
+            return
+        assert self._cache is not None
+        self._running = [self._running[row] for row in rows]
+        mask = self._mask[rows]
+        width = int(mask.sum(1).max())
+        self._mask = mask[:, mask.shape[1] - width :]
+        keep(self._cache, rows, width)
+
+    def _told(self, answer: Answer, logits: torch.Tensor) -> int | None:
+        """Choose a token and tell it; None where the answer has ended."""
+        if answer.cancelled:
+            answer.hear(End("cancelled"))
+            return None
+        token = answer.chooser.choose(logits)
+        if token.id in self._eos:
+            answer.hear(End("stop"))
+            return None
+        answer.made += 1
+        self.tokens_made += 1
+        answer.hear(token)
+        if answer.made >= answer.chooser.sampling.max_tokens:
+            answer.hear(End("length"))
+            return None
+        return token.id
+
+    def _score_some(self) -> None:
+        """Rows are filled up on the right, where a causal model does not see it."""
+        with self._changed:
+            taken = [self._scores.popleft() for _ in range(min(len(self._scores), self._size))]
+        if not taken:
+            return
+        try:
+            width = max(len(ids) for ids, _ in taken)
+            filled = [ids + [0] * (width - len(ids)) for ids, _ in taken]
+            logits = self._model(input_ids=torch.tensor(filled, device=self._model.device), use_cache=False).logits
+            for row, (ids, future) in enumerate(taken):
+                future.set_result(_token_scores(logits[row, : len(ids)], ids))
+        except Exception as error:
+            for _, future in taken:
+                if not future.done():
+                    future.set_exception(error)
+
+
+def _token_scores(logits: torch.Tensor, ids: list[int]) -> list[TokenScore]:
+    """`logits` has the shape (len(ids), vocabulary); the last row is about the token after `ids`."""
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    best, best_ids = logprobs.max(dim=-1)
+    following = torch.tensor([*ids[1:], int(best_ids[-1])], device=logits.device)
+    own = logprobs.gather(1, following[:, None])[:, 0]
+    return [TokenScore(*scores) for scores in zip(own.tolist(), best_ids.tolist(), best.tolist(), strict=True)]

@@ -1,0 +1,225 @@
+"""`nemotron generate`: answers to a file of prompts, as JSON lines.
+
+    nemotron generate sft prompts.jsonl --out answers.jsonl
+    nemotron generate rl prompts.txt --out answers.jsonl --temperature 0.7 --seed 1
+
+Each line of the file has `messages`, `prompt`, `question` or `input`; in any other file than .jsonl each line is a
+prompt. The line that comes out has what went in, and `response`, `finish_reason` and, where the model thought,
+`reasoning`. Lines are in the order of the file. A run that was stopped goes on when the same command is given again.
+"""
+
+import hashlib
+import json
+import os
+import queue
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nemotron_serving.options import Chosen, model_options, sampling_options
+from nemotron_shared.atomic import open_atomic
+from nemotron_shared.digest import file_digest, json_digest
+from nemotron_shared.errors import UserError
+from nemotron_shared.lock import locked
+from nemotron_shared.runtime.console import renew, say
+
+FIELDS = ("messages", "prompt", "question", "input")
+ADDED = ("response", "finish_reason", "reasoning", "logprobs")
+SAY_EVERY = 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the file: what it holds, and the conversation or text that it asks with."""
+
+    number: int
+    given: dict[str, Any]
+    messages: list[dict[str, Any]] | None
+    text: str
+
+
+@click.command("generate", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@model_options(default_newest=False)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="where the answers go")
+@sampling_options(most_tokens=512)
+@click.option("--system", metavar="TEXT", help="a system message before each prompt")
+@click.option("--raw", is_flag=True, help="continue the text, without the chat template")
+@click.option("--no-think", is_flag=True, help="tell the chat template that no thought is wanted")
+@click.option("--logprobs", is_flag=True, help="add the log-probability of each token")
+@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="answers made at once")
+@click.option("--force", is_flag=True, help="write FILE again where it exists")
+def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int, **asked: Any) -> int:
+    """See the head of this module."""
+    rows = list(read_rows(file, asked["raw"], asked["system"]))
+    if out.exists() and not force:
+        raise UserError(f"{out}: exists", "give another --out, or --force to write it again")
+    if out.exists() and out.samefile(file):
+        raise UserError(f"--out {out}: that is the file of the prompts", "give another name")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}", "make the folder, or give another name")
+    identity = json_digest({"file": file_digest(file), "model": chosen.artifact.manifest.digest, **asked})
+    with locked(out.with_name(f".{out.name}.lock"), wait=False):
+        progress = Progress(out.with_name(f".{out.name}.part"), identity, len(rows))
+        if progress.done:
+            say(f"[{out}] going on: {len(progress.done)} of {len(rows)} are answered")
+        if len(progress.done) < len(rows):
+            _answer(chosen, [row for row in rows if row.number not in progress.done], progress, batch_size, asked)
+        with open_atomic(out) as target:
+            for row in rows:
+                made = row.given | progress.done[row.number]
+                target.write(json.dumps(made, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+        progress.forget()
+    out.with_name(f".{out.name}.lock").unlink(missing_ok=True)
+    chosen.look.tell({"file": str(out), "rows": len(rows), "model": chosen.artifact.reference},
+                     f"{out}: {len(rows)} answers of {chosen.artifact.reference}")  # fmt: skip
+    return 0
+
+
+def read_rows(file: Path, raw: bool, system: str | None) -> Iterator[Row]:
+    """The prompts of a file.
+
+    Raises:
+        UserError: there is none, or a line without one.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read: {error}", "give a text file, or JSON lines") from error
+    found = 0
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            found += 1
+            yield _row(f"{file}:{number}", number, line, file.suffix == ".jsonl", raw, system)
+    if not found:
+        raise UserError(f"{file}: holds no prompts", f"write one on each line; in .jsonl as {', '.join(FIELDS)}")
+
+
+def _row(place: str, number: int, line: str, is_json: bool, raw: bool, system: str | None) -> Row:
+    given: Any = {"prompt": line}
+    if is_json:
+        try:
+            given = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: not JSON: {error}", "correct the line") from error
+    name = next((name for name in FIELDS if given.get(name)), None) if isinstance(given, dict) else None
+    if name is None:
+        raise UserError(f"{place}: none of {', '.join(FIELDS)}", "give the prompt one of these names")
+    asked = given[name]
+    if name == "messages":
+        from nemotron_serving.prompt import plain_messages
+
+        if raw:
+            raise UserError(f"{place}: messages cannot be continued as text", "leave --raw out, or give prompt")
+        try:
+            messages = plain_messages(asked if isinstance(asked, list) else [{}])
+        except (ValueError, AttributeError) as error:
+            raise UserError(f"{place}: {error}", "correct the line") from error
+    elif isinstance(asked, str):
+        messages = None if raw else [{"role": "user", "content": asked}]
+    else:
+        raise UserError(f"{place}: {name} is not a text", "correct the line")
+    if system and messages is not None and messages[0]["role"] != "system":
+        messages = [{"role": "system", "content": system}, *messages]
+    return Row(number, {key: given[key] for key in given if key not in ADDED}, messages, "" if messages else asked)
+
+
+class Progress:
+    """Answers as they are made, in the order in which they end: a kill loses the line at hand and no other."""
+
+    def __init__(self, file: Path, identity: str, rows: int) -> None:
+        self._file = file
+        self.rows, self.done = rows, dict[int, dict[str, Any]]()
+        whole = 0
+        if file.is_file():
+            first, *others = file.read_bytes().splitlines(keepends=True) or [b""]
+            with suppress(ValueError):
+                if json.loads(first) == {"identity": identity}:
+                    whole = len(first)
+                    for line in others:
+                        if not line.endswith(b"\n"):
+                            break
+                        number, made = json.loads(line)
+                        self.done[number] = made
+                        whole += len(line)
+        if not whole:
+            file.write_text(json.dumps({"identity": identity}) + "\n", encoding="utf-8")
+        else:
+            os.truncate(file, whole)
+        self._open = file.open("ab")
+
+    def add(self, number: int, made: dict[str, Any]) -> None:
+        """Keep an answer."""
+        self.done[number] = made
+        self._open.write(json.dumps([number, made]).encode() + b"\n")
+        self._open.flush()
+
+    def forget(self) -> None:
+        """It is written where it belongs."""
+        self._open.close()
+        self._file.unlink()
+
+
+def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, asked: dict[str, Any]) -> None:
+    """Ask for every row, `size` at once, and keep what comes."""
+    with chosen.ready(size) as model:
+        from nemotron_serving.batch import End
+        from nemotron_serving.sampling import Sampling, Token
+
+        temperature = model.temperature if asked["temperature"] is None else asked["temperature"]
+        top_p = asked["top_p"] or model.top_p
+        if not asked["raw"] and not model.chats:
+            what = f"{chosen.artifact.reference} was not taught to chat"
+            raise UserError(what, "add --raw to continue the prompts as text")
+        heard: queue.SimpleQueue[tuple[int, Token | End]] = queue.SimpleQueue()
+        open_rows, left = dict[int, Any](), iter(rows)
+
+        def begin(row: Row) -> None:
+            options: dict[str, Any] = {"enable_thinking": False} if asked["no_think"] else {}
+            prompter = model.prompter
+            prompt = prompter.text(row.text) if row.messages is None else prompter.chat(row.messages, **options)
+            try:
+                most = model.room(prompt, None, asked["max_tokens"])
+            except UserError as error:
+                raise UserError(f"line {row.number}: {error.message}", error.remedy) from error
+            seed = int(hashlib.sha256(f"{asked['seed'] or 0} {row.number}".encode()).hexdigest()[:15], 16)
+            sampling = Sampling(most, temperature, top_p, seed, 0 if asked["logprobs"] else None)
+            open_rows[row.number] = (prompt, [])
+            model.batch.generate(prompt.ids, sampling, lambda what: heard.put((row.number, what)))
+
+        for row in (row for row, _ in zip(left, range(2 * size), strict=False)):
+            begin(row)
+        while open_rows:
+            number, what = heard.get()
+            prompt, tokens = open_rows[number]
+            if isinstance(what, Token):
+                tokens.append(what)
+                continue
+            if what.error:
+                raise what.error
+            del open_rows[number]
+            progress.add(number, _made(model.tokenizer, prompt, tokens, what.reason, asked))
+            if len(progress.done) % SAY_EVERY == 0 or not open_rows:
+                renew(f"{len(progress.done)} of {progress.rows} answered")
+            following = next(left, None)
+            if following is not None:
+                begin(following)
+
+
+def _made(tokenizer: Any, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """What is added to a line."""
+    from nemotron_serving.text import Text
+
+    text = Text(tokenizer, markup=not asked["raw"], in_thought=prompt.in_thought)
+    pieces = [piece for token in tokens for piece in text.feed(token.id)] + text.end()
+    said = {kind: "".join(piece.text for piece in pieces if piece.kind == kind) for kind in ("content", "reasoning")}
+    made: dict[str, Any] = {"response": said["content"], "finish_reason": reason}
+    if said["reasoning"]:
+        made["reasoning"] = said["reasoning"].rstrip("\n")
+    if asked["logprobs"]:
+        made["logprobs"] = [{"token": tokenizer.decode([token.id]), "logprob": token.logprob} for token in tokens]
+    return made

@@ -1,0 +1,115 @@
+"""What stands before the server's routes: who may ask, how much, and how long it may take."""
+
+import asyncio
+import hmac
+from contextlib import suppress
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LARGEST_BODY = 8 * 2**20
+DEEPEST = 64
+BODY_SECONDS = 30.0
+SEND_SECONDS = 60.0
+OPEN_PATHS = ("/", "/health")
+"""They tell nothing of the model; a page has no other way to ask for the key."""
+LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
+
+
+class Refusal(Exception):
+    """An answer in the form of OpenAI's errors."""
+
+    def __init__(self, status: int, message: str, code: str | None = None, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.headers = status, message, code, headers
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The body."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, kind)
+        return {"error": {"message": self.message, "type": kind, "param": None, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The whole response."""
+        headers = {name.replace("_", "-"): value for name, value in self.headers.items()}
+        return JSONResponse(self.content, self.status, headers)
+
+
+class Guard:
+    """Asks for the key, or, where there is none, that the request was meant for this machine."""
+
+    def __init__(self, app: ASGIApp, key: str | None) -> None:
+        self._app, self._key = app, None if key is None else key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_SECONDS):  # a client that does not read keeps nothing alive
+                await send(message)
+
+        try:
+            self._require(scope["path"], Headers(scope=scope))
+        except Refusal as refusal:
+            await refusal.response()(scope, receive, in_time)
+            return
+        with suppress(TimeoutError):
+            await self._app(scope, receive, in_time)
+
+    def _require(self, path: str, headers: Headers) -> None:
+        if self._key is None:
+            # a page of another site may have had its name point here
+            name = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
+            if len(headers.getlist("host")) != 1 or (name not in LOCAL_NAMES and headers["host"] not in LOCAL_NAMES):
+                raise Refusal(403, "this server answers this machine only: ask for localhost or 127.0.0.1")
+            return
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(given.strip().encode(), self._key) and kind.lower() == "bearer"
+        if not right and path not in OPEN_PATHS:
+            raise Refusal(401, "no key, or a wrong one: send it as 'Authorization: Bearer KEY'", "invalid_api_key")
+
+
+async def json_of(request: Request) -> dict[str, Any]:
+    """The body of a request.
+
+    Raises:
+        Refusal: it is too large or too slow, or no JSON object of bounded depth.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, "send JSON: Content-Type: application/json")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > LARGEST_BODY:
+                    raise Refusal(413, f"the body is larger than {LARGEST_BODY} bytes", connection="close")
+    except TimeoutError as error:
+        raise Refusal(408, f"the body did not come within {BODY_SECONDS:.0f} seconds", connection="close") from error
+    except ClientDisconnect as error:
+        raise Refusal(400, "the client has gone") from error
+    try:
+        content = orjson.loads(body)
+    except ValueError as error:
+        raise Refusal(400, f"the body is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise Refusal(400, "the body is not a JSON object")
+    if _depth(content) > DEEPEST:
+        raise Refusal(400, f"the body is nested deeper than {DEEPEST} levels")
+    return content
+
+
+def _depth(value: Any) -> int:
+    """Levels of lists and objects."""
+    depth, level = 0, [value]
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth

@@ -1,0 +1,109 @@
+"""A model that answers: its weights, its tokenizer, its chat template, and what it says of itself.
+
+with ready(artifact, device="auto", size=8, slow_kernels=False) as model:
+    answer = model.batch.generate(model.prompter.chat(messages).ids, Sampling(max_tokens=64))
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.utils import logging
+
+from nemotron_engines.modeling.build import load_model, load_tokenizer
+from nemotron_serving.batch import Batch
+from nemotron_serving.prompt import Prompt, Prompter
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.schema import ModelLoadingEngine
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.stages import STAGES
+
+LARGEST_CONTEXT = 10**9
+"""Tokenizers say more than this where nobody has told them a length."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What answers.
+
+    Attributes:
+        name: how people refer to it.
+        context: tokens of prompt and answer together, at most.
+        chats: it has a chat template and was taught to use it.
+        temperature, top_p: what the model's own generation_config.json asks for; 0 and 1 where it does not draw.
+    """
+
+    name: str
+    tokenizer: Any
+    prompter: Prompter
+    batch: Batch
+    context: int
+    chats: bool
+    temperature: float
+    top_p: float
+
+    def room(self, prompt: Prompt, wanted: int | None, most: int) -> int:
+        """How many tokens the answer may have.
+
+        Args:
+            wanted: what was asked for; None takes `most`, or as many as still fit.
+
+        Raises:
+            UserError: prompt and answer together are longer than the context.
+        """
+        used, left = len(prompt.ids), self.context - len(prompt.ids)
+        if left < max(wanted or 1, 1):
+            asked = f" and the answer may have {wanted}" if wanted else ""
+            what = f"the prompt has {used} tokens{asked}; the model's context is {self.context}"
+            raise UserError(what, "ask with less text, or for a shorter answer")
+        return wanted or min(most, left)
+
+
+@contextmanager
+def ready(
+    artifact: Artifact, *, device: str, size: int, slow_kernels: bool, most_waiting: int | None = None
+) -> Generator[Model]:
+    """The model, loaded and answering until the block ends.
+
+    Args:
+        size: how many requests are answered at once.
+        most_waiting: how many more may wait; None does not count.
+        slow_kernels: a large model may run on the pure-torch kernels.
+    """
+    logging.set_verbosity_error()  # a tokenizer's remark on long texts says less than our own check
+    say(f"[{artifact.reference}] loading")
+    engine = ModelLoadingEngine(
+        name="serving", device="auto", attn_implementation="sdpa", allow_reference_kernels=slow_kernels
+    )
+    on_gpu = device == "auto" and torch.cuda.is_available()
+    model: Any = load_model(artifact.path, engine, trusted=artifact.trusted).eval()
+    model = model.to("cuda:0" if on_gpu else "cpu")
+    tokenizer = load_tokenizer(artifact.path)
+    if hasattr(model, "generation_config") and model.generation_config.do_sample:
+        temperature, top_p = model.generation_config.temperature or 1.0, model.generation_config.top_p or 1.0
+    else:
+        temperature, top_p = 0.0, 1.0
+    made_by = STAGES.get(artifact.manifest.producer.stage)
+    prompter = Prompter(tokenizer)
+    chats = prompter.template is not None and (made_by is None or made_by.before is not None)
+    with Batch(model, _ends(model, tokenizer), size, most_waiting) as batch:
+        context = _context(model.config, tokenizer)
+        yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, temperature, top_p)
+
+
+def _ends(model: Any, tokenizer: Any) -> set[int]:
+    """Ids that end an answer, by all who may say so."""
+    found: set[int] = set()
+    for source in (model.generation_config, model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        found |= set(ids) if isinstance(ids, list | tuple) else set() if ids is None else {ids}
+    return found
+
+
+def _context(config: Any, tokenizer: Any) -> int:
+    lengths = [getattr(config, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
+    known = [length for length in lengths if isinstance(length, int) and 0 < length < LARGEST_CONTEXT]
+    return min(known, default=LARGEST_CONTEXT)

@@ -1,0 +1,145 @@
+"""From a conversation to token ids, in which nothing that somebody wrote is a control token.
+
+A user who writes `<|im_end|>` gets the ids of those ten characters; only the chat template itself ends a turn.
+"""
+
+import json
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemotron_data.chat.template import ChatTemplate
+from nemotron_shared.errors import UserError
+
+ROLES = ("system", "user", "assistant", "tool")
+OPENED, CLOSED = re.compile(r"<think>\s*$"), re.compile(r"<think>\s*</think>\s*$")
+REASONING = ("<think>", "</think>")
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, and whether the template has begun a thought already that the answer goes on with."""
+
+    ids: list[int]
+    in_thought: bool = False
+
+
+class Prompter:
+    """Turns conversations and texts into ids, for one model."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        source = getattr(tokenizer, "chat_template", None)
+        names = {role: getattr(tokenizer, role, None) for role in ("bos_token", "eos_token", "pad_token", "unk_token")}
+        self.template = ChatTemplate(source, **names) if isinstance(source, str) else None
+        known = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+        self._control = re.compile("|".join(map(re.escape, known))) if known else None
+        nonce = secrets.token_hex(8)
+        self._mark = f"\ue000{nonce}:%d\ue001"
+        self._marks = re.compile(rf"\ue000{nonce}:(\d+)\ue001")
+
+    def text(self, text: str, *, control: bool = False) -> Prompt:
+        """Plain text to continue.
+
+        Args:
+            control: control tokens in it are meant as such.
+        """
+        return Prompt(self._encoded(text) if control or self._control is None else self._protected(text))
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> Prompt:
+        """A conversation that the assistant answers next; `options` reach the template by their names.
+
+        Raises:
+            UserError: the model has no template, or it refuses the conversation.
+        """
+        if self.template is None:
+            raise UserError("this model has no chat template", "give it text to continue, or another model")
+        held: list[str] = []
+        safe = [self._held(message, held, message.get("role") == "assistant") for message in messages]
+        safe_tools = None if tools is None else [self._held(tool, held, False) for tool in tools]
+        text = self.template.render(safe, safe_tools, add_generation_prompt=True, **options)
+        ids: list[int] = []
+        for place, part in enumerate(self._marks.split(text)):
+            ids += self._apart(held[int(part)]) if place % 2 else self._encoded(part)
+        return Prompt(ids, bool(OPENED.search(text)) and not CLOSED.search(text))
+
+    def _held(self, value: Any, held: list[str], by_assistant: bool) -> Any:
+        """The same with marks in place of what the tokenizer would take for a control token."""
+        if isinstance(value, str) and self._control is not None:
+
+            def mark(found: re.Match[str]) -> str:
+                if by_assistant and found[0] in REASONING:  # the template looks for them
+                    return found[0]
+                held.append(found[0])
+                return self._mark % (len(held) - 1)
+
+            return self._control.sub(mark, value)
+        if isinstance(value, Mapping):
+            return {self._held(key, held, by_assistant): self._held(one, held, by_assistant)
+                    for key, one in value.items()}  # fmt: skip
+        if isinstance(value, list | tuple):
+            return [self._held(one, held, by_assistant) for one in value]
+        return value
+
+    def _protected(self, text: str) -> list[int]:
+        assert self._control is not None
+        ids, end = [], 0
+        for found in self._control.finditer(text):
+            ids += self._encoded(text[end : found.start()]) + self._apart(found[0])
+            end = found.end()
+        return ids + self._encoded(text[end:])
+
+    def _apart(self, token: str) -> list[int]:
+        """A control token's characters: without its first one, it is none."""
+        return [number for part in (token[0], token[1:]) for number in self._encoded(part)]
+
+    def _encoded(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
+
+
+def plain_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as templates read them: content as one text, arguments of calls as objects.
+
+    Raises:
+        ValueError: a role or a content that no template could show.
+    """
+    made = []
+    for number, message in enumerate(messages):
+        role = {"developer": "system", "function": "tool"}.get(message.get("role"), message.get("role"))
+        if role not in ROLES:
+            raise ValueError(f"messages[{number}].role is {message.get('role')!r}, not one of {', '.join(ROLES)}")
+        plain = {key: value for key, value in message.items() if value is not None} | {"role": role}
+        plain["content"] = _as_text(message.get("content"), number)
+        if role == "assistant" and message.get("tool_calls"):
+            plain["tool_calls"] = [_with_object(call, number) for call in message["tool_calls"]]
+        made.append(plain)
+    return made
+
+
+def _as_text(content: Any, number: int) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
+             for part in content] if isinstance(content, list) else [None]  # fmt: skip
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"messages[{number}].content is neither a text nor a list of text parts")
+    return "".join(map(str, texts))
+
+
+def _with_object(call: Any, number: int) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise ValueError(f"messages[{number}].tool_calls holds a call without function.name")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"messages[{number}].tool_calls: arguments are not JSON") from error
+    if not isinstance(arguments, dict):
+        raise ValueError(f"messages[{number}].tool_calls: arguments are not an object")
+    return {**call, "function": {**function, "arguments": arguments}}

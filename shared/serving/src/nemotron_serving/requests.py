@@ -1,0 +1,145 @@
+"""What may be asked of the server: OpenAI's fields, of their types. What would not be obeyed is refused."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MOST_CHOICES = 16
+MOST_PROMPTS = 256
+MOST_STOPS = 16
+MOST_TOP = 20
+
+Text = Annotated[str, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+class StreamOptions(BaseModel):
+    """How the stream ends."""
+
+    model_config = ConfigDict(extra="forbid")
+    include_usage: Flag = False
+    include_obfuscation: Flag = False
+
+
+class Asked(BaseModel):
+    """What both kinds of completions have in common."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Text | None = None
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    top_p: Share | None = 1.0
+    n: Annotated[int, Field(strict=True, ge=1, le=MOST_CHOICES)] | None = 1
+    seed: Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)] | None = None
+    stop: Text | Annotated[list[Text], Field(max_length=MOST_STOPS)] | None = None
+    stream: Flag | None = False
+    stream_options: StreamOptions | None = None
+    # of no consequence to an answer
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    prompt_cache_key: Any = None
+    safety_identifier: Any = None
+    # obeyed only where they ask for nothing
+    presence_penalty: float | None = 0
+    frequency_penalty: float | None = 0
+    logit_bias: dict[str, Any] | None = None
+
+    @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
+    @classmethod
+    def asks_for_nothing(cls, value: Any) -> Any:
+        """These would change an answer, and nothing here computes them."""
+        if value:
+            raise ValueError("is not supported here: leave it out")
+        return value
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings as a list."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class Completion(Asked):
+    """POST /v1/completions."""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Count], Field(min_length=1)]
+        | Annotated[list[list[Count]], Field(min_length=1, max_length=MOST_PROMPTS)]
+    )
+    echo: Flag | None = False
+    logprobs: Annotated[int, Field(strict=True, ge=0, le=MOST_TOP)] | None = None
+    best_of: Literal[1] | None = None
+    suffix: None = None
+
+    @model_validator(mode="after")
+    def streams_one(self) -> "Completion":
+        """What nobody streams is refused."""
+        if self.stream and self.echo:
+            raise ValueError("echo is not streamed: leave out stream or echo")
+        return self
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """One entry for each prompt."""
+        several = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
+        prompts: Any = self.prompt if several else [self.prompt]
+        return prompts
+
+
+class Function(BaseModel):
+    """What a tool is."""
+
+    model_config = ConfigDict(extra="allow")
+    name: Annotated[str, Field(strict=True, pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(BaseModel):
+    """A function that the model may ask to be called."""
+
+    model_config = ConfigDict(extra="allow")
+    type: Literal["function"]
+    function: Function
+
+
+class ChatCompletion(Asked):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: Flag | None = False
+    top_logprobs: Annotated[int, Field(strict=True, ge=0, le=MOST_TOP)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: Literal[True] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Literal["none"] | None = None
+    response_format: dict[str, Any] | None = None
+
+    @field_validator("response_format")
+    @classmethod
+    def is_text(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Nothing here makes a model keep to a schema."""
+        if value and value.get("type") != "text":
+            raise ValueError("only {'type': 'text'} is supported here")
+        return value
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def only_options(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Options are numbers, texts and truth values, and replace nothing that the server sets."""
+        for name, option in (value or {}).items():
+            if name in {"messages", "tools", "add_generation_prompt"} or isinstance(option, dict | list):
+                raise ValueError(f"{name}: not an option of a template")
+        return value
+
+    @property
+    def limit(self) -> int | None:
+        """The newer name goes before the older one."""
+        return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens

@@ -1,0 +1,111 @@
+"""`nemotron serve`: an OpenAI-compatible server over a model.
+
+    nemotron serve sft                             http://127.0.0.1:8000, and a page to chat there
+    nemotron serve rl:v2 --port 0                  a free port, which is said
+    nemotron serve sft --host 0.0.0.0 --api-key-env SERVE_KEY
+                                                   other machines may ask, with the key that $SERVE_KEY holds
+    nemotron serve sft --engine vllm               vLLM's own server, where it and a GPU are there
+
+SIGTERM and Ctrl-C end it: answers under way have five seconds more.
+"""
+
+import ipaddress
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from nemotron_serving.options import Chosen, model_options
+from nemotron_serving.server import listen, run, url_of
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.machine import Machine
+
+SHORTEST_KEY = 16
+
+
+@click.command("serve", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@model_options(default_newest=False)
+@click.option("--host", default="127.0.0.1", show_default=True, help="another than this machine's own needs a key")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one")
+@click.option("--api-key-env", metavar="VARIABLE", help="the environment variable that holds the key clients must send")
+@click.option("--name", help="what clients call the model (default: its name in the store; both work)")
+@click.option("--engine", type=click.Choice(["auto", "vllm", "transformers"]), default="auto", show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="answers made at once")
+@click.option("--queue", type=click.IntRange(min=1), default=256, show_default=True, help="requests that may wait")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=1024, show_default=True,
+              help="length of a chat answer whose request names none")  # fmt: skip
+def command(
+    chosen: Chosen, host: str, port: int, api_key_env: str | None, name: str | None, engine: str, batch_size: int,
+    queue: int, max_tokens: int,
+) -> int:  # fmt: skip
+    """See the head of this module."""
+    key = _key(host, api_key_env)
+    reference = chosen.artifact.reference
+    name = name or (chosen.artifact.path.name if chosen.artifact.is_external else reference)
+    vllm = Path(sys.executable).parent / "vllm"
+    missing = _without_vllm(vllm, chosen.device)
+    if engine == "vllm" and missing:
+        raise UserError(f"--engine vllm: {missing}", "take --engine transformers, which runs anywhere")
+    if engine == "vllm" or (engine == "auto" and not missing):
+        say(f"[{reference}] vLLM serves it as {name}")
+        words = vllm_words(vllm, chosen.artifact.path, name, host, port, batch_size, chosen.artifact.trusted)
+        os.execve(vllm, words, dict(os.environ) | ({"VLLM_API_KEY": key} if key else {}))
+    with listen(host, port) as bound, chosen.ready(batch_size, queue) as model:
+        from nemotron_serving.api import Api
+
+        names = (name,) if chosen.artifact.is_external else tuple(dict.fromkeys((name, model.name)))
+        say(f"[{reference}] serving as {name} at {url_of(bound)} (transformers, {batch_size} at once)")
+        if not model.chats:
+            say(f"[{reference}] was not taught to chat: ask /v1/completions")
+        run(Api(model, names, max_tokens).app(key), bound)
+    say(f"[{reference}] stopped serving")
+    return 0
+
+
+def _key(host: str, variable: str | None) -> str | None:
+    """The key that clients must know.
+
+    Raises:
+        UserError: others than this machine could ask without one, or the variable holds none.
+    """
+    try:
+        is_loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if variable is None:
+        if not is_loopback:
+            what = f"--host {host}: other machines could ask, so a key is needed"
+            raise UserError(what, "put one into an environment variable and name that: --api-key-env VARIABLE")
+        return None
+    key = os.environ.get(variable, "")
+    if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        what = f"--api-key-env {variable}: the variable holds no key of {SHORTEST_KEY} or more ASCII characters"
+        raise UserError(what, f"set it: export {variable}=$(openssl rand -hex 24)")
+    return key
+
+
+def _without_vllm(program: Path, device: str) -> str | None:
+    """Why vLLM cannot serve here; None where it can."""
+    if device == "cpu":
+        return "it needs a GPU, and --device cpu asks for none"
+    if not os.access(program, os.X_OK):
+        return f"there is no program {program}"
+    return None if Machine.here(Path.cwd()).gpus else "there is no GPU here"
+
+
+def vllm_words(
+    program: Path, folder: Path, name: str, host: str, port: int, batch_size: int, trusted: bool
+) -> list[str]:
+    """The command line of vLLM's own server for the same wishes; the key goes by its environment."""
+    words = [str(program), "serve", str(folder), "--served-model-name", name, "--host", host, "--port", str(port)]
+    words += ["--max-num-seqs", str(batch_size), *(["--trust-remote-code"] if trusted else [])]
+    source = folder / "chat_template.jinja"
+    template = source.read_text(encoding="utf-8") if source.is_file() else ""
+    if "<tool_call>" in template:
+        parser = "qwen3_coder" if "<function=" in template else "hermes"
+        words += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
+    if "<think>" in template:
+        words += ["--reasoning-parser", "deepseek_r1"]
+    return words

@@ -1,0 +1,118 @@
+"""The server around the routes: uvicorn, with an end that waits for answers, and no patience for idle connections.
+
+with serving(Api(model, ("tiny",), 256).app(None)) as url:     # http://127.0.0.1:41234, until the block ends
+    ...
+"""
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from nemotron_shared.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+FIRST_REQUEST_SECONDS = 10.0
+GRACE_SECONDS = 5
+MOST_CONNECTIONS = 512
+LARGEST_HEADERS = 16 * 1024
+
+
+class Impatient(H11Protocol):
+    """Closes a connection whose first request does not come; uvicorn itself waits for ever."""
+
+    def connection_made(self, transport: Any) -> None:
+        """See the base class."""
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_SECONDS, self._require_request)
+
+    def _require_request(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """Ends on SIGTERM and Ctrl-C as the work that it is: exit code 0, and no signal raised again afterwards."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """See the base class."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that is bound; port 0 takes a free one.
+
+    Raises:
+        UserError: the address is taken, or is none of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError) as error:
+        what = f"cannot listen at {host}, port {port}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(what, "choose another with --port, or 0 for a free one; see what listens: ss -ltnp") from error
+
+
+def url_of(bound: socket.socket) -> str:
+    """The address to ask."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def server_for(app: Starlette) -> Server:
+    """A server that is not listening yet."""
+    return Server(
+        uvicorn.Config(
+            app,
+            http=Impatient,
+            ws="none",
+            lifespan="off",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            h11_max_incomplete_event_size=LARGEST_HEADERS,
+        )
+    )
+
+
+def run(app: Starlette, bound: socket.socket) -> None:
+    """Answer until a signal asks for the end; answers under way may take some seconds more."""
+    server = server_for(app)
+    asyncio.run(server.serve(sockets=[bound]))
+
+
+@contextmanager
+def serving(app: Starlette) -> Generator[str]:
+    """The URL of a server in a thread of this process, on this machine only, that ends with the block."""
+    with listen(LOOPBACK, 0) as bound:
+        server = server_for(app)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[bound])), name="server", daemon=True)
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        try:
+            yield url_of(bound)
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -1,0 +1,200 @@
+"""From tokens to text while they come: whole characters only, cut before a stop string, thoughts and calls told apart.
+
+stream = Text(tokenizer, stop=["###"], in_thought=prompt.in_thought, tools=False)
+for token in answer:
+    for piece in stream.feed(token.id):     # Piece("reasoning", "12 9"), Piece("content", "9")
+        ...
+    if stream.stopped:
+        answer.cancel()
+stream.end()
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+XML_CALL = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
+XML_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+UNFINISHED = "�"
+
+
+class Call(NamedTuple):
+    """A tool that the model wants called; `arguments` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class Piece(NamedTuple):
+    """A part of an answer, as far as it is certain."""
+
+    kind: Literal["reasoning", "content", "call"]
+    text: str
+    call: Call | None = None
+
+
+class Words:
+    """Text of tokens as they come; what could still become another character is held back."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._silent = {number for number in tokenizer.all_special_ids
+                        if tokenizer.convert_ids_to_tokens(number) not in MARKUP}  # fmt: skip
+        self._ids: list[int] = []
+        self._known = self._told = 0
+
+    def feed(self, token: int) -> str:
+        """The text that is certain now."""
+        if token in self._silent:
+            return ""
+        self._ids.append(token)
+        before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
+        if len(now) <= len(before) or now.endswith(UNFINISHED):
+            return ""
+        # decoded together with the tokens before them: alone, some tokenizers drop a leading blank
+        self._known, self._told = self._told, len(self._ids)
+        return now[len(before) :]
+
+    def end(self) -> str:
+        """What was held back."""
+        before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
+        return now[len(before) :]
+
+    def _decoded(self, start: int, end: int) -> str:
+        return self._tokenizer.decode(self._ids[start:end], skip_special_tokens=False)
+
+
+class Text:
+    """An answer's pieces. Without `markup` everything is content, as text that is only continued is."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop: Sequence[str] = (),
+        *,
+        markup: bool = True,
+        in_thought: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.stopped = False
+        self._words, self._stop, self._held = Words(tokenizer), [one for one in stop if one], ""
+        self._parts = Parts(in_thought, tools) if markup else None
+
+    def feed(self, token: int) -> list[Piece]:
+        """What one more token makes certain."""
+        return self._certain(self._words.feed(token), at_end=False)
+
+    def end(self) -> list[Piece]:
+        """The rest."""
+        return self._certain(self._words.end(), at_end=True)
+
+    def _certain(self, text: str, *, at_end: bool) -> list[Piece]:
+        if not self.stopped:
+            text, self._held = self._held + text, ""
+            found = min((text.find(stop) for stop in self._stop if stop in text), default=-1)
+            if found >= 0:
+                self.stopped, text = True, text[:found]
+            elif not at_end:
+                cut = len(text) - max((_overlap(text, stop) for stop in self._stop), default=0)
+                text, self._held = text[:cut], text[cut:]
+        else:
+            text = ""
+        if self._parts is None:
+            return [Piece("content", text)] if text else []
+        return self._parts.feed(text, at_end=at_end)
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `tag`."""
+    return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if text.endswith(tag[:size])), 0)
+
+
+class Parts:
+    """Tells thoughts (`<think>`), answer and tool calls (`<tool_call>`, in JSON or XML) apart."""
+
+    def __init__(self, in_thought: bool, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._where: Literal["reasoning", "content", "call"] = "reasoning" if in_thought else "content"
+        self._tools = {tool["function"]["name"]: tool["function"] for tool in tools}
+        self._held, self._begun, self._fresh = "", False, True
+
+    def feed(self, text: str, *, at_end: bool = False) -> list[Piece]:
+        """The pieces that are certain."""
+        text, self._held = self._held + text, ""
+        pieces: list[Piece] = []
+        while True:
+            tags = self._tags()
+            place, tag = min(((text.find(tag), tag) for tag in tags if tag in text), default=(-1, ""))
+            if place < 0:
+                break
+            self._tell(pieces, text[:place], whole=True)
+            text = text[place + len(tag) :]
+            self._enter(tag)
+        cut = len(text) if at_end else len(text) - max((_overlap(text, tag) for tag in tags), default=0)
+        if self._where == "call" and not at_end:
+            cut = 0
+        self._tell(pieces, text[:cut], whole=False)
+        self._held = text[cut:]
+        return pieces
+
+    def _tags(self) -> list[str]:
+        if self._where == "reasoning":
+            return ["</think>"]
+        if self._where == "call":
+            return ["</tool_call>"]
+        return [*(() if self._begun else ("<think>",)), *(("<tool_call>",) if self._tools else ())]
+
+    def _enter(self, tag: str) -> None:
+        entered: dict[str, Literal["reasoning", "content", "call"]] = {"<think>": "reasoning", "<tool_call>": "call"}
+        self._where, self._fresh = entered.get(tag, "content"), True
+
+    def _tell(self, pieces: list[Piece], text: str, *, whole: bool) -> None:
+        """Args: whole: the part ends here."""
+        if self._where == "call":
+            call = parse_call(text, self._tools) if whole else None
+            if call is not None:
+                pieces.append(Piece("call", text, call))
+            elif text:  # not what the template's markup says: shown as it is, and not lost
+                pieces.append(Piece("content", f"<tool_call>{text}" + ("</tool_call>" if whole else "")))
+            return
+        if self._fresh:
+            text = text.lstrip("\n")
+        if text:
+            self._fresh = False
+            self._begun = self._begun or (self._where == "content" and bool(text.strip()))
+            pieces.append(Piece(self._where, text))
+
+
+def parse_call(text: str, tools: Mapping[str, Mapping[str, Any]]) -> Call | None:
+    """A call as templates have models write it; None where it is none.
+
+    {"name": "add", "arguments": {"a": 1}}   or   <function=add><parameter=a>1</parameter></function>
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return None
+        name, arguments = found.get("name"), found.get("arguments", {})
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return None
+        return Call(name, json.dumps(arguments, ensure_ascii=False))
+    whole = XML_CALL.fullmatch(text)
+    if whole is None:
+        return None
+    name = whole[1].strip()
+    about = (tools.get(name) or {}).get("parameters") or {}
+    kinds = about.get("properties") or {} if isinstance(about, dict) else {}
+    values = {key.strip(): _typed(value, kinds.get(key.strip())) for key, value in XML_PARAMETER.findall(whole[2])}
+    return Call(name, json.dumps(values, ensure_ascii=False))
+
+
+def _typed(value: str, about: Any) -> Any:
+    """A parameter of XML is text; a number, an object and the like where the tool's schema asks for one."""
+    if not isinstance(about, dict) or about.get("type", "string") == "string":
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
