@@ -23,6 +23,7 @@ RATES = ((SMALL, 2e-3), (200_000_000, 3e-4), (2_000_000_000, 5e-5))
 LARGE_RATE, ADAPTER_RATE = 1e-5, 2e-4
 BATCHES = ((16, 4), (256, 8), (4096, 16))
 LARGE_BATCH = 32
+LORA = {"dim": 16, "alpha": 32, "dropout": 0.0, "layers": None, "target_modules": [], "exclude_modules": []}
 SHORTEST, LONGEST = 128, 8192
 
 
@@ -50,10 +51,9 @@ def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, 
         lora = needed > ROOM * memory
         what = f"all weights of {in_billions(parameters)} take {size(needed)} to train, and there are {size(memory)}"
         if lora:
-            found.append(Choice("engine.peft.dim", 16, f"LoRA: {what}"))
-            found.append(
-                Choice("engine.dtype", "bfloat16", f"the frozen weights take {size(RESULT_BYTES * parameters // 2)}")
-            )
+            found.append(Choice("engine.peft", LORA, f"LoRA: {what}"))
+            frozen = f"the frozen weights take {size(RESULT_BYTES * parameters // 2)}"
+            found.append(Choice("engine.dtype", "bfloat16", frozen))
     batch = next((count for most, count in BATCHES if rows < most), LARGE_BATCH)
     epoch = -(-rows // batch)
     least = SMALL_STEPS if parameters < SMALL else LEAST_STEPS

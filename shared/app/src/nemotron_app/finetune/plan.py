@@ -11,6 +11,7 @@ from typing import Any
 from nemotron_app.launch import stage_directory
 from nemotron_app.main import Request
 from nemotron_app.store_options import Look
+from nemotron_data.sources.detect import detect
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.config.compose import compose, override_key
@@ -22,11 +23,12 @@ from nemotron_shared.families import families
 from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.references import parse_outside
 
-TEXT_ENDINGS = (".txt", ".md", ".txt.gz", ".txt.zst")
 BASE = "local"
+STAGES = {"chat": "sft", "text": "pretrain"}
 
 
 @dataclass
@@ -113,9 +115,10 @@ def make_plan(
     if not data:
         raise UserError("no data is named", "say: nemotron finetune MODEL FILE")
     model = _model(look, reference, trusted=trust_code, dry_run=dry_run)
-    stage = "pretrain" if all(path.endswith(TEXT_ENDINGS) for path in data) else "sft"
-    family = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
     paths = [path if "://" in path else str(Path(path).expanduser().absolute()) for path in data]
+    found = detect(paths, **_of_source(overrides))
+    stage = STAGES[found.kind]
+    family = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
     about = sha256("\n".join([stage, model.reference, model.manifest.digest, *paths]).encode()).hexdigest()[:8]
     name = Path(paths[0].rstrip("/*")).name.partition(".")[0] or "data"
     plan = Plan(
@@ -130,7 +133,7 @@ def make_plan(
         trust_code=trust_code,
         home_was_given=str(look.store.home) != str(look.store.open(None).home),
     )
-    say(f"[finetune] {plan.reference}, with {'text' if stage == 'pretrain' else 'chats'} of {', '.join(data)}")
+    say(f"[finetune] {plan.reference}, {', '.join(data)}: {found.reason}")
     if again:
         for file in plan.folder.glob("*.yaml"):
             file.unlink()
@@ -165,24 +168,20 @@ def choose_training(plan: Plan, prepared: Artifact) -> Path:
     return file
 
 
+def _of_source(overrides: Sequence[str]) -> dict[str, str]:
+    """What the command line says of how the source is to be read."""
+    names = {"data_prep.subset": "subset", "data_prep.hub_split": "split", "data_prep.encoding": "encoding"}
+    said = {override_key(word): word.partition("=")[2] for word in overrides}
+    return {name: said[key] for key, name in names.items() if key in said}
+
+
 def json_text(text: str) -> str:
     """A text as Hydra's grammar quotes it."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:
-    outside = parse_outside(reference)
-    if outside is None:
-        return look.store.resolve(reference, family=look.family, expect="ModelArtifact")
-    found = find(look.store, outside, weights=True, trusted=trusted)
-    if found.note:
-        say(found.note)
-    if found.artifact is not None and found.bring_in is None:
-        return found.artifact
-    if found.no_room is not None:
-        raise found.no_room
-    if dry_run or found.bring_in is None:
-        raise UserError(
-            f"{found.shown}: not here yet, and choices follow from it", f"say: nemotron model import {reference}"
-        )
-    return found.bring_in()
+    outside = parse_outside(reference) if dry_run else None
+    if outside is not None and (found := find(look.store, outside, weights=True, trusted=trusted)).bring_in:
+        raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
+    return find_model(look.store, reference, family=look.family, trusted=trusted)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from nemotron_data.sources.files import expand
 from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_data.sources.rows import own_rows
 from nemotron_shared.config.schema import SourceSection
 from nemotron_shared.runtime.choices import Choice
 
@@ -20,10 +20,8 @@ def first_rows(section: SourceSection) -> Iterator[Row]:
     Raises:
         UserError: a file is missing, of no known kind, or cannot be read.
     """
-    named = [section.source] if isinstance(section.source, str) else section.source or []
-    files = expand(named, subset=section.subset, split=section.hub_split)
-    rows = (row for file in files for row in read_range(Range(file, 0, file.size)) if isinstance(row, Row))
-    return islice(rows, LOOKED_AT)
+    ranges = (Range(file, 0, max(1, file.size)) for file in own_rows(section))
+    return islice((row for part in ranges for row in read_range(part) if isinstance(row, Row)), LOOKED_AT)
 
 
 def split_choice(count: int, what: str) -> Choice:

@@ -26,13 +26,18 @@ SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
     """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there."""
     if section.source != SYNTHETIC:
-        reading = Reading(section.encoding, getattr(section, "documents", "whole"))
-        return with_choice([replace(file, reading=reading) for file in _expand(section)])
+        return own_rows(section)
     if not made.is_file():
         with open_atomic(made, "wb") as file:
             for row in synthetic(section.seed, count):
                 file.write(orjson.dumps(row) + b"\n")
     return [local_file(made)]
+
+
+def own_rows(section: SourceSection) -> list[InputFile]:
+    """The user's files, and how they are to be read."""
+    reading = Reading(section.encoding, getattr(section, "documents", "whole"))
+    return with_choice([replace(file, reading=reading) for file in _expand(section)])
 
 
 def own_files(*named: str | None) -> list[Source]:
