@@ -1,0 +1,50 @@
+"""The task of the rows that a model's own data held back."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nemotron_data.formats.packed import COLUMNS, SCHEMA, pack_row
+from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from stages.eval.held_out import HELD_BACK, READERS
+from stages.eval.scoring import compare, score
+
+TALK = ("<|im_start|>user\n2+2?<|im_end|>\n<|im_start|>assistant\n", "4<|im_end|>")
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> tuple[Path, TokenizerFolder]:
+    """Data of one conversation with two answers and one with one, in a validation split alone."""
+    save_tokenizer(tmp_path / "tokenizer")
+    folder = TokenizerFolder(tmp_path / "tokenizer")
+    asked, answered = (folder.tokenizer.encode(text, add_special_tokens=False).ids for text in TALK)
+    one = (asked + answered, [0] * len(asked) + [1] * len(answered))
+    two = (one[0] * 2, one[1] * 2)
+    row = pack_row([two, one])
+    columns = {name: [getattr(row, name).tolist()] for name in COLUMNS}
+    pq.write_table(pa.table(columns, schema=SCHEMA), tmp_path / "valid.parquet")
+    return tmp_path, folder
+
+
+def test_the_last_answer_of_each_conversation_is_asked_for_after_all_that_leads_to_it(prepared) -> None:
+    folder, tokenizer = prepared
+    kind, splits_of, rows_of = READERS["SFTDataArtifact"]
+    assert (kind, splits_of(folder)) == ("answer", ["valid"])
+    assert HELD_BACK == ("test", "valid")
+    two, one = rows_of(folder, "valid", tokenizer.tokenizer)
+    assert one["question"] == TALK[0]
+    assert two["question"] == "".join(TALK) + TALK[0]
+    assert one["expected"] == two["expected"] == "4"
+    for row in (one, two):
+        assert tokenizer.tokenizer.decode(row["answer_ids"], skip_special_tokens=False) == TALK[1]
+        assert tokenizer.tokenizer.decode(row["prompt_ids"], skip_special_tokens=False) == row["question"]
+
+
+def test_answers_are_scored_by_their_bytes() -> None:
+    before = [{"id": 0, "bits": 40.0, "bytes": 10}, {"id": 1, "bits": 20.0, "bytes": 10}]
+    after = [{"id": 0, "bits": 10.0, "bytes": 10}, {"id": 1, "bits": 10.0, "bytes": 10}]
+    assert score("answer", before)["value"] == pytest.approx(3.0)
+    assert compare("answer", before, after)["difference"] == pytest.approx(-2.0)

@@ -1,0 +1,79 @@
+"""From a file to a model that knows what is in it, by one command."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from support import nemotron, short
+
+PLACES, THINGS = ("Velt", "Orim", "Saku", "Tilde"), ("river", "bakery", "museum")
+KNOWN_FOR = ("copper", "violet", "glass", "honey", "silk", "paper", "amber", "salt", "cedar", "linen", "chalk", "wool")
+FACTS = [
+    (f"What is the {thing} of {place} known for?", f"For {known}.")
+    for (place, thing), known in zip(
+        ((place, thing) for place in PLACES for thing in THINGS), KNOWN_FOR, strict=True
+    )
+]  # fmt: skip
+
+
+def write_facts(file: Path) -> None:
+    with file.open("w", newline="", encoding="utf-8") as lines:
+        csv.writer(lines).writerows([("Question", "Answer"), *FACTS])
+
+
+@pytest.mark.slow
+def test_a_file_of_facts_is_known_by_heart_afterwards(run, tmp_path: Path) -> None:
+    write_facts(tmp_path / "facts.csv")
+    run(*nemotron("super3", "pretrain"), *short("pretrain"))
+    tune = [*nemotron("finetune", "super3-pretrain-model", "facts.csv"), "train.train_iters=120", "--json"]
+    found = json.loads(run(*tune).stdout)
+    assert found["model"] == "super3-sft-model:v1"
+    assert found["difference"]["difference"] < -1
+    assert [answer["expected"] for answer in found["answers"]] == [answer for _, answer in FACTS][:8]
+
+    (tmp_path / "asked.jsonl").write_text("".join(json.dumps({"question": asked}) + "\n" for asked, _ in FACTS))
+    run(*nemotron("generate", found["model"], "asked.jsonl", "--out", "said.jsonl"))
+    said = [json.loads(line)["response"] for line in (tmp_path / "said.jsonl").read_text().splitlines()]
+    assert sum(answer in text for text, (_, answer) in zip(said, FACTS, strict=True)) >= 11
+
+    again = run(*tune)  # nothing is chosen or done anew
+    assert "as chosen before" in again.stderr
+    assert json.loads(again.stdout)["model"] == "super3-sft-model:v1"
+
+
+def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path, made: Path) -> None:
+    write_facts(tmp_path / "facts.csv")
+    tune = [*nemotron("finetune", "super3-pretrain-model", "facts.csv"), "--dry-run", f"--home={made}"]
+    told = run(*tune, "data_prep.pack_size=512")
+    assert "question_answer, from the fields Question, Answer" in told.stderr
+    assert "too few to hold some out" in told.stderr
+    assert "[finetune] data_prep.pack_size" not in told.stderr
+    first, second, third = told.stdout.splitlines()
+    assert first.startswith("nemotron super3 data prep sft -c ")
+    assert "data_prep.pack_size=512" in first
+    assert second.startswith("nemotron super3 sft -c ")
+    assert third.startswith("nemotron super3 eval -c held_out run.model=sft run.base=super3-pretrain-model:v1")
+    assert "as chosen before" in run(*tune).stderr
+    assert "[finetune] data_prep.pack_size=128" in run(*tune, "--again").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["finetune"], "Missing argument 'MODEL'"),
+        (["finetune", "super3-pretrain-model"], "Missing argument"),
+        (["finetune", "super3-pretrain-model", "train.train_iters=5"], "no data is named"),
+        (["finetune", "super3-pretrain-model", "nowhere.csv"], "nowhere.csv: no such file"),
+        (["finetune", "nothing-model", "facts.csv"], "no artifact 'nothing-model'"),
+        (["finetune", "super3-pretrain-model", "facts.csv", "trian.train_iters=5"], "train"),
+        (["finetune", "super3-pretrain-model", "empty.jsonl"], "empty.jsonl"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_error(run, tmp_path: Path, made: Path, words: list[str], said: str) -> None:
+    write_facts(tmp_path / "facts.csv")
+    (tmp_path / "empty.jsonl").write_text("")
+    found = run(*nemotron(*words), *([f"--home={made}"] if len(words) > 2 else []), ok=False)
+    assert found.returncode == 2
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr
