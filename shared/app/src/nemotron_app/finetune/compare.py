@@ -10,7 +10,8 @@ from nemotron_shared.atomic import read_json
 
 TASK = "held_out"
 MOST_CHARACTERS = 200
-CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>")
+CONTROL = re.compile(r"<\|[^|<>]*\|>|</?s>|<think>\s*(?:</think>)?")
+TURN = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Comparison:
         """For people."""
         shown = []
         for answer in self.answers:
-            asked = CONTROL.sub(" ", answer["question"])
+            asked = TURN.sub(r"\1: ", answer["question"].rpartition("<|im_start|>assistant")[0] or answer["question"])
             shown += ["", f"  {_short(asked, end=True)}"]
             shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
         first, last = self.scores[0], self.scores[-1]
@@ -60,7 +61,7 @@ class Comparison:
 
 
 def _short(text: str, *, end: bool = False) -> str:
-    words = " ".join(text.split())
+    words = " ".join(CONTROL.sub(" ", text).split())
     if len(words) <= MOST_CHARACTERS:
         return words
     return f"… {words[-MOST_CHARACTERS:]}" if end else f"{words[:MOST_CHARACTERS]} …"
