@@ -108,7 +108,7 @@ class Nemotron(click.Group):
         except ModuleNotFoundError as error:
             if error.name != SERVING:
                 raise
-            what = f"nemotron {cmd_name} needs the package nemotron-serving, which is not in this environment"
+            what = f"the command {cmd_name} needs the package nemotron-serving, which is not in this environment"
             raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 

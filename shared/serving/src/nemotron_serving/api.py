@@ -61,7 +61,7 @@ class Api:
             Route("/v1/completions", _answered(self.completions), methods=["POST"]),
             Route("/v1/chat/completions", _answered(self.chat), methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {HTTPException: _http_error, Exception: _our_error}
+        handlers: dict[Any, Any] = {Refusal: _refused, HTTPException: _http_error, Exception: _our_error}
         return Starlette(routes=routes, middleware=[Middleware(Guard, key=key)], exception_handlers=handlers)
 
     async def health(self, request: Request) -> Response:
@@ -236,8 +236,6 @@ def _answered(
     async def route(request: Request) -> Response:
         try:
             return await make(request, await json_of(request))
-        except Refusal as refusal:
-            return refusal.response()
         except Full as error:
             refusal = Refusal(429, f"{error}: try again in {RETRY_SECONDS} seconds", retry_after=str(RETRY_SECONDS))
             return refusal.response()
@@ -255,6 +253,11 @@ def _said(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     known = "there is no such field here" if problem["type"] == "extra_forbidden" else problem["msg"]
     return f"{place[:200]}: {known}"
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    return error.response()
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

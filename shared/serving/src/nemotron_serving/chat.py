@@ -52,7 +52,7 @@ def command(
     terminal = sys.stdin.isatty()
     piped = "" if terminal else sys.stdin.read()
     if not terminal and not piped.strip():
-        raise UserError("standard input holds no question", 'pipe one in: echo "What is 2+2?" | nemotron chat')
+        raise UserError("standard input holds no question", "pipe one in, or start it in a terminal")
     with chosen.ready(size=1) as model:
         from nemotron_serving.sampling import Sampling
 

@@ -144,8 +144,8 @@ def _scores(scores: list[dict[str, Any]]) -> str:
 
 def _indexed(score: dict[str, Any]) -> dict[str, Any]:
     low, high = score["ci95"]
-    metric = {"type": score["metric"], "value": round(score["value"], 4),
-              "name": f"{metric_name(score['metric'])} (95% interval {low:.4f} to {high:.4f}, n={score['n']})"}  # fmt: skip
+    name = f"{metric_name(score['metric'])} (95% interval {low:.4f} to {high:.4f}, n={score['n']})"
+    metric = {"type": score["metric"], "value": round(score["value"], 4), "name": name}
     dataset = {"name": score["task"], "type": score["task"]}
     return {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": [metric]}
 
@@ -153,11 +153,14 @@ def _indexed(score: dict[str, Any]) -> dict[str, Any]:
 def _history(store: Store, artifact: Artifact) -> str:
     if artifact.is_external:
         return "## Data and history\n\nNot known: the model was exported from a folder.\n"
-    steps = [f"- {_shown(edge.made)} from {edge.input.role} {_shown(edge.input.label)}"
-             + (f", {edge.input.problem}" if edge.input.problem else "") for edge in edges(store, artifact)]  # fmt: skip
+    steps = [
+        f"- {_shown(edge.made)} from {edge.input.role} {_shown(edge.input.label)}"
+        + (f", {edge.input.problem}" if edge.input.problem else "")
+        for edge in edges(store, artifact)
+    ]
     producer = artifact.manifest.producer
-    made = f"{_shown(artifact.reference)} was made by the stage {producer.stage}" if producer.verb != "import" else (
-        f"{_shown(artifact.reference)} was imported")  # fmt: skip
+    how = "imported" if producer.verb == "import" else f"made by the stage {producer.stage}"
+    made = f"{_shown(artifact.reference)} was {how}"
     code = f", code {producer.git[:12]}" if producer.git else ""
     digest = f"SHA-256 of its table of files: `{artifact.manifest.digest}`."
     listed = "\n".join(dict.fromkeys(steps)) or "Nothing is known of what it was made from."

@@ -27,7 +27,7 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs, Problem, missing
 from nemotron_shared.runtime.task import Outcome, Task
 
-OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app")
+OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_app", "nemotron_serving")
 
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
 Inputs = Mapping[str, Artifact | None]

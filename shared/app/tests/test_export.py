@@ -1,0 +1,236 @@
+"""An export stands by itself: no trace of the machine, a card that invents nothing, and nothing of others overwritten."""
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nemotron_app.main import main
+from nemotron_shared.artifacts import Parent, Producer, Source, Store
+
+TOKEN = "hf_neverinamessageofanykind0000000"
+
+
+def producer(stage: str, verb: str = "train") -> Producer:
+    return Producer(stage, verb, "0", "0", "", "", "0123456789abcdef", f"python -m stages.{stage}.train", {})
+
+
+def publish(store: Store, name: str, type: Any, files: dict[str, Any], made_by: Producer, **more: Any) -> Any:
+    folder = store.home / "work"
+    for file, content in files.items():
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return store.publish(folder, name=name, type=type, fingerprint=name, producer=made_by, **more)
+
+
+def tensors() -> bytes:
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A base model of the hub, data of the hub and of a disk, a model that was fine-tuned with both, and its scores."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    store = Store(tmp_path / "home")
+    store.home.mkdir()
+    config = {
+        "model_type": "llama",
+        "_name_or_path": "/home/ann/secret",
+        "vocab_size": 4,
+        "eos_token_id": 3,
+        "seen": "~/x",
+    }
+    base = publish(store, "hf-org--base", "ModelArtifact", {"config.json": config, "model.safetensors": tensors()},
+                   producer("model", "import"), metadata={"repository": "org/base"},
+                   sources=[Source("hf://org/base@0123", "ab", {})])  # fmt: skip
+    data = publish(store, "super3-sft-data", "SFTDataArtifact", {"train.jsonl": {}}, producer("sft", "data_prep"),
+                   sources=[Source("hf://org/chats", "cd", {}), Source("/home/ann/private/chats.jsonl", "ef", {})])  # fmt: skip
+    tokenizer = {"bos_token": "~", "name_or_path": "/home/ann/tokenizer", "added": [{"content": "/x"}]}
+    files = {"config.json": config, "model.safetensors": tensors(), "tokenizer_config.json": tokenizer,
+             "tokenizer.json": {}, "metrics.jsonl": {}, "adapter/adapter_model.safetensors": tensors(),
+             "adapter/adapter_config.json": {"base_model_name_or_path": "/home/ann/base", "r": 8}}  # fmt: skip
+    parents = [
+        Parent(base.reference, base.manifest.digest, "model"),
+        Parent(data.reference, data.manifest.digest, "data"),
+    ]
+    sft = publish(store, "super3-sft-model", "ModelArtifact", files, producer("sft"), parents=parents)
+    score = {"model": "sft", "task": "sums", "metric": "right", "value": 0.535, "ci95": [0.486, 0.583], "n": 400}
+    results = {"models": {"sft": {"reference": sft.reference}, "random": {"reference": None}},
+               "scores": [score, score | {"model": "random", "value": 0.0}]}  # fmt: skip
+    publish(store, "super3-eval-results", "EvalResultsArtifact", {"results.json": results}, producer("eval"),
+            parents=[Parent(sft.reference, sft.manifest.digest, "model")])  # fmt: skip
+    return store
+
+
+def front(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
+
+
+def test_an_export_has_no_trace_of_the_machine(store: Store, tmp_path: Path) -> None:
+    assert main(["export", "sft", "out"]) == 0
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.iterdir()) == [
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json",
+    ]  # fmt: skip
+    assert not [path for path in out.iterdir() if "/home/ann" in path.read_text(errors="replace")]
+    assert json.loads((out / "config.json").read_text()) == {"model_type": "llama", "vocab_size": 4, "eos_token_id": 3}
+    kept = json.loads((out / "tokenizer_config.json").read_text())
+    assert kept == {"bos_token": "~", "added": [{"content": "/x"}]}  # tokens are no paths
+    assert json.loads((out / "generation_config.json").read_text()) == {"eos_token_id": 3}
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_card_says_what_is_known(store: Store, tmp_path: Path) -> None:
+    assert main(["export", "sft", "out"]) == 0
+    about, text = front(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text()
+    assert about["base_model"] == ["org/base"]
+    assert about["datasets"] == ["org/chats"]
+    assert about["license"] == "unknown"
+    assert about["model-index"][0]["results"][0]["metrics"][0]["value"] == 0.535
+    assert "| sums | right answers | 400 | 53.5% | 48.6% to 58.3% |" in text
+    assert "`.../chats.jsonl`" in text
+    assert "names a licence" in text
+    from huggingface_hub import ModelCard  # what the hub itself reads
+
+    assert ModelCard(text).data.eval_results[0].metric_value == 0.535
+
+
+def test_a_licence_is_taken_from_who_has_one(store: Store, tmp_path: Path) -> None:
+    assert main(["export", "sft", "said", "--licence", "mit"]) == 0
+    assert front(tmp_path / "said")["license"] == "mit"
+    assert main(["export", "sft", "wrong", "--licence", "MIT\nx: y"]) == 2
+    base = store.resolve("hf-org--base").path
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for file in base.glob("*.*"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Mine\n")
+    assert main(["export", "./copy", "from-card"]) == 0
+    assert front(tmp_path / "from-card")["license"] == "apache-2.0"
+    (folder / "README.md").unlink()
+    (folder / "LICENSE").write_text("All rights reserved.")
+    assert main(["export", "./copy", "from-file"]) == 0
+    assert (tmp_path / "from-file" / "LICENSE").is_file()
+    assert front(tmp_path / "from-file")["license"] == "other"
+    assert "not evaluated" in (tmp_path / "from-file" / "README.md").read_text()
+
+
+def test_an_adapter_alone(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "sft", "out", "--adapter"]) == 0
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text()) == {
+        "base_model_name_or_path": None,
+        "r": 8,
+    }
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+    assert front(tmp_path / "out")["base_model_relation"] == "adapter"
+    assert main(["export", "hf-org--base", "none", "--adapter"]) == 2
+    assert "has no adapter" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+
+
+def test_nothing_is_overwritten_unasked(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    assert main(["export", "sft", "out"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(["export", "sft", "out", "--force"]) == 0
+    assert main(["export", "sft", "out", "--force"]) == 0
+    assert (out / "mine.txt").read_text() == "mine"
+    (out / "model-00001-of-00002.safetensors").write_bytes(b"")
+    assert main(["export", "sft", "out", "--force"]) == 2
+    assert "other weights" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["export", "sft", "file"]) == 2
+    assert main(["export", "sft", "new", "--push", "no-organisation"]) == 2
+    assert main(["export", "sft", "new", "--public"]) == 2
+    assert not (tmp_path / "new").exists()
+
+
+class Taking(BaseHTTPRequestHandler):
+    """As much of the hub as a push asks for."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        server: Any = self.server
+        server.asked.append((self.path, self.headers.get("Authorization"), body))
+        port = server.server_port
+        if self.path == "/api/repos/create":
+            self._tell({"url": f"http://127.0.0.1:{port}/org/name", "name": "org/name", "private": True})
+        elif self.path.endswith("/preupload/main"):
+            files = json.loads(body)["files"]
+            self._tell(
+                {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
+            )
+        elif self.path.startswith("/api/models/org/name/commit/"):
+            self._tell(
+                {"commitUrl": f"http://127.0.0.1:{port}/org/name/commit/0123", "commitOid": "0123", "success": True}
+            )
+        else:
+            self._tell({"valid": True})
+
+    def do_GET(self) -> None:
+        self._tell({"id": "org/name", "sha": "0123", "siblings": [], "tags": []})
+
+    def _tell(self, value: Any) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+    server.asked = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", address, raising=False)
+    monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", address)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_push_sends_the_folder_and_no_secret(
+    store: Store, tmp_path: Path, hub: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", "sft", "out", "--push", "org/name", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["pushed"].endswith("/org/name/commit/0123")
+    created = next(json.loads(body) for path, _, body in hub.asked if path == "/api/repos/create")
+    assert created["private"] is True
+    commit = next(body for path, _, body in hub.asked if "/commit/" in path)
+    sent = [json.loads(line) for line in commit.splitlines()]
+    files = {one["value"]["path"]: base64.b64decode(one["value"]["content"]) for one in sent if one["key"] == "file"}
+    assert files["README.md"] == (tmp_path / "out" / "README.md").read_bytes()
+    assert sorted(files) == sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file())
+    assert all(key == f"Bearer {TOKEN}" for _, key, _ in hub.asked)
+    assert TOKEN not in said.out + said.err + commit.decode()
+
+
+def test_a_push_needs_a_token(
+    store: Store, hub: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
+    assert main(["export", "sft", "out", "--push", "org/name"]) == 2
+    assert "no token" in capsys.readouterr().err
+    assert hub.asked == []

@@ -1,0 +1,308 @@
+"""The server as its clients see it, well-meaning ones and others."""
+
+import http.client
+import json
+import re
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from html.parser import HTMLParser
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from nemotron_serving import guard, server
+from nemotron_serving.api import Api
+from nemotron_serving.model import Model
+from nemotron_serving.server import serving
+
+KEY = "0123456789abcdef"
+QUESTION = [{"role": "user", "content": "What is 3+4?"}]
+
+
+@pytest.fixture(scope="module")
+def url(model: Model) -> Iterator[str]:
+    with serving(Api(model, ("small",), 12).app(None)) as found:
+        yield found
+
+
+@pytest.fixture
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """A request as it is given, whatever it is."""
+    place = urlsplit(url)
+    assert place.hostname
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
+    given = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request("GET" if body is None else "POST", path, body, given)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, dict(answer.getheaders()), content
+
+
+def test_models_and_health(client: openai.OpenAI, url: str, model: Model) -> None:
+    assert [one.id for one in client.models.list()] == ["small"]
+    assert client.models.retrieve("small").id == "small"
+    assert ask(url, "/health")[2] == b'{"status":"ok"}'
+    assert b"nemotron_requests_waiting 0" in ask(url, "/metrics")[2]
+    with pytest.raises(openai.NotFoundError, match="there is: small"):
+        client.models.retrieve("../../etc/passwd")
+
+
+def test_an_answer_streamed_is_the_answer_whole(client: openai.OpenAI, never_ends: Model) -> None:
+    asked: Any = {"model": "small", "messages": QUESTION, "temperature": 0, "max_tokens": 9}
+    whole = client.chat.completions.create(**asked)
+    assert whole.choices[0].finish_reason == "length"
+    assert whole.usage and whole.usage.completion_tokens == 9
+    chunks = [*client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})]
+    assert chunks[-1].usage == whole.usage
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content
+    thought = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert thought == (getattr(whole.choices[0].message, "reasoning_content", None) or "")
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length"
+
+
+def test_several_answers_a_seed_and_log_probabilities(client: openai.OpenAI, never_ends: Model) -> None:
+    asked: Any = {"model": "small", "messages": QUESTION, "temperature": 1, "max_tokens": 5, "n": 3, "seed": 4}
+    asked |= {"logprobs": True, "top_logprobs": 2}
+    first, again = (client.chat.completions.create(**asked) for _ in range(2))
+    said = [choice.message.content for choice in first.choices]
+    assert said == [choice.message.content for choice in again.choices]
+    assert len({*said}) > 1
+    entries = first.choices[0].logprobs.content
+    assert len(entries) == 5
+    assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in entries)
+    streamed = {0: 0, 1: 0, 2: 0}
+    for chunk in client.chat.completions.create(**asked, stream=True):
+        logprobs = chunk.choices[0].logprobs
+        streamed[chunk.choices[0].index] += len(logprobs.content) if logprobs else 0
+    assert streamed == {0: 5, 1: 5, 2: 5}
+
+
+def test_completions_echo_and_stop(client: openai.OpenAI, never_ends: Model) -> None:
+    asked: Any = {"model": "small", "temperature": 0, "max_tokens": 6, "logprobs": 1}
+    several = client.completions.create(prompt=["Mira", "Tova keeps a goat"], echo=True, **asked)
+    alone = client.completions.create(prompt="Mira", **asked).choices[0]
+    first = several.choices[0]
+    assert first.text == "Mira" + alone.text
+    assert first.logprobs.tokens[-6:] == alone.logprobs.tokens
+    assert first.logprobs.token_logprobs[0] is None
+    assert len(first.logprobs.tokens) == len(first.logprobs.top_logprobs) == len(first.logprobs.text_offset)
+    ids = never_ends.prompter.text("Mira").ids
+    one = client.completions.create(prompt=[ids], echo=True, **asked | {"max_tokens": 1}).choices[0]
+    assert one.logprobs.tokens == first.logprobs.tokens[: len(ids) + 1]
+    assert one.logprobs.token_logprobs[1:] == pytest.approx(first.logprobs.token_logprobs[1 : len(ids) + 1], abs=1e-4)
+    none = client.completions.create(prompt="Mira", echo=True, **asked | {"max_tokens": 0}).choices[0]
+    assert none.text == "Mira"
+    stop = alone.text[2:4]
+    cut = client.completions.create(prompt="Mira", stop=[stop], **asked).choices[0]
+    assert (cut.text, cut.finish_reason) == (alone.text[: alone.text.index(stop)], "stop")
+    parts = client.completions.create(prompt="Mira", stream=True, **asked)
+    assert "".join(chunk.choices[0].text for chunk in parts) == alone.text
+
+
+def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model says what it is told to: how it is parsed is looked at."""
+    said = '<think>I add.</think><tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    planned = [*model.tokenizer(said, add_special_tokens=False).input_ids, model.tokenizer.eos_token_id]
+    original = model.batch._told
+
+    def told(answer: Any, logits: Any) -> int | None:
+        logits = logits.clone()
+        logits[planned[answer.made]] = 1e4
+        return original(answer, logits)
+
+    monkeypatch.setattr(model.batch, "_told", told)
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    asked: Any = {"model": "small", "messages": QUESTION, "tools": [tool], "max_tokens": 99, "temperature": 0}
+    choice = client.chat.completions.create(**asked).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.tool_calls[0].function.arguments == '{"a": 1}'
+    assert (choice.message.content, choice.message.reasoning_content) == (None, "I add.")
+    deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(**asked, stream=True)]
+    (call,) = [delta.tool_calls[0] for delta in deltas if delta.tool_calls]
+    assert (call.index, call.function.name) == (0, "add")
+    again = [*QUESTION, choice.message.to_dict(), {"role": "tool", "tool_call_id": "x", "content": "8"}]
+    assert client.chat.completions.create(**asked | {"messages": again}).choices
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "root", "content": "x"}]}, "not one of system"),
+        ({"messages": [{"role": "user", "content": "x" * 9000}]}, "context is 4096"),
+        ({"max_tokens": 5000}, "context is 4096"),
+        ({"max_tokens": "9"}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"temperature": 9}, "temperature"),
+        ({"temperature": float("nan")}, "JSON"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 10**6}, "n: "),
+        ({"stop": ["x"] * 99}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"seed": 2**70}, "seed|JSON"),
+        ({"logit_bias": {"5": 100}}, "logit_bias"),
+        ({"presence_penalty": 1}, "presence_penalty"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"chat_template_kwargs": {"messages": []}}, "not an option"),
+        ({"max_toknes": 3}, "max_toknes: there is no such field"),
+    ],
+)
+def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str, Any], reason: str) -> None:
+    body = json.dumps({"model": "small", "messages": QUESTION, "max_tokens": 1} | change).encode()
+    status, _, content = ask(url, "/v1/chat/completions", body)
+    error = json.loads(content)["error"]
+    assert status == 400
+    assert re.search(reason, error["message"]), error
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        ("/v1/chat/completions", b"{", {}, 400),
+        ("/v1/chat/completions", b"[]", {}, 400),
+        ("/v1/chat/completions", b"\xff\xfe", {}, 400),
+        ("/v1/chat/completions", b"[" * 200_000, {}, 400),
+        ("/v1/chat/completions", b'{"metadata":' + b'{"a":' * 100 + b"1" + b"}" * 101, {}, 400),
+        ("/v1/chat/completions", b'{"model": "gpt-9", "messages": [{"role": "user", "content": "x"}]}', {}, 404),
+        ("/v1/chat/completions", b"{}", {"Content_Type": "text/plain"}, 415),
+        ("/v1/completions", b'{"prompt": [99999999]}', {}, 400),
+        ("/v1/completions", b'{"prompt": [-1]}', {}, 400),
+        ("/v1/completions", b'{"prompt": ""}', {}, 400),
+        ("/v1/completions", b'{"prompt": [[1], "x"]}', {}, 400),
+        ("/v1/completions", None, {}, 405),
+        ("/v1/embeddings", b"{}", {}, 404),
+        ("/../../../../etc/passwd", None, {}, 404),
+        ("/v1/%2e%2e/%2e%2e/etc/passwd", None, {}, 404),
+        ("/page.html", None, {}, 404),
+        ("/health", None, {"Host": "evil.example"}, 403),
+        ("/v1/models", None, {"Host": "127.0.0.1.evil.example:80"}, 403),
+        ("/v1/models", None, {"Host": ""}, 403),
+    ],
+)
+def test_what_attackers_send(url: str, path: str, body: bytes | None, headers: dict[str, str], status: int) -> None:
+    found, _, content = ask(url, path, body, **headers)
+    assert found == status, content
+    assert json.loads(content)["error"]["message"]
+    assert ask(url, "/health")[0] == 200
+
+
+def raw(url: str, sent: bytes, wait: float = 30) -> bytes:
+    """What comes back until the server closes the connection."""
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=wait) as connection:
+        connection.sendall(sent)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+        return found
+
+
+def test_bodies_that_are_too_large_or_never_come(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    monkeypatch.setattr(guard, "LARGEST_BODY", 1000)
+    assert b"413" in raw(url, head + b"Content-Length: 2000\r\n\r\n" + b" " * 2000).splitlines()[0]
+    chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
+    assert b"413" in raw(url, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 2).splitlines()[0]
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.3)
+    assert b"408" in raw(url, head + b'Content-Length: 900\r\n\r\n{"prompt":').splitlines()[0]
+    assert b"400" in raw(url, b"GET / HTTP/1.1\r\nX: " + b"a" * 40_000 + b"\r\n\r\n").splitlines()[0]
+    assert b"400" in raw(url, head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef").splitlines()[0]
+    two = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+    assert re.match(rb"HTTP/1.1 40[03]", raw(url, two))
+
+
+def test_a_connection_without_a_request_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
+    assert raw(url, b"GET /health HT", wait=10) == b""
+
+
+def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model) -> None:
+    place = urlsplit(url)
+    body = json.dumps({"prompt": "Mira", "max_tokens": 4000, "temperature": 0, "stream": True}).encode()
+    for content in (body, body.replace(b"true", b"false")):
+        head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(content)}\r\n\r\n"
+        several = [socket.create_connection((place.hostname, place.port)) for _ in range(5)]
+        for one in several:
+            one.sendall(head.encode() + content)
+        while never_ends.batch.load[0] < 5:
+            time.sleep(0.01)
+        for one in several:
+            one.close()
+        began = time.monotonic()
+        while never_ends.batch.load != (0, 0):
+            time.sleep(0.01)
+            assert time.monotonic() - began < 20
+    assert ask(url, "/health")[0] == 200
+
+
+def test_more_than_may_wait_are_told_when_to_come_again(client: openai.OpenAI, never_ends: Model) -> None:
+    with pytest.raises(openai.RateLimitError, match="try again") as caught:
+        client.completions.create(model="small", prompt=["Mira"] * 60, max_tokens=4000, temperature=0)
+    assert caught.value.response.headers["retry-after"] == "2"
+    while never_ends.batch.load != (0, 0):  # those that had a place were taken back
+        time.sleep(0.01)
+
+
+def test_many_clients_at_once_get_what_they_get_alone(client: openai.OpenAI, never_ends: Model) -> None:
+    def answer(number: int) -> str | None:
+        messages: Any = [{"role": "user", "content": f"What is {number}+{number * 7}?"}]
+        asked = client.chat.completions.create(model="small", messages=messages, temperature=0, max_tokens=6)
+        return asked.choices[0].message.content
+
+    alone = [answer(number) for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(answer, range(6))) == alone
+
+
+def test_a_key_is_asked_for_and_told_to_nobody(model: Model) -> None:
+    with serving(Api(model, ("small",), 12).app(KEY)) as url:
+        assert ask(url, "/v1/models")[0] == 401
+        for wrong in ("", "Bearer", f"Bearer {KEY}x", f"Basic {KEY}", "Bearer é", KEY):
+            status, _, content = ask(url, "/v1/models", Authorization=wrong.encode().decode("latin-1"))
+            assert status == 401
+            assert KEY.encode() not in content
+        assert ask(url, "/v1/models", Authorization=f"Bearer {KEY}", Host="any.example")[0] == 200
+        assert ask(url, "/health")[0] == ask(url, "/")[0] == 200
+        assert KEY.encode() not in ask(url, "/")[2]
+
+
+class Tags(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(url: str) -> None:
+    status, headers, content = ask(url, "/")
+    assert status == 200
+    tags = Tags()
+    tags.feed(content.decode())
+    assert not [tag for tag, attrs in tags.found if "src" in attrs or "href" in attrs or tag in {"link", "img"}]
+    assert ("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}) in tags.found
+    labels = [attrs for tag, attrs in tags.found if tag == "textarea"]
+    assert labels[0]["aria-label"]
+    script = (files("nemotron_serving") / "page.html").read_text().split("<script>")[1]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy and policy.count("sha256-") == 2

@@ -1,0 +1,241 @@
+"""`nemotron chat`, `generate` and `serve` as they are typed."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemotron_app.main import main
+from nemotron_serving import chat, serve
+from nemotron_serving.generate import Progress
+from nemotron_serving.model import Model
+from nemotron_serving.sampling import Sampling
+from nemotron_serving.text import Piece
+from nemotron_shared.errors import UserError
+
+ROWS = [
+    {"id": 7, "prompt": "What is 3+4?"},
+    {"question": "What is 12+7-3?", "response": "an older answer"},
+    {"messages": [{"role": "user", "content": "Where does Mira live?"}]},
+    {"input": "Tova"},
+]
+
+
+@pytest.fixture
+def command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(home))
+    return lambda *words: main(list(words))
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def test_a_pipe_gets_the_answer_and_nothing_else(
+    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped(monkeypatch, "What is 3+4?\n")
+    assert command("chat", "--max-tokens", "6", "--system", "Be brief.") == 0
+    said = capsys.readouterr()
+    assert "[small:v1] loading" in said.err
+    assert "loading" not in said.out
+    assert said.out.endswith("\n")
+    piped(monkeypatch, "x" * 9000)
+    assert command("chat", "small") == 2
+    assert "context is 4096" in capsys.readouterr().err
+    piped(monkeypatch, " \n")
+    assert command("chat", "small") == 2
+
+
+def talk(model: Model, out: io.StringIO, think: str = "hide") -> chat.Talk:
+    return chat.Talk(model, Sampling(8), think, out)
+
+
+def test_a_conversation_and_its_commands(
+    never_ends: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", type("Terminal", (io.StringIO,), {"isatty": lambda self: True})())
+    out = io.StringIO()
+    one = talk(never_ends, out)
+    one.obey("/system Be brief.")
+    assert one.ask("What is 3+4?")
+    assert one.ask("And 5+6?")
+    assert [turn["role"] for turn in one.conversation] == ["system", "user", "assistant", "user", "assistant"]
+    one.obey(f"/save {tmp_path / 'talk.jsonl'}")
+    assert json.loads((tmp_path / "talk.jsonl").read_text()) == {"messages": one.conversation}
+    one.obey(f"/save {tmp_path / 'talk.jsonl'}")
+    one.obey("/undo")
+    assert len(one.turns) == 2
+    one.obey("/rset")
+    one.obey("/help")
+    assert not one.ask("x" * 9000)
+    assert len(one.turns) == 2
+    one.obey("/reset")
+    assert not one.turns
+    assert one.obey("/exit")
+    said = capsys.readouterr()
+    for words in ("exists", "did you mean '/reset'", "/undo or /reset makes room", "cut after 8 tokens"):
+        assert words in said.err
+    assert "/save FILE" in said.out
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(never_ends: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = chat.Talk(never_ends, Sampling(4000), "show", io.StringIO())
+    pressed = iter([False, False, True])
+    original = chat.Shown.tell
+
+    def tell(self: chat.Shown, piece: Piece) -> None:
+        original(self, piece)
+        if next(pressed, False):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(chat.Shown, "tell", tell)
+    assert not one.ask("Mira")
+    assert [turn["role"] for turn in one.turns] == ["user", "assistant"]
+    one.sampling = Sampling(3)
+    assert one.ask("Tova")
+    assert len(one.turns) == 4
+
+
+def test_pasted_lines_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["first", "second", '"""', "a", "", "b", '"""'])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(lines))
+    more = iter([[sys.stdin], []])  # there is a second line at once, and then nothing
+    monkeypatch.setattr(chat.select, "select", lambda *_: (next(more), [], []))
+    assert chat.read_message() == "first\nsecond"
+    assert chat.read_message() == "a\n\nb"
+
+
+def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
+    out = type("Terminal", (io.StringIO,), {"isatty": lambda self: True})()
+    shown = chat.Shown(out, True)
+    shown.tell(Piece("reasoning", "hm\x1b[2J"))
+    shown.tell(Piece("content", "9\x1b]0;title\x07\n\tx"))
+    shown.end()
+    assert "\x1b[2J" not in out.getvalue() and "\x1b]0" not in out.getvalue()
+    assert out.getvalue().startswith(chat.DIM) and "\n\tx" in out.getvalue()
+
+
+def test_a_file_of_prompts(command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "prompts.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    asked = ("generate", "small", str(source), "--max-tokens", "5", "--temperature", "1", "--seed", "3", "--logprobs")
+    assert command(*asked, "--out", "all.jsonl") == 0
+    made = [json.loads(line) for line in Path("all.jsonl").read_text().splitlines()]
+    assert [row.get("id") for row in made] == [7, None, None, None]
+    assert all({"response", "finish_reason", "logprobs"} <= row.keys() for row in made)
+    assert made[1]["response"] != "an older answer"
+    assert command(*asked, "--out", "all.jsonl") == 2
+    assert command(*asked, "--out", "alone.jsonl", "--batch-size", "1") == 0
+    assert Path("alone.jsonl").read_bytes() == Path("all.jsonl").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "alone.jsonl", "prompts.jsonl"]
+
+
+def test_a_run_that_was_killed_goes_on(
+    command: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "prompts.txt"
+    source.write_text("Mira\nTova\n\nOster\n")
+    asked = ("generate", "small", str(source), "--max-tokens", "4", "--out", "made.jsonl", "--batch-size", "1")
+    original, kept = Progress.add, 0
+
+    def add(self: Progress, number: int, made: dict[str, Any]) -> None:
+        nonlocal kept
+        original(self, number, made)
+        kept += 1
+        if kept == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Progress, "add", add)
+    assert command(*asked) == 130
+    assert not Path("made.jsonl").exists()
+    with Path(".made.jsonl.part").open("a") as torn:
+        torn.write('[4, {"respo')
+    assert command(*asked) == 0
+    assert "going on: 2 of 3" in capsys.readouterr().err
+    assert kept == 3
+    assert [json.loads(line)["prompt"] for line in Path("made.jsonl").read_text().splitlines()] == [
+        "Mira",
+        "Tova",
+        "Oster",
+    ]
+    assert command(*asked[:-2], "--force", "--seed", "1") == 0  # other wishes: nothing of the first is taken
+    assert kept == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("", "holds no prompts"), ("{", ":1: not JSON"), ('{"text": 1}', ":1: none of"), ("[1]", ":1: none of"),
+     ('{"prompt": 3}', "not a text"), ('{"messages": [{"role": "x"}]}', "not one of"),
+     ('{"messages": "x"}', "not one of"),
+     ('{"prompt": "%s"}' % ("x" * 9000), "line 1: the prompt has")],
+)  # fmt: skip
+def test_a_file_that_cannot_be_asked(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
+) -> None:
+    (tmp_path / "prompts.jsonl").write_text(text)
+    assert command("generate", "small", "prompts.jsonl", "--out", "made.jsonl") == 2
+    assert reason in capsys.readouterr().err
+    assert not Path("made.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--host", "0.0.0.0"], "a key is needed"),
+        (["--host", "example.org"], "a key is needed"),
+        (["--host", "0.0.0.0", "--api-key-env", "NO_KEY"], "holds no key"),
+        (["--host", "0.0.0.0", "--api-key-env", "SHORT"], "holds no key"),
+        (["--engine", "vllm"], "--engine vllm: there is no"),
+        (["--engine", "vllm", "--device", "cpu"], "needs a GPU"),
+        (["--port", "70000"], "70000"),
+        (["--host", "192.0.2.1", "--api-key-env", "KEY"], "cannot listen"),
+    ],
+)
+def test_what_is_not_served(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    words: list[str], reason: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SHORT", "abc")
+    monkeypatch.setenv("KEY", "a-key-that-is-long-enough")
+    assert command("serve", "small", *words) == 2
+    said = capsys.readouterr().err
+    assert reason in said
+    assert "a-key-that-is-long-enough" not in said
+
+
+def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chat_template.jinja").write_text("<think> <tool_call> <function=f>")
+    words = serve.vllm_words(Path("/x/vllm"), tmp_path, "sft", "127.0.0.1", 8000, 16, False)
+    assert words[:3] == ["/x/vllm", "serve", str(tmp_path)]
+    assert words[-5:] == ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser",
+                          "deepseek_r1"]  # fmt: skip
+    with pytest.raises(UserError):
+        serve._key("::", None)
+    assert serve._key("::1", None) is None
+
+
+@pytest.mark.slow
+def test_a_server_ends_cleanly_when_it_is_told_to(home: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "nemotron_app.main", "serve", "small", "--port", "0", "--threads", "1"]
+    environment = os.environ | {"NEMOTRON_HOME": str(home)}
+    process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    try:
+        line = next(line for line in process.stderr if "serving as" in line)
+        url = line.split(" at ")[1].split()[0]
+        assert urllib.request.urlopen(f"{url}/health", timeout=30).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert "stopped serving" in process.stderr.read()
+    finally:
+        process.kill()
