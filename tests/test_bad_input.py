@@ -121,7 +121,7 @@ def test_a_damaged_shard_is_named(run, tmp_path: Path, stage: str, damage: Calla
 
 def test_bad_rows_can_be_counted_instead(run, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("\n".join([GOOD_CHAT, "{broken", '{"messages": []}', GOOD_CHAT]) + "\n")
-    run(*script("sft", "data_prep"), *short("sft"), *SOURCE, "data_prep.on_bad_row=reject",
+    run(*script("sft", "data_prep"), *short("sft"), *SOURCE, "data_prep.on_bad_row=reject", "data_prep.max_lost=0.5",
         "data_prep.split={train: 1, valid: 0, test: 0}")  # fmt: skip
     folder = tmp_path / "home" / "artifacts" / "super3-sft-data" / "v1"
     rejected = [json.loads(line) for line in (folder / "rejected.jsonl").read_text().splitlines()]

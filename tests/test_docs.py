@@ -30,7 +30,11 @@ from nemotron_shared.runtime.environments import environment_of
 COMMANDS = commands()
 ANSWERS = {"chat", "generate", "serve"}
 PROGRAMS = {"nemotron", "python", "torchrun"}
-TEXTS = {"web/a.jsonl": '{"text": "Mira lives in Oster."}\n', "books/a.txt": "Tova keeps a goat.\n"}
+TEXTS = {
+    "web/a.jsonl": '{"text": "Mira lives in Oster."}\n',
+    "books/a.txt": "Tova keeps a goat.\n",
+    "old.txt": "A goat.\n",
+}
 
 
 def stage_steps(command: Command) -> bool:

@@ -19,7 +19,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import split_key
+from nemotron_data.sources.rows import field_of, split_key
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.config.schema import TokenizerSection
@@ -225,7 +225,7 @@ SET_FIELD = "set data_prep.text_field; or leave such rows out and count them: da
 def text_of(row: Row, settings: PretrainData) -> Any:
     """The text of a row; None where a field is missing."""
     if settings.text_template is None:
-        return row.value.get(settings.text_field)
+        return field_of(row.value, settings.text_field)
     try:
         return settings.text_template.format(**row.value)
     except KeyError:

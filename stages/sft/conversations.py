@@ -17,7 +17,7 @@ import numpy as np
 from nemotron_data.chat.formats import AUTO
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.recognition import recognise
-from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.rows import is_used_in
 from nemotron_data.chat.template import ADD_MARKS
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
@@ -116,9 +116,12 @@ class Batch:
             return
         try:
             messages = self._renderer.messages_of(row)
-            if self._leaves_out(row, messages):
+            held = self._renderer.holds_control(row, messages)
+            self.reader.counts[HELD] += held
+            if held and settings.control_tokens == "reject":
+                self.reader.leave_out(row, CONTROL, asked=True)
                 return
-            rendered = self._renderer.texts_of(row, messages)
+            rendered = self._renderer.texts_of(row, messages, held)
             split = self.part.only or self._split.only
             if split is None:
                 split = self._split.of(split_key(row.value, settings, first_question(messages)))
@@ -141,16 +144,6 @@ class Batch:
         self.characters += sum(len(one.text) for one in rendered)
         if self.characters >= BATCH_CHARACTERS:
             self.encode()
-
-    def _leaves_out(self, row: Row, messages: list[Message]) -> bool:
-        """Count a row that holds names of control tokens, and leave it out where the settings say so."""
-        if not self._renderer.holds_control(row, messages):
-            return False
-        self.reader.counts[HELD] += 1
-        if self._settings.control_tokens != "reject":
-            return False
-        self.reader.leave_out(row, CONTROL, asked=True)
-        return True
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""

@@ -8,11 +8,15 @@ prompt says: it is the template's to take apart.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from nemotron_data.chat.rows import Message
 from nemotron_data.chat.template import Span
 from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.sources.files import local_file
+from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_shared.errors import UserError
 
 GUARDS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
 """Code points that Unicode will never make characters of."""
@@ -41,6 +45,22 @@ def holds_control(control: ControlTokens, messages: list[Message], tools: Any) -
     return found
 
 
+def refuse_control(control: ControlTokens, file: str) -> None:
+    """Stop at a row whose words another library would take for control tokens.
+
+    Raises:
+        UserError: with its place.
+    """
+    chats = local_file(Path(file).expanduser())
+    for row in read_range(Range(chats, 0, chats.size)):
+        messages = row.value.get("messages") if isinstance(row, Row) else None
+        turns = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
+        if isinstance(row, Row) and holds_control(control, turns, row.value.get("tools")):
+            what = f"{row.file}:{row.line}: control tokens in the text, of which Automodel makes the tokens"
+            remedy = "take the row out; or prepare the chats, which encodes them as text: engine.data=packed"
+            raise UserError(what, remedy)
+
+
 def guarded(control: ControlTokens, messages: list[Message], tools: Any) -> tuple[list[Message], Any, str]:
     """The conversation with a guard inside of every such name, and the guard."""
     said = str(messages) + str(tools)
@@ -61,7 +81,7 @@ def _changed(messages: list[Message], tools: Any, change: Callable[[str, bool], 
         {
             name: value
             if name == "role"
-            else _in_texts(value, change, message["role"] in OUTSIDE or name == "tool_calls")
+            else _in_texts(value, change, message.get("role") in OUTSIDE or name == "tool_calls")
             for name, value in message.items()
         }
         for message in messages

@@ -98,14 +98,18 @@ class Renderer:
             raise UserError(reason, TOLERATE)
         return messages
 
-    def texts_of(self, row: Row, messages: list[Message]) -> list[Rendered]:
+    def texts_of(self, row: Row, messages: list[Message], held: bool | None = None) -> list[Rendered]:
         """The conversation as one text, or as one for each question.
+
+        Args:
+            held: what `holds_control` says of it, where that is known.
 
         Raises:
             UserError: the template does not fit this conversation, or the tokenizer what it says.
         """
         tools = tools_of(row.value, self.settings.tools_field)
-        if self.settings.control_tokens != "allow" and self.holds_control(row, messages):
+        held = self.holds_control(row, messages) if held is None else held
+        if held and self.settings.control_tokens != "allow":
             if not self.control.spelled:
                 raise UserError(UNSPELLED, UNSPELLED_REMEDY)
             messages, tools, guard = guarded(self.control, messages, tools)

@@ -53,7 +53,7 @@ def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> No
 
 def test_an_unknown_name_lists_what_there_is(place: Path) -> None:
     install(place, "listed_formats", "lines=lines")
-    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "prompt_response, sharegpt, lines")):
+    for name, wanted in (("mesages", "did you mean 'messages'"), ("vicuna", "question_answer, input_output, lines")):
         with pytest.raises(UserError, match=f"no chat format named '{name}'") as caught:
             check_format(name)
         assert wanted in str(caught.value.remedy) and "lines" in str(caught.value.remedy)

@@ -217,7 +217,7 @@ def test_a_blend_can_say_which_split_is_which(tmp_path: Path, home: Path) -> Non
 def test_long_documents_are_cut_and_counted(tmp_path: Path, home: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"text": "one two three four five six"}, {"text": "a"}])
     made = prepare(home, source, "data_prep.max_doc_tokens=3", ALL_IN_TRAIN)
-    assert stats(made)["counts"]["cut to max_doc_tokens"] == 1
+    assert stats(made)["counts"]["cut"] == {"longer than data_prep.max_doc_tokens": 1}
     assert IndexedDataset(made.path / "train" / "documents" / "shard_000000").lengths.tolist() == [4, 2]
 
 
@@ -243,7 +243,8 @@ def test_what_the_post_processor_puts_around_texts(
     source = write_lines(tmp_path / "a.jsonl", [{"text": text} for text in texts])
     model = f"data_prep.tokenizer.model={folder.path}"
 
-    made = prepare(home, source, model, ALL_IN_TRAIN)
+    as_others = "data_prep.control_tokens=allow"
+    made = prepare(home, source, model, ALL_IN_TRAIN, as_others)
     # `encode` with the post-processor, as transformers and with it Megatron-LM call it
     expected = [[*folder.tokenizer.encode(text).ids, end] for text in texts if text != "\u00ad"]
     written = IndexedDataset(made.path / "train" / "documents" / "shard_000000")
@@ -254,7 +255,7 @@ def test_what_the_post_processor_puts_around_texts(
     assert "puts <s> before a text and nothing behind it; documents begin with <s> and end with <" in said
     assert "empty text" in said
 
-    without = prepare(home, source, model, ALL_IN_TRAIN, "data_prep.tokenizer.add_bos=false")
+    without = prepare(home, source, model, ALL_IN_TRAIN, as_others, "data_prep.tokenizer.add_bos=false")
     written = IndexedDataset(without.path / "train" / "documents" / "shard_000000")
     assert [written[index].tolist() for index in range(len(written))] == [ids[1:] for ids in expected]
     assert "documents begin with nothing" in capsys.readouterr().err
@@ -270,7 +271,8 @@ def test_rows_are_counted_by_the_reason_why_they_are_not_used(tmp_path: Path, ho
     values = [{"text": "good enough"}, {"text": ""}, {"text": None}, {"body": "x"}, {"text": 3}, {"text": "bad"}]
     source = write_lines(tmp_path / "f.jsonl", values)
     source.write_text(source.read_text() + "{broken\n\n")
-    made = prepare(home, source, "data_prep.on_bad_row=reject", "data_prep.min_doc_chars=5", ALL_IN_TRAIN)
+    made = prepare(home, source, "data_prep.on_bad_row=reject", "data_prep.min_doc_chars=5", ALL_IN_TRAIN,
+                   "data_prep.max_lost=1")  # fmt: skip
     assert texts_in(made, "train") == ["good enough"]
     assert [entry["line"] for entry in rejected(made)] == [2, 3, 4, 5, 6, 7]
     counts = stats(made)["counts"]

@@ -42,14 +42,14 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
         {"role": "assistant", "content": "a3", "reasoning_content": "thought three"},
     ]
     texts = renderer.texts_of(Row({"messages": turn}, "f", 1), turn)
-    assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
+    assert [[text[start:end] for start, end in spans] for text, spans, _ in texts] == [
         ["thought one\n</think>\na1<|im_end|>"],
         ["thought three\n</think>\na3<|im_end|>"],
     ]
     assert "thought one" not in texts[1][0]
     assert "a1" in texts[1][0]
     whole = Renderer(settings("data_prep.split_turns=never"), renderer.template).texts_of(Row({}, "f", 1), turn)
-    assert [len(spans) for _, spans in whole] == [2]
+    assert [len(spans) for _, spans, _ in whole] == [2]
     plain = [{**message, "reasoning_content": None} for message in turn]
     assert len(renderer.texts_of(Row({}, "f", 1), plain)) == 1
 
@@ -63,7 +63,7 @@ def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -
     turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
     turn[1]["reasoning_content"] = "because"
     texts = renderer.texts_of(Row({}, "f", 1), turn)
-    assert [[text[start:end] for start, end in spans] for text, spans in texts] == [
+    assert [[text[start:end] for start, end in spans] for text, spans, _ in texts] == [
         ["<think>because</think>4<|end|></s>"],
         ["6<|end|></s>"],
     ]
@@ -81,7 +81,7 @@ def thinks(thought: str | None, question: str = "2+2?") -> list[dict]:
 
 def trained(renderer: Renderer, turns: list[dict]) -> list[str]:
     texts = renderer.texts_of(Row({}, "f", 1), turns)
-    return ["".join(text[start:end] for start, end in spans) for text, spans in texts]
+    return ["".join(text[start:end] for start, end in spans) for text, spans, _ in texts]
 
 
 def test_questions_are_told_apart_where_the_template_prompts_unasked() -> None:

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+from nemotron_data.encoders.control import ControlTokens
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.automodel.data import packed_file
 from nemotron_engines.automodel.loop import train_with_automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.rows.packed import PackedRows
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.sft.guards import refuse_control
 from stages.sft.schema import SFTConfig
 
 
@@ -16,6 +19,11 @@ def train(task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
     if config.engine.data == "chat":
         chats = config.engine.chats
         assert chats.train is not None, "engine.data=chat was validated with its file"
+        if config.data_prep.control_tokens != "allow":
+            data = task.inputs["data"]
+            tokenizer = TokenizerFolder(data.path / "tokenizer" if data else task.input("model").path)
+            for file in filter(None, (chats.train, chats.valid)):
+                refuse_control(ControlTokens.of(tokenizer.tokenizer), file)
         return train_with_automodel(task, "chat", Path(chats.train), Path(chats.valid) if chats.valid else None, None)
     data, batch = task.input("data"), config.train.global_batch_size
     rows = PackedRows(packed_file(data.path / "train.parquet"), config.train.train_iters * batch, config.run.seed)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemotron_data.rejects import Refused
+from nemotron_data.sources.rows import field_of
 
 
 def read_question(
@@ -23,7 +24,7 @@ def read_question(
     """
     texts = []
     for field in (question_field, answer_field):
-        value = row.get(field)
+        value = field_of(row, field)
         if value is None:
             raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", "name the field that holds it")
         # a number is an answer as people write it; True is none

@@ -83,9 +83,8 @@ class _Stream:
 
     def opens_objects(self) -> bool:
         """Whether the first item of the list that begins here is an object."""
-        ahead = self._at + 1
         while True:
-            rest = self._text[ahead:].lstrip(SPACE)
+            rest = self._text[self._at + 1 :].lstrip(SPACE)
             if rest or not self._more(BLOCK):
                 return rest.startswith("{")
 
@@ -104,7 +103,7 @@ class _Stream:
         """Read past a sign."""
         found = self.peek()
         if found != sign:
-            raise self._malformed(f"'{sign}' is expected, " + (f"not {found!r}" if found else "and the file ends"))
+            raise self._malformed(f"'{sign}' is expected, not {found!r}" if found else f"no '{sign}'", cut=not found)
         self._at += 1
 
     def value(self) -> str:
@@ -120,7 +119,7 @@ class _Stream:
                 cut = error.msg.startswith("Unterminated") or error.pos > len(self._text) - 16
                 if not cut or not self._more(max(BLOCK, len(self._text) - self._at)):
                     self.line += self._text.count("\n", self._at, error.pos)
-                    raise self._malformed(error.msg) from error
+                    raise self._malformed(error.msg, cut) from error
             except RecursionError as error:
                 raise self._malformed("too many brackets inside of each other") from error
         text, self._at = self._text[self._at : end], end
@@ -139,6 +138,6 @@ class _Stream:
         self._text += new
         return bool(new)
 
-    def _malformed(self, what: str) -> UserError:
-        end = "; the file is cut short" if self._ended and self._at >= len(self._text) - 16 else ""
+    def _malformed(self, what: str, cut: bool = False) -> UserError:
+        end = "; the file is cut short" if cut else ""
         return UserError(f"{self.name}:{self.line}: malformed JSON: {what}{end}", "fetch or write it again")

@@ -1,7 +1,7 @@
 """The input of a data preparation: the synthetic data, or the user's files."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,14 @@ def own_files(*named: str | None) -> list[Source]:
     return [Source(str(path), file_digest(path), {}) for path in inside]
 
 
+def field_of(row: Mapping[str, Any], name: str) -> Any:
+    """The value of a field, in whatever case the row writes its name; None where it has no such field, or several."""
+    if name in row:
+        return row[name]
+    alike = [value for field, value in row.items() if field.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
 def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> str:
     """What decides the split of a row: the configured field, a `key` that synthetic rows have, or its own text.
 
@@ -57,9 +65,10 @@ def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> st
     """
     if section.key_field is None:
         return str(row.get("key", otherwise)) if section.source == SYNTHETIC else otherwise
-    if section.key_field not in row:
+    value = field_of(row, section.key_field)
+    if value is None and section.key_field not in row:
         raise Refused(f"no field '{section.key_field}' (data_prep.key_field)", f"fields here: {', '.join(row)}")
-    return str(row[section.key_field])
+    return str(value)
 
 
 def describe_sources(section: SourceSection, kind: str, count: int) -> list[Source]:

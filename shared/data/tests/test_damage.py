@@ -1,0 +1,211 @@
+"""Files and rows as they come from people: each fault is one clear error or a counted loss, none is silent."""
+
+import gzip
+import io
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from prep_support import setting
+
+from nemotron_data.chat.formats import CHAT_FORMATS
+from nemotron_data.chat.rows import ChatFields, validate_messages
+from nemotron_data.prep.losses import Totals
+from nemotron_data.prep.merge import finish
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.prep.reader import ShardReader
+from nemotron_data.prep.shards import run_shards
+from nemotron_data.sources.detect import detect
+from nemotron_data.sources.files import expand
+from nemotron_shared.errors import UserError
+
+GOOD = {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
+
+
+class Chats:
+    """As fine-tuning reads rows, without a tokenizer."""
+
+    def run(self, reader: ShardReader, folder: Path) -> Mapping[str, Any]:
+        for row in reader:
+            try:
+                reason = validate_messages(CHAT_FORMATS["auto"].to_messages(row.value, ChatFields()))
+            except UserError as error:
+                reason = error.message.partition(":")[0].partition(";")[0]
+            if reason:
+                reader.refuse(row, reason)
+        return {}
+
+
+def prepare(tmp_path: Path, file: Path) -> Totals:
+    shards = make_shards([expand([file])], 1 << 20)
+    directory = tmp_path / "shards"
+    return finish(directory, shards, run_shards(shards, Chats(), setting(directory)), tmp_path / "rejected.jsonl")
+
+
+def lines(*rows: Any) -> bytes:
+    return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
+
+
+def turns(*pairs: tuple[Any, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in pairs]}
+
+
+def zipped() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("a.jsonl", lines(GOOD))
+    return made.getvalue()
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    made = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), made)
+    return made.getvalue()
+
+
+# name of the file, content, what the error says
+FILES = {
+    "empty": ("a.jsonl", b"", "holds no rows"),
+    "blank lines alone": ("a.jsonl", b"\n  \n\n", "holds no rows"),
+    "empty CSV": ("a.csv", b"", "holds no rows"),
+    "a header alone": ("a.csv", b"question,answer\n", "holds no rows"),
+    "an empty list": ("a.json", b"[]", "holds no rows"),
+    "a list cut short": ("a.json", json.dumps([GOOD] * 5, indent=1).encode()[:-200], "malformed JSON: .*cut short"),
+    "a list with a fault": ("a.json", b'[{"a": 1},\n{"a": nan}]', "a.json:2: malformed JSON"),
+    "two lists": ("a.json", json.dumps({"train": [GOOD], "test": [GOOD]}, indent=1).encode(), "two lists of objects"),
+    "text after a list": ("a.json", b'[{"a": 1}] and more', "after the end"),
+    "one row in many lines": ("a.jsonl", json.dumps(GOOD, indent=2).encode(), "one row in many lines"),
+    "rows in many lines": ("a.jsonl", b'{\n "a": 1\n}\n{\n "a": 2\n}\n', "without a list of rows"),
+    "no list in it": ("a.json", b'{\n"a": 1\n}', "without a list of rows"),
+    "a zip by another name": ("a.jsonl", zipped(), "a zip archive, not .jsonl"),
+    "gzip by another name": ("a.jsonl", gzip.compress(lines(GOOD)), "compressed by gzip"),
+    "a broken gzip": ("a.jsonl.gz", gzip.compress(lines(*[GOOD] * 50))[:-20], "cut short"),
+    "no gzip at all": ("a.jsonl.gz", lines(GOOD), "cannot be decompressed"),
+    "Parquet cut in half": ("a.parquet", parquet([GOOD] * 50)[:400], "not a readable Parquet file"),
+    "a header twice": ("a.csv", b"question,answer,answer\nq,a,b\n", "the header has answer twice"),
+    "a nameless column": ("a.csv", b"question,answer,,\nq,a,,\n", "the header has"),
+    "an open quotation mark": ("a.csv", b'question,answer\nq,"a\nq,b\n', "a.csv:2: not a readable table"),
+    "a CSV in Latin-1": ("a.csv", "question,answer\né,è\n".encode("latin1"), "byte 16 of it is 0xe9"),
+    "UTF-16 without its mark": ("a.jsonl", lines(GOOD).decode().encode("utf-16-le"), "perhaps UTF-16-LE"),
+    "a spreadsheet": ("a.xlsx", zipped(), "a spreadsheet cannot be read"),
+    "a PDF": ("a.txt", b"%PDF-1.7 ...", "a PDF, not .txt"),
+}
+# content of a.jsonl after a good row, the reason by which it is counted
+ROWS = {
+    "truncated JSON": (b'{"messages": [{"role": "us', "malformed JSON"),
+    "a zero byte": (b'{"messages": "\x00"}', "malformed JSON"),
+    "bytes of Latin-1": ('{"prompt": "é", "response": "è"}'.encode("latin1"), "invalid UTF-8"),
+    "a list": ([1, 2], "not a JSON object"),
+    "no messages": ({"messages": []}, "no messages"),
+    "messages of null": ({"messages": None}, "messages is not a list of objects"),
+    "lists in lists": ({"messages": [[GOOD["messages"][0]]]}, "messages is not a list of objects"),
+    "system alone": (turns(("system", "s")), "no assistant turn"),
+    "an unknown role": (turns(("robot", "x"), ("assistant", "y")), "unknown role"),
+    "an image": (turns(("user", [{"type": "image_url"}]), ("assistant", "y")), "an image in the content"),
+    "a part of sound": (
+        turns(("user", [{"type": "audio"}]), ("assistant", "y")),
+        "a part that is no text in the content",
+    ),
+    "a number as answer": ({"question": "2+2?", "answer": 4}, "content is not a string"),
+    "an answer of null": ({"question": "2+2?", "answer": None}, "no answer"),
+    "an empty answer": ({"instruction": "Add.", "output": ""}, "no answer"),
+    "no answer": ({"question": "2+2?"}, "no known chat format"),
+    "a document": ({"text": "Once upon a time"}, "a document, not a chat"),
+    "two formats at once": (
+        {"prompt": "a", "response": "b", "question": "c", "answer": "d"},
+        "several chat formats fit",
+    ),
+    "a call that is no JSON": (
+        {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "f("}]},
+        "malformed tool call",
+    ),
+    "an answer to no call": (
+        {"conversations": [{"from": "observation", "value": "3"}, {"from": "gpt", "value": "y"}]},
+        "tool message without a tool call",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", FILES)
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, damage: str) -> None:
+    name, content, message = FILES[damage]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        prepare(tmp_path, tmp_path / name)
+    assert name in str(caught.value) and caught.value.remedy
+    if name != "a.xlsx" and "parquet" not in name.lower() and not name.endswith("txt"):
+        with pytest.raises(UserError):
+            detect(tmp_path / name)
+
+
+@pytest.mark.parametrize("damage", ROWS)
+def test_a_damaged_row_is_counted_by_its_reason(tmp_path: Path, damage: str) -> None:
+    row, reason = ROWS[damage]
+    (tmp_path / "a.jsonl").write_bytes(lines(GOOD, row, GOOD))
+    totals = prepare(tmp_path, tmp_path / "a.jsonl")
+    assert totals.rejected == {reason: 1}
+    assert totals.counts["rows"] == 3
+    assert totals.examples[reason].endswith("a.jsonl:2")
+    assert f"1 dropped (33.3%: 1 {reason})" in totals.account()
+
+
+def test_ragged_rows_of_a_table_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("question,answer\n1,2\nonly one\n\n3,4,5\n6,7\n")
+    totals = prepare(tmp_path, tmp_path / "a.csv")
+    assert (totals.rejected, totals.counts["rows"]) == ({"ragged row": 2}, 4)
+    assert totals.examples["ragged row"].endswith("a.csv:3")
+
+
+def test_a_folder_with_the_name_of_a_file_is_read_as_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "x.jsonl"
+    folder.mkdir()
+    with pytest.raises(UserError, match="an empty folder"):
+        expand([folder])
+    (folder / "a.jsonl").write_bytes(lines(GOOD))
+    assert prepare(tmp_path, folder).counts["rows"] == 1
+
+
+def test_mixed_formats_are_told_and_read_row_by_row(tmp_path: Path) -> None:
+    pair = {"instruction": "Add.", "input": "2+2", "output": "4"}
+    (tmp_path / "a.jsonl").write_bytes(lines(GOOD, pair, GOOD))
+    found = detect(tmp_path / "a.jsonl")
+    assert (found.format, "2 of messages and 1 of alpaca" in found.reason) == ("auto", True)
+    assert prepare(tmp_path, tmp_path / "a.jsonl").rejected == {}
+
+
+def test_an_unknown_shape_lists_what_it_has_and_what_there_is(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines({"frage": "2+2?", "antwort": "4"}))
+    with pytest.raises(UserError) as caught:
+        detect(tmp_path / "a.jsonl")
+    assert "it has the fields frage, antwort" in str(caught.value)
+    assert all(name in str(caught.value) for name in CHAT_FORMATS if name != "auto")
+
+
+@pytest.mark.parametrize(("lost", "stops"), [(5, False), (6, True)])
+def test_more_than_the_allowed_share_stops(lost: int, stops: bool) -> None:
+    totals = Totals(Counter(rows=100), Counter({"no assistant turn": lost, "asked for": 50}), asked={"asked for"})
+    totals.examples["no assistant turn"] = "chats.jsonl:17"
+    if not stops:
+        totals.require_few_lost(0.05, {})
+        return
+    with pytest.raises(UserError) as caught:
+        totals.require_few_lost(0.05, {"no assistant turn": "correct them"})
+    assert caught.value.exit_code == 1
+    assert "6 of 100 rows (6.0%)" in caught.value.message and "chats.jsonl:17" in caught.value.message
+    assert caught.value.remedy == "correct them; or allow the loss: data_prep.max_lost=0.07"
+    totals.require_few_lost(0.07, {})
+
+
+def test_cut_rows_are_a_loss_of_their_own() -> None:
+    totals = Totals(Counter(rows=100), cut=Counter({"answers cut at data_prep.pack_size": 6}))
+    assert totals.account() == (
+        "rows: 100 read; 100 kept (100.0%), 6 of them cut (6.0%: 6 answers cut at data_prep.pack_size)"
+    )
+    with pytest.raises(UserError, match="would be cut"):
+        totals.require_few_lost(0.05, {})

@@ -1,0 +1,172 @@
+"""The same rows out of every kind of file, in every encoding; and what of a text is a document."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.sources.blends import find_blend
+from nemotron_data.sources.detect import detect
+from nemotron_data.sources.documents import with_choice
+from nemotron_data.sources.files import expand, local_file
+from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_data.sources.remote import Reading
+from nemotron_shared.errors import UserError
+
+ROWS = [{"question": f'Ürün "{n}",\nplease; 2+{n}?', "answer": f"{n + 2} é"} for n in range(40)]
+
+
+def lines() -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+
+
+def table(delimiter: str) -> str:
+    made = io.StringIO(newline="")
+    writer = csv.DictWriter(made, ["question", "answer"], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return made.getvalue()
+
+
+def parquet() -> bytes:
+    made = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(ROWS), made)
+    return made.getvalue()
+
+
+KINDS: dict[str, Callable[[], bytes]] = {
+    "lines.jsonl": lambda: lines().encode(),
+    "mark.ndjson": lambda: lines().encode("utf-8-sig"),
+    "wide.jsonl": lambda: lines().encode("utf-16"),
+    "big.json": lambda: b"\xfe\xff" + json.dumps(ROWS, indent=1, ensure_ascii=False).encode("utf-16-be"),
+    "list.json": lambda: json.dumps(ROWS).encode(),
+    "list.jsonl": lambda: json.dumps(ROWS, indent=2).encode(),
+    "object.json": lambda: json.dumps({"version": [1, "x"], "data": ROWS}, indent=2).encode(),
+    "one_line.json": lambda: json.dumps({"train": ROWS}).encode(),
+    "comma.csv": lambda: table(",").encode(),
+    "excel.csv": lambda: table(";").encode("utf-8-sig"),
+    "tabs.tsv": lambda: table("\t").encode(),
+    "table.parquet": parquet,
+    "lines.jsonl.gz": lambda: gzip.compress(lines().encode()),
+    "list.json.zst": lambda: zstandard.ZstdCompressor().compress(json.dumps(ROWS).encode()),
+    "table.csv.gz": lambda: gzip.compress(table(",").encode()),
+}
+
+
+UTF_8 = Reading()
+
+
+def read(file: Path, reading: Reading = UTF_8) -> list[Row]:
+    found = replace(local_file(file), reading=reading)
+    rows = list(read_range(Range(found, 0, max(1, found.size))))
+    assert all(isinstance(row, Row) for row in rows), rows
+    return rows
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, name: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(KINDS[name]())
+    rows = read(file)
+    assert [row.value for row in rows] == ROWS
+    assert sorted({row.line for row in rows}) == sorted(row.line for row in rows) or name in (
+        "list.json",
+        "list.json.zst",
+        "one_line.json",
+    )
+    found = detect(file)
+    assert (found.kind, found.format, found.fields) == ("chat", "question_answer", ("question", "answer"))
+
+
+def test_what_cannot_be_cut_is_one_shard(tmp_path: Path) -> None:
+    for name in ("lines.jsonl", "wide.jsonl", "list.json", "comma.csv"):
+        (tmp_path / name).write_bytes(KINDS[name]())
+    counts = {
+        name: len(make_shards([[local_file(tmp_path / name)]], 500))
+        for name in ("wide.jsonl", "list.json", "comma.csv")
+    }
+    assert set(counts.values()) == {1}
+    assert len(make_shards([[local_file(tmp_path / "lines.jsonl")]], 500)) > 4
+
+
+def test_the_lines_of_a_list_and_a_table_are_those_of_the_file(tmp_path: Path) -> None:
+    for name in ("list.jsonl", "comma.csv"):
+        (tmp_path / name).write_bytes(KINDS[name]())
+    assert [row.line for row in read(tmp_path / "list.jsonl")][:3] == [2, 6, 10]
+    assert [row.line for row in read(tmp_path / "comma.csv")][:3] == [2, 4, 6]
+
+
+def test_an_encoding_is_said_or_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "old.csv"
+    file.write_bytes(table(",").encode("latin1"))
+    assert [row.value for row in read(file, Reading("latin1"))] == ROWS
+    with pytest.raises(UserError) as caught:
+        read(file)
+    at = file.read_bytes().index(b"\xdc")
+    assert f"old.csv: not UTF-8: byte {at} of it is 0xdc" in caught.value.message
+    assert "iconv -f latin1 -t utf-8" in str(caught.value.remedy)
+    unmarked = tmp_path / "unmarked.jsonl"
+    unmarked.write_bytes(lines().encode("utf-16-le"))
+    with pytest.raises(UserError, match="perhaps UTF-16-LE"):
+        read(unmarked)
+    assert [row.value for row in read(unmarked, Reading("utf-16-le"))] == ROWS
+
+
+@pytest.mark.parametrize("block", [7, 64])
+def test_a_list_is_read_through_a_small_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr("nemotron_data.sources.json_lists.BLOCK", block)
+    file = tmp_path / "object.json"
+    file.write_bytes(KINDS["object.json"]())
+    assert [row.value for row in read(file)] == ROWS
+
+
+def test_an_object_of_rows_is_no_blend(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    for content, blend in (
+        ({"train": ROWS}, False),
+        ({"data": ROWS}, False),
+        ({"datasets": [{"name": "a", "pth": "x"}]}, True),
+        ({"train": [{"name": "a", "path": "x"}]}, True),
+    ):
+        file.write_text(json.dumps(content, indent=1))
+        assert (find_blend(str(file), tmp_path) is not None) == blend
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "how", "wanted"),
+    [
+        ("a.txt", "one\nmore\n\ntwo\n\n\nthree\n", "auto", ["one\nmore", "two", "three"]),
+        ("a.txt", "I\n\np\n\n\n\nII\n\nq\n\n\n\nIII", "auto", ["I\n\np", "II\n\nq", "III"]),
+        ("a.txt", "one\r\n\r\ntwo", "whole", ["one\r\n\r\ntwo"]),
+        (
+            "a.md",
+            "# A\n\nx\n\n## B\n```\n# no heading\n```\n# C\n\ny",
+            "auto",
+            ["# A\n\nx", "## B\n```\n# no heading\n```", "# C\n\ny"],
+        ),
+        ("a.md", "just\n\ntext", "auto", ["just", "text"]),
+        ("a.md", "# A\n## A.1\nx\n# B\ny", "headings", ["# A\n## A.1\nx", "# B\ny"]),
+    ],
+)
+def test_a_text_is_cut_into_documents(tmp_path: Path, name: str, text: str, how: str, wanted: list[str]) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    (file,) = with_choice([replace(local_file(tmp_path / name), reading=Reading(None, how))])
+    rows = list(read_range(Range(file, 0, file.size)))
+    assert [row.value["text"] for row in rows if isinstance(row, Row)] == wanted
+
+
+def test_each_of_many_text_files_is_one_document(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("a\n\nb")
+    files = with_choice([replace(file, reading=Reading(None, "auto")) for file in expand([tmp_path])])
+    assert {file.reading.documents for file in files} == {"whole"}
+    assert detect(tmp_path).kind == "text"
