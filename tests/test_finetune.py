@@ -33,7 +33,7 @@ def test_a_file_of_facts_is_known_by_heart_afterwards(run, tmp_path: Path) -> No
     assert [answer["expected"] for answer in found["answers"]] == [answer for _, answer in FACTS][:8]
 
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps({"question": asked}) + "\n" for asked, _ in FACTS))
-    run(*nemotron("generate", found["model"], "asked.jsonl", "--out", "said.jsonl"))
+    run(*nemotron("generate", found["model"], "asked.jsonl", "--out", "said.jsonl", "--batch-size=3"))
     said = [json.loads(line)["response"] for line in (tmp_path / "said.jsonl").read_text().splitlines()]
     assert sum(answer in text for text, (_, answer) in zip(said, FACTS, strict=True)) >= 11
 
