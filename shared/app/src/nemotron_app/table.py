@@ -42,6 +42,8 @@ commands
   MODEL data prep STAGE          prepare the data of pretrain, sft, rl or eval
   MODEL pretrain | sft | rl      train
   MODEL eval [-t TASK ...]       evaluate; -t picks tasks and may be repeated
+  finetune MODEL DATA [key=value ...]
+                                 from a file to a fine-tuned model, compared with the one before
   data inspect PATH [--html FILE]
                                  look at prepared data: text, loss mask, lengths, duplicates
   artifacts [list|show|lineage|verify|alias|path|rm|gc]

@@ -44,7 +44,7 @@ def command(look: Look, model: str, data: Sequence[str], dry_run: bool, again: b
     results = evaluate(plan, tuned)
     comparison = Comparison.read(results)
     found = {"model": tuned.reference, "path": str(tuned.path), "data": prepared.reference, "config": str(plan.folder)}
-    look.tell(found | comparison.as_json(), *comparison.lines(), "", *_next_commands(plan, tuned.reference))
+    look.tell(found | comparison.as_json(), *comparison.lines(prepared), "", *_next_commands(plan, tuned.reference))
     return 0
 
 

@@ -45,15 +45,21 @@ class Comparison:
         """For a program."""
         return {"scores": self.scores, "difference": self.difference, "answers": self.answers}
 
-    def lines(self) -> list[str]:
-        """For people."""
+    def lines(self, prepared: Artifact) -> list[str]:
+        """For people.
+
+        Args:
+            prepared: the data; it may have held nothing back.
+        """
+        held_back = set(prepared.manifest.metadata["splits"]) & {"valid", "test"}
+        which = "rows that were held out" if held_back else "rows, all of which were trained on"
         shown = []
         for answer in self.answers:
             asked = TURN.sub(r"\1: ", answer["question"].rpartition("<|im_start|>assistant")[0] or answer["question"])
             shown += ["", f"  {_short(asked, end=True)}"]
             shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
         first, last = self.scores[0], self.scores[-1]
-        loss = f"bits per byte of {last['n']} held-out rows: {first['value']:.3f} before, {last['value']:.3f} after"
+        loss = f"bits per byte of {last['n']} {which}: {first['value']:.3f} before, {last['value']:.3f} after"
         if self.difference is not None:
             low, high = self.difference["ci95"]
             loss += f" (difference {self.difference['difference']:+.3f}, 95% {low:+.3f} to {high:+.3f})"
