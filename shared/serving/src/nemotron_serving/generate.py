@@ -15,6 +15,7 @@ import queue
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +192,7 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
             open_rows[row.number] = (prompt, [])
             model.batch.generate(prompt.ids, sampling, lambda what: heard.put((row.number, what)))
 
-        for row in (row for row, _ in zip(left, range(2 * size), strict=False)):
+        for row in islice(left, 2 * size):
             begin(row)
         while open_rows:
             number, what = heard.get()
