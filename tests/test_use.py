@@ -28,14 +28,15 @@ def test_lm_eval_scores_over_http_as_it_does_in_the_process(tmp_path: Path) -> N
     stops = [Instance("generate_until", {}, ("Mira", {"until": ["\n"], "max_gen_toks": 6, "do_sample": False}), 0)]
     here = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=2, device="cpu")
     artifact = Artifact.external(tmp_path / "tiny")
-    with ready(artifact, device="cpu", size=4, slow_kernels=False) as loaded:
-        with serving(Api(loaded, ("tiny",), 16).app(None)) as url:
-            there = LocalCompletionsAPI(
-                base_url=f"{url}/v1/completions", model="tiny", tokenizer=str(tmp_path / "tiny"), batch_size=2
-            )
-            asked = there.loglikelihood(requests, disable_tqdm=True)
-            whole = there.loglikelihood_rolling(rolling, disable_tqdm=True)
-            said = there.generate_until(stops, disable_tqdm=True)
+    with (
+        ready(artifact, device="cpu", size=4, slow_kernels=False) as loaded,
+        serving(Api(loaded, ("tiny",), 16).app(None)) as url,
+    ):
+        address, folder = f"{url}/v1/completions", str(tmp_path / "tiny")
+        there = LocalCompletionsAPI(base_url=address, model="tiny", tokenizer=folder, batch_size=2)
+        asked = there.loglikelihood(requests, disable_tqdm=True)
+        whole = there.loglikelihood_rolling(rolling, disable_tqdm=True)
+        said = there.generate_until(stops, disable_tqdm=True)
     expected = here.loglikelihood(requests, disable_tqdm=True)
     assert [greedy for _, greedy in asked] == [greedy for _, greedy in expected]
     assert [found for found, _ in asked] == pytest.approx([found for found, _ in expected], abs=1e-3)

@@ -53,7 +53,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
                    producer("model", "import"), metadata={"repository": "org/base"},
                    sources=[Source("hf://org/base@0123", "ab", {})])  # fmt: skip
     data = publish(store, "super3-sft-data", "SFTDataArtifact", {"train.jsonl": {}}, producer("sft", "data_prep"),
-                   sources=[Source("hf://org/chats", "cd", {}), Source("/home/ann/own/chats.jsonl", "ef", {})])  # fmt: skip
+                   sources=[Source("hf://org/chats", "cd", {}), Source("/home/ann/chats.jsonl", "ef", {})])  # fmt: skip
     tokenizer = {"bos_token": "~", "name_or_path": "/home/ann/tokenizer", "added": [{"content": "/x"}]}
     files = {"config.json": config, "model.safetensors": tensors(), "tokenizer_config.json": tokenizer,
              "tokenizer.json": {}, "metrics.jsonl": {}, "adapter/adapter_model.safetensors": tensors(),
