@@ -1,0 +1,47 @@
+"""The model that a command without a name takes, and those that nothing can use."""
+
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.artifacts import Producer, Store
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.finding import find_model, newest_model
+
+NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
+
+
+def publish(store: Store, name: str, moment: str, monkeypatch: pytest.MonkeyPatch, type="ModelArtifact") -> None:
+    folder = store.home / "work"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr("nemotron_shared.artifacts.store.utc", lambda _: moment)
+    store.publish(folder, name=name, type=type, fingerprint=name, producer=NOBODY)
+
+
+def test_the_newest_model_is_the_one_made_last_whatever_its_name(tmp_path: Path, monkeypatch) -> None:
+    store = Store(tmp_path / "home")
+    with pytest.raises(UserError, match="there is no model"):
+        newest_model(store)
+    publish(store, "super3-rl-model", "2026-01-02T00:00:00+00:00", monkeypatch)
+    publish(store, "super3-sft-model", "2026-01-03T00:00:00+00:00", monkeypatch)
+    publish(store, "super3-sft-model", "2026-01-01T00:00:00+00:00", monkeypatch)
+    publish(store, "super3-sft-data", "2026-01-04T00:00:00+00:00", monkeypatch, "SFTDataArtifact")
+    assert find_model(store, None, family="super3", trusted=False).reference == "super3-sft-model:v1"
+    assert find_model(store, "sft", family="super3", trusted=True).reference == "super3-sft-model:v2"
+    assert find_model(store, "sft", family="super3", trusted=True).trusted
+    (store.root / "super3-sft-model" / "v1" / "manifest.json").write_text("{")
+    assert newest_model(store).reference == "super3-rl-model:v1"
+
+
+def test_what_is_damaged_or_holds_no_weights_is_refused(tmp_path: Path, monkeypatch) -> None:
+    store = Store(tmp_path / "home")
+    publish(store, "super3-sft-model", "2026-01-02T00:00:00+00:00", monkeypatch)
+    (store.root / "super3-sft-model" / "v1" / "config.json").write_text('{"model_type": "other"}')
+    with pytest.raises(UserError, match="damaged"):
+        find_model(store, "sft", family="super3", trusted=False)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="holds no weights"):
+        find_model(store, str(folder), family="super3", trusted=False)
