@@ -39,6 +39,10 @@ reminder, a time, another one's words or the next turn's header into the assista
 reason, and so is one that mixes two authors in a turn or keeps no order of turns: mark it, or give another. And \
 a template that ends an answer only by beginning the next turn, as GLM's does, teaches no end.
 
+Names of control tokens in a message go through the template as text, see \
+[Control tokens in texts](data.md#control-tokens-in-texts): a mark that no text has stands inside of them, and is \
+taken out behind the template.
+
 A template that takes more than any conversation needs is one error: 10 million turns of loops, 64 Mi characters, \
 widths over 10,000.
 

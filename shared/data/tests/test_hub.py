@@ -173,14 +173,14 @@ WRONG = [
     ("hf://org/name/en/tset.parquet", {}, "no such file", "did you mean 'test.parquet'"),
     ("hf://org/name/en", {"split": "train"}, "no subset or split", "leave them out"),
     ("hf://name", {}, "not a data set's address", "hf://organisation/name"),
-    ("hf://org/table", {}, "holds rows.csv, a format that cannot be read", "refs/convert/parquet"),
+    ("hf://org/table", {}, "holds rows.xml, a format that cannot be read", "refs/convert/parquet"),
 ]
 
 
 @pytest.mark.parametrize(("path", "options", "message", "remedy"), WRONG)
 def test_what_cannot_be_read_is_an_error_with_a_remedy(cache, tmp_path, path, options, message, remedy):
     cache.add("org/name", languages(tmp_path))
-    cache.add("org/table", {"rows.csv": b"text\none\n"})
+    cache.add("org/table", {"rows.xml": b"text\none\n"})
     with pytest.raises(UserError) as caught:
         hub_files(path, **options)
     assert message in caught.value.message

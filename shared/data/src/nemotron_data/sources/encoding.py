@@ -39,7 +39,7 @@ OBJECT_OF_LIST = re.compile(rb'\s*\{\s*"(\w{1,40})"\s*:\s*\[\s*\{')
 Shape = Literal["lines", "list", "object"]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def head_of(file: InputFile) -> bytes:
     """The first bytes of a file's content.
 
