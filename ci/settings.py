@@ -42,9 +42,14 @@ def stage_tables(stage: str) -> dict[str, str]:
 
 
 def engine_table(engine: str) -> str:
-    """The settings of one engine in all stages that have it; what only some of them have, or set otherwise, says so."""
-    stages = [stage for stage in STAGES if engine in engines_of(stage).own]
-    words = {stage: dict(described(engine_class(stage, engine), None, "engine.")) for stage in stages}
+    """The settings of one engine in all stages that have it; what only some of them have, or set otherwise, says so.
+
+    Args:
+        engine: what `engine=` takes; `transformers_lora` are other values of the engine `transformers`.
+    """
+    name = engine.removesuffix("_lora")
+    stages = [stage for stage in STAGES if name in engines_of(stage).own]
+    words = {stage: dict(described(engine_class(stage, name), None, "engine.")) for stage in stages}
     found: dict[str, dict[str, str]] = {}
     for stage in stages:
         chosen = values(stage, "default", f"engine={engine}")

@@ -6,9 +6,10 @@ A fused kernel may take a layer's weight without calling the layer, and its adap
 
 from typing import Any
 
-import torch
+from peft import PeftModel
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from nemotron_engines.lora.adapt import layer_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 
@@ -33,17 +34,15 @@ class AdaptersReached(TrainerCallback):
             self._looked = require_reached(kwargs["model"])
 
 
-def require_reached(model: torch.nn.Module) -> bool:
+def require_reached(model: PeftModel) -> bool:
     """Whether gradients flow at all; those of all processes are alike, as they have been averaged.
 
     Raises:
         UserError: naming adapters that they do not reach.
     """
     second = {name: value for name, value in model.named_parameters() if any(one in name for one in SECOND)}
-    reached = {name for name, value in second.items() if value.grad is not None and bool(local(value.grad).any())}
-    passed_by = [
-        name.partition(".lora_")[0].partition("base_model.model.")[2] for name in second if name not in reached
-    ]
+    reached = {name for name, value in second.items() if value.grad is not None and bool(value.grad.any())}
+    passed_by = [layer_of(model, name) for name in second if name not in reached]
     if not reached or not passed_by:
         return bool(reached)
     if distributed.rank() != 0:
@@ -54,8 +53,3 @@ def require_reached(model: torch.nn.Module) -> bool:
         "without calling the layer, so that the adapter would be trained in name only",
         f"leave it out: engine.peft.exclude_modules=['*{passed_by[0].rpartition('.')[2]}']",
     )
-
-
-def local(tensor: Any) -> torch.Tensor:
-    """This process's part of a tensor that may be sharded."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
