@@ -85,7 +85,7 @@ def test_rejected_rows_are_found_at_their_line(tmp_path_factory, lines, shard_by
     file.write_bytes(content)
     shards, chosen = plan([file], shard_bytes), setting(folder / "shards")
     receipts = run_shards(shards, CopyRows(), chosen)
-    join_rejected(chosen.directory, shards, receipts, folder / "rejected.jsonl")
+    join_rejected(chosen.directory, shards, receipts, folder / "rejected.jsonl", {})
     rejected = [json.loads(line) for line in (folder / "rejected.jsonl").read_bytes().split(b"\n")[:-1]]
     assert len(rejected) == sum(sum(receipt.rejected.values()) for receipt in receipts)
     for entry in rejected:
