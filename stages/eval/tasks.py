@@ -19,6 +19,7 @@ from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem
+from stages.eval.benchmarks import benchmark_problems
 from stages.eval.schema import EvalConfig
 
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
@@ -56,15 +57,16 @@ def installed_task(name: str, seed: int) -> TaskRows:
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
     """Tasks that are asked for and that the data does not have, or will not have once it is prepared."""
     data, wanted = inputs.get("data"), config.evaluation.tasks
-    if config.run.data is None or wanted is None:
+    if config.run.data is None:
         return
     if data is not None:
         known = list(read_tasks(data.path))
     else:
         texts = [TEXTS] if config.data_prep.text_template is not None else []
         own = (SUMS, FACTS, PROSE) if config.data_prep.source == SYNTHETIC else (QUESTIONS, *texts)
-        known = [*own, *config.data_prep.tasks]
-    for name in wanted:
+        known = [*own, *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
+    yield from benchmark_problems(config, known if wanted is None else wanted)
+    for name in wanted or ():
         if name not in known:
             remedy = did_you_mean(name, known, f"there are: {', '.join(known)}")
             yield Problem(f"no task named '{name}'", remedy, "evaluation.tasks")

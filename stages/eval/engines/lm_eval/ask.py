@@ -18,6 +18,9 @@ from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
+from stages.eval.benchmark_samples import read_benchmark
+from stages.eval.benchmarks import BENCHMARKS
+from stages.eval.benchmarks import definitions as definitions_of
 from stages.eval.harness_tasks import Samples, read_sample, task_definition
 from stages.eval.models import model_to_ask
 from stages.eval.schema import EvalConfig, LMEvalEngine
@@ -65,6 +68,9 @@ def evaluate_model(
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
+        if name in BENCHMARKS:
+            samples[name] = _benchmark(task, lm, about)
+            continue
         definition = task_definition(about, task.config.evaluation, tokenizer.eos_token)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
@@ -79,3 +85,20 @@ def evaluate_model(
         found = sorted(results["samples"][name], key=lambda sample: sample["doc_id"])
         samples[name] = [read_sample(about.kind, sample) for sample in found]
     return samples
+
+
+def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTask) -> list[dict[str, Any]]:
+    """Samples of a public benchmark, asked by lm-eval's own definition; answers with the chat template, as ours."""
+    folder = task.run.directory / "benchmarks" / about.name
+    definitions = [str(path) for path in definitions_of(about, folder, task.config.evaluation.limit)]
+    chat = about.kind in ("generate", "instructions")
+    results = evaluate(
+        lm=lm,
+        task_dict=TaskManager(include_defaults=False).load(definitions),
+        bootstrap_iters=0,
+        log_samples=True,
+        apply_chat_template=chat,
+        fewshot_as_multiturn=chat,
+        verbosity="ERROR",
+    )
+    return read_benchmark(about, (sample for found in results["samples"].values() for sample in found))

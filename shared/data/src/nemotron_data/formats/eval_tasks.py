@@ -6,6 +6,8 @@
     choice      {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby"],
                  "answer": 0, "key": "town of Mira"}
     text        {"text": "Mira lives in Oster. ..."}
+    instructions {"prompt": "Write without commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    code        {"prompt": "def add(a, b):", "test": "def check(add): ...", "entry_point": "add"}
 
 `key` is what training data is searched for, to find a question that a model may have been trained on. A `stem` is
 the sentence that a base model can complete; without one the question is what it is given. A task with `"recall": true`
@@ -22,12 +24,14 @@ from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.errors import UserError
 
 TASKS = "tasks.json"
-Kind = Literal["generate", "choice", "text"]
+Kind = Literal["generate", "choice", "text", "instructions", "code"]
 TEXT = (str, "a text")
 FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
     "generate": {"question": TEXT, "expected": TEXT, "key": TEXT},
     "choice": {"question": TEXT, "choices": (list, "a list"), "answer": (int, "a whole number"), "key": TEXT},
     "text": {"text": TEXT},
+    "instructions": {"prompt": TEXT, "instruction_id_list": (list, "a list"), "kwargs": (list, "a list")},
+    "code": {"prompt": TEXT, "test": TEXT, "entry_point": TEXT},
 }
 """By kind, the fields that a row must have, with their type and its name. Others are allowed."""
 
@@ -128,5 +132,5 @@ def search_key(row: Mapping[str, Any]) -> str | None:
 
     The key of a choice is only its subject, which training may well speak of: there the question counts.
     """
-    names = ("question",) if "choices" in row else ("key", "question")
+    names = ("question",) if "choices" in row else ("key", "question", "prompt")
     return next((row[name] for name in names if isinstance(row.get(name), str) and row[name].strip()), None)
