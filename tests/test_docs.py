@@ -29,7 +29,14 @@ from nemotron_shared.runtime.environments import environment_of
 
 COMMANDS = commands()
 PROGRAMS = {"nemotron", "python", "torchrun"}
-TEXTS = {"web/a.jsonl": '{"text": "Mira lives in Oster."}\n', "books/a.txt": "Tova keeps a goat.\n"}
+ASKED = json.dumps({"question": "Ann has 3 apples. How many?", "answer": "She has 3.\n#### 3"}) + "\n"
+TEXTS = {
+    "web/a.jsonl": '{"text": "Mira lives in Oster."}\n',
+    "books/a.txt": "Tova keeps a goat.\n",
+    "notes.jsonl": "".join(json.dumps({"text": f"Note {number}. Tova keeps a goat."}) + "\n" for number in range(60)),
+    "gsm8k/test.jsonl": ASKED,
+    "gsm8k/train.jsonl": 5 * ASKED,
+}
 
 
 def stage_steps(command: Command) -> bool:

@@ -77,17 +77,17 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
-    if not questions:
+    if not questions and not texts:
         raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
     tasks: Tasks = {}
     if settings.source == SYNTHETIC:
         tasks[SUMS] = "generate", questions
         tasks[FACTS] = "choice", eval_choices(settings.seed, settings.synthetic_choices)
         tasks[PROSE] = "text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))
-    else:
+    elif questions:
         tasks[QUESTIONS] = "generate", questions
-        if texts:
-            tasks[TEXTS] = "text", texts
+    if texts:
+        tasks[TEXTS] = "text", texts
     return tasks, prepared
 
 

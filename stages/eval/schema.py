@@ -62,6 +62,8 @@ class EvalData(PreparedSection):
     field."""
     max_undecidable: How[float] = Field(ge=0, le=1)
     """Stop where a larger share of the expected answers is of a kind that no verifier can decide."""
+    text_field: str | None
+    """Field of the text, where the rows are texts and no questions: those of the test split, for bits per byte."""
     text_template: str | None
     r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
     tasks: list[str]

@@ -20,7 +20,7 @@ from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem
 from stages.eval.benchmarks import benchmark_problems
-from stages.eval.schema import EvalConfig
+from stages.eval.schema import EvalConfig, EvalData
 
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
 QUESTIONS, TEXTS = "questions", "texts"
@@ -54,6 +54,16 @@ def installed_task(name: str, seed: int) -> TaskRows:
     return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows], made.recall)
 
 
+def own_tasks(settings: EvalData) -> list[str]:
+    """The tasks that `data_prep.source` will give."""
+    if settings.source is None:
+        return []
+    if settings.source == SYNTHETIC:
+        return [SUMS, FACTS, PROSE]
+    texts = settings.text_field is not None or settings.text_template is not None
+    return ([] if settings.text_field is not None else [QUESTIONS]) + ([TEXTS] if texts else [])
+
+
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
     """Tasks that are asked for and that the data does not have, or will not have once it is prepared."""
     data, wanted = inputs.get("data"), config.evaluation.tasks
@@ -62,9 +72,7 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
     if data is not None:
         known = list(read_tasks(data.path))
     else:
-        texts = [TEXTS] if config.data_prep.text_template is not None else []
-        own = (SUMS, FACTS, PROSE) if config.data_prep.source == SYNTHETIC else (QUESTIONS, *texts)
-        known = [*own, *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
+        known = [*own_tasks(config.data_prep), *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
     yield from benchmark_problems(config, known if wanted is None else wanted)
     for name in wanted or ():
         if name not in known:
