@@ -95,7 +95,7 @@ def test_programs_run_with_leave_only_and_ifeval_needs_its_data(step, folders, m
     assert "'humaneval' runs programs that the model wrote, with your rights, on this machine" in said
     assert "evaluation.run_generated_code=true" in said
     assert "python -m nltk.downloader punkt_tab" in said
-    _, said = step(train.STEP, "run.model=null", "engine=nemo_evaluator", "-t", "gsm8k")
+    _, said = step(train.STEP, "run.model=null", "engine=nemo_evaluator", "evaluation.tasks=[gsm8k]")
     assert "'gsm8k' is asked by the engine lm_eval only" in said
 
 
