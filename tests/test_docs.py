@@ -30,10 +30,14 @@ from nemotron_shared.runtime.environments import environment_of
 COMMANDS = commands()
 ANSWERS = {"chat", "generate", "serve"}
 PROGRAMS = {"nemotron", "python", "torchrun"}
+ASKED = json.dumps({"question": "Ann has 3 apples. How many?", "answer": "She has 3.\n#### 3"}) + "\n"
 TEXTS = {
     "web/a.jsonl": '{"text": "Mira lives in Oster."}\n',
     "books/a.txt": "Tova keeps a goat.\n",
     "old.txt": "A goat.\n",
+    "notes.jsonl": "".join(json.dumps({"text": f"Note {number}. Tova keeps a goat."}) + "\n" for number in range(60)),
+    "gsm8k/test.jsonl": ASKED,
+    "gsm8k/train.jsonl": 5 * ASKED,
 }
 
 

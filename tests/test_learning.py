@@ -20,7 +20,12 @@ def test_each_stage_adds_what_the_readme_says(run, tmp_path: Path) -> None:
     for before, after in pairwise(("base", "sft", "rl")):
         assert scores[after]["value"] - scores[before]["value"] >= LEAST_GAIN
         assert scores[after]["ci95"][0] > scores[before]["ci95"][1]
-    assert results["overlap"]["sums"]["found"] == 0
+    overlap = results["overlap"]
+    assert {name: found["found"] for name, found in overlap.items()} == {"sums": 0, "facts": 0, "prose": 0}
+    assert overlap["prose"]["sentences"]["found"] == 0
+    assert overlap["facts"]["stated"] == overlap["facts"]["of"], "recall asks for what pretraining states"
+    prose = {entry["model"]: entry["value"] for entry in results["scores"] if entry["task"] == "prose"}
+    assert prose["base"] < prose["random"] / 2
     facts = {entry["model"]: entry["value"] for entry in results["scores"] if entry["task"] == "facts"}
     assert facts["base"] > facts["random"] + 0.3
     for stage in ("pretrain", "sft", "rl", "eval"):

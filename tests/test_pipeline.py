@@ -29,7 +29,7 @@ def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
     page = (home / "reports" / "super3.html").read_text()
     results = json.loads((home / "artifacts" / "super3-eval-results" / "v1" / "results.json").read_text())
     assert [entry["model"] for entry in results["scores"]][:4] == ["random", "base", "sft", "rl"]
-    assert results["overlap"]["sums"]["found"] == 0
+    assert [results["overlap"][name]["found"] for name in ("sums", "facts", "prose")] == [0, 0, 0]
     assert len(results["overlap"]["sums"]["checked_against"]) == 3
     assert "super3-rl-model:v1" in page
     assert "src=" not in page

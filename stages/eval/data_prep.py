@@ -22,18 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
-from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.prep.pipeline import Prepared, open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.golds import require_decidable
+from nemotron_shared.artifacts import Source
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.step import Outcome, Step, Task
+from stages.eval import benchmarks
+from stages.eval.benchmarks import prepare_benchmark
 from stages.eval.questions import QuestionWork, collect
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
 DIRECTORY = Path(__file__).resolve().parent
+Tasks = dict[str, tuple[Kind, Iterable[Mapping[str, Any]]]]
 ROWS = RowKind("questions", DIRECTORY / "config", eval_problems, "held-out")
 
 
@@ -41,6 +45,27 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
     """Write one file per task and `tasks.json`, which says what kind each is."""
     settings: EvalData = task.config.data_prep
     output = task.run.fresh_output()
+    tasks, prepared = own_tasks(task, output) if settings.source is not None else ({}, None)
+    recall = {FACTS} & tasks.keys()
+    for name in settings.tasks:
+        if name in tasks:
+            raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")
+        added = installed_task(name, settings.seed)
+        tasks[name] = (added.kind, added.rows)
+        recall |= {name} if added.recall else set()
+    for name, place in settings.benchmarks.chosen.items():
+        tasks[name] = prepare_benchmark(name, place, output)
+
+    # write
+    written = write_tasks(output, tasks, recall)
+    task.run.say(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
+    by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
+    return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata() if prepared else {}})
+
+
+def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[EvalData]]:
+    """The tasks of the rows that `data_prep.source` names."""
+    settings: EvalData = task.config.data_prep
 
     # read: the files, cut into shards
     inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
@@ -52,30 +77,26 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
-    tasks: dict[str, tuple[Kind, Iterable[Mapping[str, Any]]]] = {}
+    if not questions and not texts:
+        raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
+    tasks: Tasks = {}
     if settings.source == SYNTHETIC:
         tasks[SUMS] = "generate", questions
         tasks[FACTS] = "choice", eval_choices(settings.seed, settings.synthetic_choices)
         tasks[PROSE] = "text", ({"text": row["text"]} for row in eval_texts(settings.seed, settings.synthetic_texts))
-    else:
+    elif questions:
         tasks[QUESTIONS] = "generate", questions
-        if texts:
-            tasks[TEXTS] = "text", texts
-    recall = {FACTS} & tasks.keys()
-    for name in settings.tasks:
-        if name in tasks:
-            raise UserError(f"data_prep.tasks: '{name}' is a task of this stage already", "give yours another name")
-        added = installed_task(name, settings.seed)
-        tasks[name] = (added.kind, added.rows)
-        recall |= {name} if added.recall else set()
-    if not questions:
-        raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
+    if texts:
+        tasks[TEXTS] = "text", texts
+    return tasks, prepared
 
-    # write
-    written = write_tasks(output, tasks, recall)
-    prepared.announce(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
-    by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
-    return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata()})
+
+def sources(config: EvalConfig) -> list[Source]:
+    """Every file that is read, those of benchmarks included, which may be all there is."""
+    settings = config.data_prep
+    own = settings.source is not None or not settings.benchmarks.chosen
+    rows = ROWS.sources(settings, settings.synthetic_problems) if own else []
+    return [*rows, *benchmarks.sources(settings.benchmarks.chosen)]
 
 
 STEP = Step(
@@ -87,7 +108,7 @@ STEP = Step(
     produces="{family}-eval-data",
     artifact_type="EvalDataArtifact",
     sections=("data_prep",),
-    sources=lambda config: ROWS.sources(config.data_prep, config.data_prep.synthetic_problems),
+    sources=sources,
     chosen=lambda config: [TASKS.module_of(name) for name in config.data_prep.tasks],
     work=prepare,
 )

@@ -1,4 +1,4 @@
-"""What a worker does with the rows of a shard: keep the questions of the test split, each with its expected answer.
+"""What a worker does with the rows of a shard: keep those of the test split, questions with their expected answers.
 
     {"question": "Ann has 3 apples ...", "answer": "3 + 4 = 7\\n#### 7"}
 ->  asked.jsonl: {"question": "Ann has 3 apples ...", "expected": "7", "key": "Ann has 3 apples ..."}
@@ -46,12 +46,17 @@ class QuestionWork:
         with (folder / ASKED).open("wb", buffering=1 << 20) as file:
             for row in reader:  # read
                 try:
-                    made, key = question_row(row, part.settings)
+                    if part.settings.text_field is not None:
+                        made, chosen = text_row(row, part.settings, split)
+                    else:
+                        made, key = question_row(row, part.settings)
+                        chosen = split.of(key)
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
-                if (only or split.of(key)) == TEST:  # split
-                    count_gold(reader.counts, made["expected"])
+                if (only or chosen) == TEST:  # split
+                    if "expected" in made:
+                        count_gold(reader.counts, made["expected"])
                     file.write(orjson.dumps(made) + b"\n")  # encode
                     asked += 1
                 else:
@@ -84,6 +89,21 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
     return made, split_by
 
 
+def text_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any], str]:
+    """A text, and the split that pretraining on the same rows and shares gives it.
+
+    Raises:
+        Refused: there is no text in the field.
+    """
+    text = row.value.get(settings.text_field)
+    if not isinstance(text, str) or not text:
+        raise Refused(
+            f"no text in '{settings.text_field}' (data_prep.text_field)", f"fields here: {', '.join(row.value)}"
+        )
+    key = split_key(row.value, settings, "")
+    return {"text": text}, split.of(key) if key else split.of_document(text)
+
+
 def collect(prepared: Prepared[EvalData], most: int | None) -> tuple[Rows, Rows]:
     """Questions in the order of the input, each once and `most` at most; and the texts of just these rows."""
     questions: dict[str, dict[str, Any]] = {}
@@ -92,7 +112,9 @@ def collect(prepared: Prepared[EvalData], most: int | None) -> tuple[Rows, Rows]
         for line in read_lines(shard.folder / ASKED):
             row = line.value()
             text = row.pop("text", None)
-            if row["question"] in questions:
+            if not row:  # a text and no question
+                texts.append({"text": text})
+            elif row["question"] in questions:
                 prepared.totals.counts["asked already"] += 1
             elif most is not None and len(questions) == most:
                 prepared.totals.counts["beyond most_questions"] += 1

@@ -26,6 +26,24 @@ class EvalRun(RunSection):
     """Instruct model to compare with; left out where it does not exist."""
 
 
+class BenchmarkPlaces(Section):
+    """Public benchmarks to add: where the data of each is."""
+
+    gsm8k: str | None
+    """Folder of GSM8K's data, or `hub`; see [Benchmarks](#benchmarks). `null`: it is not asked."""
+    mmlu: str | None
+    """The same for MMLU."""
+    ifeval: str | None
+    """The same for IFEval."""
+    humaneval: str | None
+    """The same for HumanEval, which needs `evaluation.run_generated_code` besides."""
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Place by name of those that are asked."""
+        return {name: place for name, place in self.model_dump().items() if place is not None}
+
+
 class EvalData(PreparedSection):
     """How held-out rows become tasks."""
 
@@ -42,10 +60,13 @@ class EvalData(PreparedSection):
     answer_pattern: str | None
     """Regular expression whose first group is the answer inside the field. GSM8K: `#### (.+)`. `null`: the whole
     field."""
+    text_field: str | None
+    """Field of the text, where the rows are texts and no questions: those of the test split, for bits per byte."""
     text_template: str | None
     r"""Text for bits per byte, made of fields: `"{question}\n{answer}"`. `null`: no such task."""
     tasks: list[str]
     """Tasks of installed packages to add, by name."""
+    benchmarks: BenchmarkPlaces
     most_questions: int | None = Field(ge=1)
     """Keep at most this many questions of the test split. `null`: all."""
 
@@ -76,7 +97,9 @@ class EvaluationSection(Section):
     sample_answers: int = Field(ge=0)
     """Answers that are written out for a task which needs none for its score, such as that of held-out rows."""
     check_overlap: bool
-    """Look for every held-out question in all data that the models were trained on."""
+    """Look for every held-out row in all data that the models were trained on."""
+    run_generated_code: bool
+    """Let `humaneval` run the programs that the model writes, with your rights and without a sandbox."""
 
 
 class EvalConfig(StageConfig[EngineT], Generic[EngineT]):

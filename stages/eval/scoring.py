@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from stages.eval.benchmark_samples import mean_of
 from stages.eval.intervals import bootstrap, standard_error, tango, wilson
 
-METRICS = {"generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte"}
+METRICS = {
+    "generate": "right", "choice": "acc", "text": "bits_per_byte", "answer": "bits_per_byte",
+    "instructions": "followed", "code": "passed"
+}  # fmt: skip
 BY_BITS = ("text", "answer")
 """Kinds of which every token counts, and no answer is right or wrong."""
 VERDICTS = ("strict", "lenient", "exact_match")
@@ -34,7 +38,11 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
         interval = wilson(sum(values), len(values))
     found = {"metric": METRICS[kind], "value": value, "stderr": error, "ci95": list(interval), "n": len(samples)}
     judged = [name for name in VERDICTS if all(name in sample for sample in samples)]
-    return found | {name: float(np.mean([sample[name] for sample in samples])) for name in judged}
+    found |= {name: float(np.mean([sample[name] for sample in samples])) for name in judged}
+    own = samples[0].get("harness", {})  # of a benchmark, what lm-eval itself says
+    return found | (
+        {"harness": {name: mean_of(sample["harness"][name] for sample in samples) for name in own}} if own else {}
+    )
 
 
 def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem
-from stages.eval.schema import EvalConfig
+from stages.eval.benchmarks import benchmark_problems
+from stages.eval.schema import EvalConfig, EvalData
 
 SUMS, FACTS, PROSE = "sums", "facts", "prose"
 QUESTIONS, TEXTS = "questions", "texts"
@@ -53,6 +54,16 @@ def installed_task(name: str, seed: int) -> TaskRows:
     return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows], made.recall)
 
 
+def own_tasks(settings: EvalData) -> list[str]:
+    """The tasks that `data_prep.source` will give."""
+    if settings.source is None:
+        return []
+    if settings.source == SYNTHETIC:
+        return [SUMS, FACTS, PROSE]
+    texts = settings.text_field is not None or settings.text_template is not None
+    return ([] if settings.text_field is not None else [QUESTIONS]) + ([TEXTS] if texts else [])
+
+
 def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
     """Tasks that are asked for and that the data does not have, or will not have once it is prepared."""
     data, wanted, asks_rows = inputs.get("data"), config.evaluation.tasks, config.engine.name == "lm_eval"
@@ -60,15 +71,14 @@ def task_problems(config: EvalConfig, inputs: Inputs, recipe: str | None) -> Ite
         yield Problem("held-out rows are asked by lm_eval", "say engine=lm_eval", "evaluation.held_out")
     if config.run.data is None and asks_rows and not config.evaluation.held_out:
         yield Problem("run.data is null, so there is nothing to ask", "give run.data, or evaluation.held_out=true")
-    if config.run.data is None or wanted is None:
+    if config.run.data is None:
         return
     if data is not None:
         known = list(read_tasks(data.path))
     else:
-        texts = [TEXTS] if config.data_prep.text_template is not None else []
-        own = (SUMS, FACTS, PROSE) if config.data_prep.source == SYNTHETIC else (QUESTIONS, *texts)
-        known = [*own, *config.data_prep.tasks]
-    for name in wanted:
+        known = [*own_tasks(config.data_prep), *config.data_prep.tasks, *config.data_prep.benchmarks.chosen]
+    yield from benchmark_problems(config, known if wanted is None else wanted)
+    for name in wanted or ():
         if name not in known:
             remedy = did_you_mean(name, known, f"there are: {', '.join(known)}")
             yield Problem(f"no task named '{name}'", remedy, "evaluation.tasks")

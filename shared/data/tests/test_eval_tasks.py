@@ -11,7 +11,9 @@ from nemotron_shared.errors import UserError
 GENERATE = {"question": "2+2?", "expected": "4", "key": "2+2"}
 CHOICE = {"question": "Where?", "choices": ["here", "there"], "answer": 1, "key": "place"}
 TEXT = {"text": "a\u2028b é"}
-ROWS = {"generate": GENERATE, "choice": CHOICE, "text": TEXT}
+INSTRUCTIONS = {"prompt": "Write no commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+CODE = {"prompt": "def f():", "test": "def check(f): f()", "entry_point": "f"}
+ROWS = {"generate": GENERATE, "choice": CHOICE, "text": TEXT, "instructions": INSTRUCTIONS, "code": CODE}
 
 
 def test_tasks_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -22,6 +24,11 @@ def test_tasks_come_back_as_they_were_written(tmp_path: Path) -> None:
         kind: [row, row] for kind, row in ROWS.items()
     }
     assert (tmp_path / "generate.jsonl").read_text() == f"{json.dumps(GENERATE)}\n" * 2
+
+
+def test_a_task_that_asks_for_what_training_states_says_so(tmp_path: Path) -> None:
+    write_tasks(tmp_path, {"facts": ("choice", [CHOICE]), "sums": ("generate", [GENERATE])}, {"facts"})
+    assert {name: task.recall for name, task in read_tasks(tmp_path).items()} == {"facts": True, "sums": False}
 
 
 @pytest.mark.parametrize(
@@ -59,4 +66,4 @@ def test_a_list_of_tasks_that_is_none_is_refused(tmp_path: Path, content: object
 
 
 def test_training_data_is_searched_for_the_key_of_a_sum_and_the_question_of_a_choice() -> None:
-    assert [search_key(ROWS[kind]) for kind in ROWS] == ["2+2", "Where?", None]
+    assert [search_key(ROWS[kind]) for kind in ROWS] == ["2+2", "Where?", None, "Write no commas.", "def f():"]

@@ -76,6 +76,20 @@ def test_own_rows_give_the_test_split_only_and_each_question_once(tmp_path: Path
     assert len(rows_of(few, "texts")) == 5
 
 
+def test_rows_of_text_give_the_documents_that_pretraining_holds_out(tmp_path: Path, prepare: Prepare) -> None:
+    rows = [{"text": f"Note number {n}. It says nothing."} for n in range(200)]
+    source = f"data_prep.source={write(tmp_path / 'notes.jsonl', rows)}"
+    shares = {"train": 0.8, "valid": 0.1, "test": 0.1}
+    own = (source, "data_prep.text_field=text", "data_prep.split={train: 0.8, valid: 0.1, test: 0.1}")
+    folder = prepare("local", *own)
+    assert list(read_tasks(folder)) == ["texts"]
+    split = Split(shares, salt="questions")
+    wanted = [row["text"] for row in rows if split.of_document(row["text"]) == "test"]
+    assert [row["text"] for row in rows_of(folder, "texts")] == wanted
+    with pytest.raises(UserError, match=r"notes\.jsonl:1: no text in 'body' \(data_prep.text_field\)"):
+        prepare("local", *own, "data_prep.text_field=body")
+
+
 @pytest.mark.slow
 def test_neither_shards_nor_workers_show_in_the_tasks(tmp_path: Path, prepare: Prepare) -> None:
     rows = [gsm8k(n % 4000) | {"padding": "x" * 500} for n in range(6000)]

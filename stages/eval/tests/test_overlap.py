@@ -1,9 +1,11 @@
-"""Every row that the RL stage accepts can be looked through for held-out questions."""
+"""Training data of every form is looked through, and what is found of a task is summed up with examples."""
 
 import json
 from pathlib import Path
 
-from stages.eval.overlap import READERS
+from nemotron_data.formats.eval_tasks import write_tasks
+from nemotron_data.held_out import Search, items_of
+from stages.eval.overlap import READERS, Seen, as_lines, summary_of
 
 AGENT = {"type": "responses_api_agents", "name": "my_agent"}
 
@@ -17,3 +19,34 @@ def test_text_prompts_parts_and_function_calls_are_searched(tmp_path: Path) -> N
     texts = list(READERS["SplitJsonlDataArtifact"](tmp_path))
     assert [text for text in texts if text.startswith("What")] == ["What is 2+2?", "What is 3+3?", "What is 4+4?"]
     assert any("add" in text for text in texts)
+
+
+QUESTIONS = [{"question": f"How many birds sit on {n} poles of {n} wires each?", "expected": "1", "key": f"birds {n}"}
+             for n in range(3)]  # fmt: skip
+FACT = {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby"], "answer": 0,
+        "key": "town of Mira"}  # fmt: skip
+TEXT = {"text": "Mira lives in Oster. The pet of Tova is a goat."}
+
+
+def test_what_is_found_is_summed_up_by_task(tmp_path: Path) -> None:
+    tasks = write_tasks(
+        tmp_path,
+        {"birds": ("generate", QUESTIONS), "facts": ("choice", [FACT]), "prose": ("text", [TEXT])},
+        recall={"facts"},
+    )
+    search, seen = Search([item for task in tasks.values() for item in items_of(task)]), Seen()
+    seen.look(search, "how many birds sit on 1 poles of 1 wires each, he asked", "sft-data:v1")
+    seen.look(search, "Then: how many birds sit on 1 poles of 1 wires each?", "rl-data:v1")
+    seen.look(search, "Mira lives in Oster.", "pretrain-data:v1")
+    found = {name: summary_of(task, search, seen) for name, task in tasks.items()}
+    birds = found["birds"]
+    assert [birds[key] for key in ("of", "found", "exact", "run", "near", "comparable")] == [3, 1, 1, 0, 0, 3]
+    assert [(one["id"], one["how"], one["in"]) for one in birds["examples"]] == [(1, "exact", "rl-data:v1")]
+    assert (found["facts"]["found"], found["facts"]["stated"]) == (0, 1)
+    assert (found["prose"]["found"], found["prose"]["sentences"]) == (0, {"of": 2, "found": 1})
+    seen.look(search, "The pet of Tova is a goat.", "pretrain-data:v1")
+    assert summary_of(tasks["prose"], search, seen)["exact"] == 1, "both of its sentences, though apart"
+    lines = list(as_lines(found))
+    assert lines[0] == "birds: 1 of 3 exact, 0 near"
+    assert lines[1].startswith("  exact, row 1, in rl-data:v1: then: how many birds")
+    assert lines[-1] == "prose: 0 of 1 exact, 0 near; 1 of 2 sentences"

@@ -13,6 +13,7 @@ from template_conversations import conversation
 from transformers import AutoTokenizer
 
 from nemotron_data.chat.template import find_template
+from nemotron_data.decontaminate import Decontamination
 from nemotron_data.formats.packed import labels_of, read_packed
 from nemotron_data.prep.pipeline import Inputs
 from nemotron_data.prep.plan import make_shards
@@ -170,7 +171,8 @@ def test_neither_shards_nor_workers_show_in_the_result(tmp_path: Path) -> None:
         inputs = Inputs(parts, shards, setting)
         rendering = Rendering.of(tokenizer, None)
         choice = inputs.choose_encoder(tokenizer, rendering.sample, "auto", with_bytes=True)
-        work = ChatWork(parts, rendering, tokenizer.path, choice.for_workers(), choice.reference.token_bytes)
+        nothing = Decontamination(chosen.decontaminate, [])
+        work = ChatWork(parts, rendering, tokenizer.path, choice.for_workers(), choice.reference.token_bytes, nothing)
         output = tmp_path / f"out-{shard_bytes}-{workers}"
         output.mkdir()
         prepared = inputs.process(work, output)

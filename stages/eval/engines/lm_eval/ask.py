@@ -21,6 +21,9 @@ from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
+from stages.eval.benchmark_samples import read_benchmark
+from stages.eval.benchmarks import BENCHMARKS
+from stages.eval.benchmarks import definitions as definitions_of
 from stages.eval.harness_tasks import Samples, read_sample, task_definition
 from stages.eval.models import model_to_ask
 from stages.eval.schema import EvalConfig, EvaluationSection, LMEvalEngine
@@ -71,6 +74,9 @@ def evaluate_model(
         if about.kind == "answer":
             samples[name] = _answers(lm, about, task.config.evaluation)
             continue
+        if name in BENCHMARKS:
+            samples[name] = _benchmark(task, lm, about)
+            continue
         definition = task_definition(about, task.config.evaluation, tokenizer.eos_token)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
@@ -109,3 +115,20 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[
     for sample, output in zip(found, written, strict=False):  # of the first ones only
         sample["output"] = output
     return found
+
+
+def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTask) -> list[dict[str, Any]]:
+    """Samples of a public benchmark, asked by lm-eval's own definition; answers with the chat template, as ours."""
+    folder = task.run.directory / "benchmarks" / about.name
+    definitions = [str(path) for path in definitions_of(about, folder, task.config.evaluation.limit)]
+    chat = about.kind in ("generate", "instructions")
+    results = evaluate(
+        lm=lm,
+        task_dict=TaskManager(include_defaults=False).load(definitions),
+        bootstrap_iters=0,
+        log_samples=True,
+        apply_chat_template=chat,
+        fewshot_as_multiturn=chat,
+        verbosity="ERROR",
+    )
+    return read_benchmark(about, (sample for found in results["samples"].values() for sample in found))

@@ -161,7 +161,7 @@ def read_samples(artifact: Artifact, results: Mapping[str, Any]) -> dict[str, li
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
     """The task whose answers are worth reading: generated ones before choices; texts have none."""
-    for kind in ("generate", "choice"):
+    for kind in ("generate", "choice", "code", "instructions"):
         for name in in_order(results, "task"):
             if results["tasks"][name]["kind"] == kind:
                 return name

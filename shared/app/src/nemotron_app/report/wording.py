@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 
-SHARES = {"right", "exact_match", "acc"}
+SHARES = {"right", "exact_match", "acc", "followed", "passed"}
 METRIC_NAMES = {
     "right": "right answers",
     "exact_match": "exact match",
     "acc": "accuracy",
+    "followed": "prompts followed",
+    "passed": "programs that pass",
     "bits_per_byte": "bits per byte",
 }
 NOT_FINITE = "not finite"

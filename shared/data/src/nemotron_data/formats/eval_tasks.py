@@ -8,6 +8,8 @@
     text        {"text": "Mira lives in Oster. ..."}
     answer      {"question": "<|im_start|>user ...", "expected": "4", "prompt_ids": [11, 12], "answer_ids": [23, 2],
                  "key": "<|im_start|>user ..."}
+    instructions {"prompt": "Write without commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    code        {"prompt": "def add(a, b):", "test": "def check(add): ...", "entry_point": "add"}
 
 `key` is what training data is searched for, to find a question that a model may have been trained on. A `stem` is
 the sentence that a base model can complete; without one the question is what it is given. A task with `"recall": true`
@@ -24,7 +26,7 @@ from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.errors import UserError
 
 TASKS = "tasks.json"
-Kind = Literal["generate", "choice", "text", "answer"]
+Kind = Literal["generate", "choice", "text", "answer", "instructions", "code"]
 TEXT = (str, "a text")
 IDS = (list, "a list of token ids")
 FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
@@ -32,6 +34,8 @@ FIELDS: dict[Kind, dict[str, tuple[type, str]]] = {
     "choice": {"question": TEXT, "choices": (list, "a list"), "answer": (int, "a whole number"), "key": TEXT},
     "text": {"text": TEXT},
     "answer": {"question": TEXT, "expected": TEXT, "prompt_ids": IDS, "answer_ids": IDS, "key": TEXT},
+    "instructions": {"prompt": TEXT, "instruction_id_list": (list, "a list"), "kwargs": (list, "a list")},
+    "code": {"prompt": TEXT, "test": TEXT, "entry_point": TEXT},
 }
 """By kind, the fields that a row must have, with their type and its name. Others are allowed."""
 
@@ -132,5 +136,5 @@ def search_key(row: Mapping[str, Any]) -> str | None:
 
     The key of a choice is only its subject, which training may well speak of: there the question counts.
     """
-    names = ("question",) if "choices" in row else ("key", "question")
+    names = ("question",) if "choices" in row else ("key", "question", "prompt")
     return next((row[name] for name in names if isinstance(row.get(name), str) and row[name].strip()), None)

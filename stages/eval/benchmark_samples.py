@@ -1,0 +1,86 @@
+"""What lm-eval logged of a benchmark, as our samples: our score of each row, and the harness's own metrics beside it.
+
+{"id": 3, "question": ..., "expected": "18", "output": ..., "strict": 1.0, "lenient": 1.0,
+ "harness": {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}}
+"""
+
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from nemotron_data.formats.eval_tasks import EvalTask
+from nemotron_data.verifier import judge
+from nemotron_shared.runtime.process import end_group
+
+SECONDS = 10
+MEMORY = 4 << 30
+
+
+def read_benchmark(about: EvalTask, logged: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Samples in the order of the task's rows; lm-eval logs one for each row and filter."""
+    rows: dict[int, list[Mapping[str, Any]]] = {}
+    for sample in logged:
+        # of the fields of MMLU each is a task of its own
+        rows.setdefault(sample["doc"].get("row", sample["doc_id"]), []).append(sample)
+    return [{"id": number, **_sample(about, rows[number])} for number in sorted(rows)]
+
+
+def _sample(about: EvalTask, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first, doc = entries[0], entries[0]["doc"]
+    harness = {
+        metric if entry["filter"] == "none" else f"{metric},{entry['filter']}": entry[metric]
+        for entry in entries
+        for metric in entry["metrics"]
+    }
+    if about.kind == "choice":
+        likelihoods = [float(response[0]) for response in first["filtered_resps"]]
+        likeliest = max(range(len(likelihoods)), key=likelihoods.__getitem__)
+        answer = {"expected": doc["choices"][doc["answer"]], "output": doc["choices"][likeliest]}
+        score = {"score": float(likeliest == doc["answer"]), "log_likelihoods": likelihoods}
+        return {"question": doc["question"], **answer, **score, "harness": harness}
+    output = first["resps"][0][0]
+    if about.kind == "code":
+        program = "\n".join([doc["prompt"] + output, doc["test"], f"check({doc['entry_point']})"])
+        asked = {"question": doc["prompt"], "expected": f"passes the tests of {doc['entry_point']}"}
+        return {**asked, "output": output, "score": float(passes(program))}
+    if about.kind == "instructions":
+        asked = {"question": doc["prompt"], "expected": ", ".join(doc["instruction_id_list"])}
+        return {**asked, "output": output, "score": float(harness["prompt_level_strict_acc"]), "harness": harness}
+    verdict = judge(output, str(doc["expected"]))
+    asked = {"question": doc["question"], "expected": doc["expected"], "output": output}
+    return {**asked, "strict": float(verdict.strict), "lenient": float(verdict.lenient), "harness": harness}
+
+
+def passes(program: str) -> bool:
+    """Whether a Python program ends well, in a process with little memory, time and environment.
+
+    This keeps accidents small. It is no sandbox: the program has the rights of whoever runs the evaluation.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-c", program],
+            cwd=folder, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, preexec_fn=_limit,
+        )  # fmt: skip
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(SECONDS) == 0
+            return False
+        finally:
+            end_group(process)
+
+
+def _limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+
+def mean_of(values: Iterable[Any]) -> float:
+    """Mean of a harness's metric, which may give several values for one row."""
+    flat = [float(one) for value in values for one in (value if isinstance(value, list | tuple) else [value])]
+    return sum(flat) / len(flat)

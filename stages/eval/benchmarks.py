@@ -1,0 +1,229 @@
+"""Public benchmarks by name, asked as lm-eval asks them: `data_prep.benchmarks.gsm8k=/data/gsm8k`.
+
+    gsm8k      school mathematics      5 examples before each question    the share of right answers
+    mmlu       questions of 57 fields  5 examples of the same field       the share of right choices
+    ifeval     instructions            none                               the share of prompts that are followed
+    humaneval  Python functions        none                               the share of functions that pass their tests
+
+Their rows are data like any other: prepared once, looked for in training data, and asked offline. Prompts, examples and
+filters are lm-eval's own; so are the metrics that stand beside our score as `harness`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import yaml
+
+from nemotron_data.formats.eval_tasks import EvalTask, Kind, read_task_rows
+from nemotron_data.formats.json_lines import read_lines, write_lines
+from nemotron_data.formats.questions import read_question
+from nemotron_data.prep.plan import make_shards
+from nemotron_data.rejects import Refused
+from nemotron_data.sources.files import InputFile, expand, identity
+from nemotron_data.sources.reading import BadRow, read_range
+from nemotron_shared.artifacts import Source
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.engine import Problem
+from stages.eval.schema import EvalConfig
+
+HUB = "hub"
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Where a benchmark's rows come from, and what they are.
+
+    Attributes:
+        repository: of the hub, with its configuration; a local copy has the folders of that.
+        test: the split that is asked.
+        shots: the split that examples are taken from.
+        fields: what a row must have.
+        folder: of lm-eval's tasks, which holds the definition.
+    """
+
+    kind: Kind
+    repository: str
+    subset: str | None
+    test: str
+    shots: str | None
+    fields: tuple[str, ...]
+    folder: str
+    convert: Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def _gsm8k(row: dict[str, Any]) -> dict[str, Any]:
+    question, expected = read_question(row, "question", "answer", "#### (.+)")
+    return {"expected": expected.replace(",", ""), "key": question}
+
+
+BENCHMARKS = {
+    "gsm8k": Benchmark(
+        "generate", "openai/gsm8k", "main", "test", "train", ("question", "answer"), "gsm8k", _gsm8k
+    ),
+    "mmlu": Benchmark(
+        "choice", "cais/mmlu", "all", "test", "dev", ("question", "choices", "answer", "subject"), "mmlu/default",
+        lambda row: {"stem": "", "key": row["question"]},
+    ),
+    "ifeval": Benchmark(
+        "instructions", "google/IFEval", None, "train", None, ("prompt", "instruction_id_list", "kwargs"), "ifeval",
+        lambda row: {"key": row["prompt"]},
+    ),
+    "humaneval": Benchmark(
+        "code", "openai/openai_humaneval", "openai_humaneval", "test", None, ("prompt", "test", "entry_point"),
+        "humaneval", lambda row: {"key": row["prompt"]},
+    ),
+}  # fmt: skip
+
+
+def sources(benchmarks: Mapping[str, str]) -> list[Source]:
+    """Manifest entries for every file that is read.
+
+    Raises:
+        UserError: data is missing.
+    """
+    files = (
+        file for name, place in benchmarks.items() for split in _splits(name) for file in _files(name, place, split)
+    )
+    return [Source(file.path, *identity(file)) for file in files]
+
+
+def prepare_benchmark(name: str, place: str, output: Path) -> tuple[Kind, Rows]:
+    """The rows that are asked; those that examples are taken from go to `output`.
+
+    Raises:
+        UserError: a row lacks something, with its place.
+    """
+    about = BENCHMARKS[name]
+    if about.shots:
+        write_lines(shots_file(output, name), _rows(name, _files(name, place, about.shots)))
+    return about.kind, list(_rows(name, _files(name, place, about.test)))
+
+
+def shots_file(folder: Path, name: str) -> Path:
+    """Where the rows for examples lie beside those of a task."""
+    return folder / f"{name}.examples.jsonl"
+
+
+def _splits(name: str) -> list[str]:
+    return [split for split in (BENCHMARKS[name].test, BENCHMARKS[name].shots) if split]
+
+
+def _files(name: str, place: str, split: str) -> list[InputFile]:
+    """The files of one split: from the hub, or those of a folder whose names begin with it."""
+    about = BENCHMARKS[name]
+    if place == HUB or place.startswith("hf://"):
+        repository = f"hf://{about.repository}" if place == HUB else place
+        return expand([repository], subset=about.subset, split=split)
+    bring = f"hf download --repo-type dataset {about.repository} --local-dir {place}"
+    if not Path(place).expanduser().exists():
+        raise UserError(f"data_prep.benchmarks.{name}: there is no folder {place}", f"bring the data there: {bring}")
+    files = expand([place])
+    inside = [file for file in files if about.subset in PurePosixPath(file.path).parts[:-1]] or files
+    found = [file for file in inside if PurePosixPath(file.path).name.startswith(split)]
+    if not found and len(inside) == 1 and len(_splits(name)) == 1:
+        found = inside
+    if not found:
+        what = f"data_prep.benchmarks.{name}: {place} has no file whose name begins with '{split}'"
+        raise UserError(what, f"bring the data anew: {bring}")
+    return found
+
+
+def _rows(name: str, files: Sequence[InputFile]) -> Iterator[dict[str, Any]]:
+    about = BENCHMARKS[name]
+    for part in (part for shard in make_shards([files], 1 << 60) for part in shard.ranges):
+        for row in read_range(part):
+            place = f"{row.file}:{row.line}"
+            if isinstance(row, BadRow):
+                raise UserError(f"{place}: {row.reason}", "fetch the file again")
+            if missing := [field for field in about.fields if row.value.get(field) is None]:
+                what = f"{place}: no field '{missing[0]}', which rows of {name} have"
+                raise UserError(what, f"fields here: {', '.join(row.value)}")
+            try:
+                yield row.value | about.convert(row.value)
+            except Refused as refused:
+                raise UserError(f"{place}: {refused.reason}: {refused.detail}", refused.remedy) from refused
+
+
+def benchmark_problems(config: EvalConfig, asked: Sequence[str]) -> Iterator[Problem]:
+    """What keeps tasks from being asked: an engine that cannot, leave that was not given, data that a library needs."""
+    others = " ".join(f"-t {name}" for name in asked if name not in BENCHMARKS) or "-t with other tasks"
+    for name in (name for name in asked if name in BENCHMARKS):
+        kind = BENCHMARKS[name].kind
+        if config.engine.name != "lm_eval":
+            yield Problem(f"'{name}' is asked by the engine lm_eval only", f"engine=lm_eval; or leave it out: {others}")
+        if kind == "code" and not config.evaluation.run_generated_code:
+            what = f"'{name}' runs programs that the model wrote, with your rights, on this machine"
+            allow = "where that may be: evaluation.run_generated_code=true; or leave it out: "
+            yield Problem(what, allow + others, "evaluation.run_generated_code")
+        if kind == "instructions" and not _has_punkt():
+            what = f"'{name}' counts sentences with data of NLTK, which is not on this machine"
+            yield Problem(what, "python -m nltk.downloader punkt_tab")
+
+
+def _has_punkt() -> bool:
+    import nltk
+
+    try:
+        nltk.data.find("tokenizers/punkt_tab")
+    except LookupError:
+        return False
+    return True
+
+
+def definitions(about: EvalTask, folder: Path, limit: int | None) -> list[Path]:
+    """lm-eval's own definition of a benchmark over the prepared rows, in `folder`; of MMLU one for each field."""
+    import lm_eval.tasks
+
+    place = Path(lm_eval.tasks.__file__).parent / BENCHMARKS[about.name].folder
+    numbered = [row | {"row": number} for number, row in enumerate(read_task_rows(about.file, about.kind))][:limit]
+    if about.name == "mmlu":
+        return list(_fields_of_mmlu(about, folder, place, numbered))
+    files = {"test": folder / f"{about.name}.test.jsonl"}
+    write_lines(files["test"], numbered)
+    if (examples := shots_file(about.file.parent, about.name)).is_file():
+        files["examples"] = examples
+    definition = place / f"{about.name}.yaml"
+    base: dict[str, Any] = {"include": str(definition)}
+    if about.kind == "code":  # its definition loads a metric from the hub, and we run the tests ourselves
+        own = yaml.safe_load(definition.read_text(encoding="utf-8").replace("!function ", ""))
+        base = {key: own[key] for key in ("doc_to_text", "generation_kwargs")}
+        base |= {"output_type": "generate_until", "doc_to_target": "", "metric_list": [{"metric": "exact_match"}]}
+    return [_definition(about.name, base, folder, files)]
+
+
+def _definition(name: str, base: dict[str, Any], folder: Path, files: dict[str, Path]) -> Path:
+    """One YAML file over one file of rows and, where there are some, one of examples."""
+    written = base | {
+        "task": name,
+        "dataset_path": "json",
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": {split: str(file.resolve()) for split, file in files.items()}},
+        "test_split": "test",
+        "training_split": None,
+        "fewshot_split": "examples" if "examples" in files else None,
+    }
+    path = folder / f"{name}.yaml"
+    write_text(path, yaml.safe_dump(written, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def _fields_of_mmlu(about: EvalTask, folder: Path, place: Path, rows: Rows) -> Iterator[Path]:
+    """A task for each field, since the examples are of the same one."""
+    examples = list(_values(shots_file(about.file.parent, about.name)))
+    for subject in dict.fromkeys(row["subject"] for row in rows):
+        name = f"mmlu_{subject}"
+        if not (place / f"{name}.yaml").is_file():
+            raise UserError(f"{about.file}: lm-eval knows no field '{subject}' of MMLU", "leave those rows out")
+        files = {}
+        for split, every in (("test", rows), ("examples", examples)):
+            files[split] = folder / f"{name}.{split}.jsonl"
+            write_lines(files[split], [row for row in every if row["subject"] == subject])
+        yield _definition(name, {"include": str(place / f"{name}.yaml"), "num_fewshot": 5}, folder, files)
+
+
+def _values(file: Path) -> Iterator[dict[str, Any]]:
+    return (line.value() for line in read_lines(file))
