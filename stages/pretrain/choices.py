@@ -36,4 +36,4 @@ def train_choices(config: PretrainConfig, model: Path, data: Artifact, machine: 
     """Settings of the training."""
     tokens = data.manifest.metadata["splits"]["train"]["tokens"]
     rows = max(1, tokens // config.train.seq_length)
-    return training_choices(model, rows, machine, f"{tokens:,} tokens", adapters=False)
+    return training_choices(model, rows, machine, f"{tokens:,} tokens", text=True)

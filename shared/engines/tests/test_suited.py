@@ -33,12 +33,13 @@ def test_adapters_are_chosen_where_memory_is_short(chosen) -> None:
     assert "engine.peft" not in chosen(100_000_000, 100, LAPTOP)
     assert chosen(8_000_000_000, 100, CARD)["engine.peft"] == suited.LORA
     assert chosen(8_000_000_000, 100, CARD)["optimizer.lr"] == suited.ADAPTER_RATE
-    assert "engine.peft" not in chosen(8_000_000_000, 100, CARD, adapters=False)
+    assert "engine.peft" not in chosen(8_000_000_000, 100, CARD, text=True)
     assert "engine.peft" not in chosen(3_000_000_000, 100, CARD)
 
 
 def test_a_small_file_is_seen_often_and_a_large_one_three_times(chosen) -> None:
     assert chosen(300_000, 24, LAPTOP)["train.train_iters"] == suited.SMALL_STEPS
+    assert chosen(300_000, 24, LAPTOP, text=True)["train.train_iters"] == suited.SMALL_STEPS_OF_TEXT
     assert chosen(300_000_000, 24, LAPTOP)["train.train_iters"] == suited.LEAST_STEPS
     large = chosen(300_000_000, 32_000, CARD)
     assert large["train.train_iters"] == 3 * 32_000 // large["train.global_batch_size"]

@@ -14,14 +14,15 @@ from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.machine import Machine
 
 EPOCHS = 3
-SMALL, SMALL_STEPS = 10_000_000, 200
-"""A model below this many parameters needs more steps than epochs of a small file give it."""
+SMALL, SMALL_STEPS, SMALL_STEPS_OF_TEXT = 10_000_000, 200, 500
+"""A model below this many parameters needs more steps than epochs of a small file give it, and still more where every
+token counts and not the answers alone."""
 LEAST_STEPS = 30
 ROOM = 0.7
 """Of the memory, for what a run keeps; activations take the rest."""
 RATES = ((SMALL, 2e-3), (200_000_000, 3e-4), (2_000_000_000, 5e-5))
 LARGE_RATE, ADAPTER_RATE = 1e-5, 2e-4
-BATCHES = ((16, 4), (256, 8), (4096, 16))
+BATCHES = ((8, 4), (256, 8), (4096, 16))
 LARGE_BATCH = 32
 LORA = {"dim": 16, "alpha": 32, "dropout": 0.0, "layers": None, "target_modules": [], "exclude_modules": []}
 SHORTEST, LONGEST = 128, 8192
@@ -36,18 +37,18 @@ def power_of_two(tokens: int, model: Path) -> int:
     return min(length, limit)
 
 
-def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, adapters: bool = True) -> list[Choice]:
+def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, text: bool = False) -> list[Choice]:
     """Settings of a training on `rows` rows, which people know as `of_what`.
 
     Args:
-        adapters: whether the stage's engine can train LoRA adapters.
+        text: it is continued pretraining, of all weights.
     """
     known = parameters_in(model)
     parameters = known.total if known else 0
     memory = min((gpu.memory for gpu in machine.gpus), default=machine.memory)
     needed, lora = TRAINING_BYTES * parameters, False
     found = []
-    if adapters:
+    if not text:
         lora = needed > ROOM * memory
         what = f"all weights of {in_billions(parameters)} take {size(needed)} to train, and there are {size(memory)}"
         if lora:
@@ -56,7 +57,8 @@ def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, 
             found.append(Choice("engine.dtype", "bfloat16", frozen))
     batch = next((count for most, count in BATCHES if rows < most), LARGE_BATCH)
     epoch = -(-rows // batch)
-    least = SMALL_STEPS if parameters < SMALL else LEAST_STEPS
+    small = SMALL_STEPS_OF_TEXT if text else SMALL_STEPS
+    least = small if parameters < SMALL else LEAST_STEPS
     steps = max(EPOCHS * epoch, least)
     epochs = f"{EPOCHS} epochs" if steps > least else f"{steps / epoch:.0f} epochs of a small file"
     rate = ADAPTER_RATE if lora else next((value for most, value in RATES if parameters < most), LARGE_RATE)
