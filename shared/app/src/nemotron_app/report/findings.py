@@ -14,7 +14,7 @@ Results = Mapping[str, Any]
 MODEL_OF_STAGE = {stage.name: stage.model for stage in TRAINING if stage.model}
 # A base model has not learned to answer, so what it is scored by is the text that it predicts.
 KINDS_FOR = {"pretrain": ("text", "choice", "generate", "code", "instructions")}
-KINDS = ("generate", "choice", "code", "instructions", "text")
+KINDS = ("generate", "choice", "code", "instructions", "answer", "text")
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
 
