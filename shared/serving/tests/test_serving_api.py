@@ -306,3 +306,26 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(url: str) -> None:
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script)
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy and policy.count("sha256-") == 2
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_read_is_left(
+    url: str, never_ends: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(guard, "SEND_SECONDS", 0.5)
+    asked = {"messages": QUESTION, "max_tokens": 1500, "stream": True, "logprobs": True, "top_logprobs": 20}
+    body = json.dumps(asked).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    place = urlsplit(url)
+    before = never_ends.batch.tokens_made
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.connect((place.hostname, place.port))
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        while never_ends.batch.load == (0, 0):
+            time.sleep(0.01)
+        while never_ends.batch.load != (0, 0):
+            time.sleep(0.05)
+    assert never_ends.batch.tokens_made - before < 1499
+    assert "Traceback" not in caplog.text
+    assert ask(url, "/health")[0] == 200

@@ -222,7 +222,7 @@ def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     words = serve.vllm_words(Path("/x/vllm"), tmp_path, "sft", "127.0.0.1", 8000, 16, False)
     assert words[:3] == ["/x/vllm", "serve", str(tmp_path)]
     assert words[-5:] == ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser",
-                          "deepseek_r1"]  # fmt: skip
+                          "nemotron_v3"]  # fmt: skip
     with pytest.raises(UserError):
         serve._key("::", None)
     assert serve._key("::1", None) is None

@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from nemotron_serving.batch import Full, TokenScore
 from nemotron_serving.choice import Choice, merged
@@ -183,11 +184,8 @@ class Api:
                 yield b"data: [DONE]\n\n"
             except Exception as error:  # the status is sent already
                 yield _event(Refusal(500, f"{type(error).__name__}: {error}").content)
-            finally:
-                for choice in choices:
-                    choice.cancel()
 
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        return Streamed(events(), choices)
 
     def _require_name(self, name: str | None) -> None:
         if name is not None and name not in self.names:
@@ -201,6 +199,22 @@ class Api:
         if max(made.ids) >= len(self.model.tokenizer):
             raise Refusal(400, f"prompt has an id outside the vocabulary of {len(self.model.tokenizer)}")
         return made
+
+
+class Streamed(StreamingResponse):
+    """Answers as events, which end when they cannot be sent any more."""
+
+    def __init__(self, events: AsyncIterator[bytes], choices: list[Choice]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._choices = choices
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the base class, which leaves its iterator open where sending fails."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            for choice in self._choices:
+                choice.cancel()
 
 
 async def _whole(request: Request, choices: list[Choice]) -> None:

@@ -103,9 +103,9 @@ def vllm_words(
     words += ["--max-num-seqs", str(batch_size), *(["--trust-remote-code"] if trusted else [])]
     source = folder / "chat_template.jinja"
     template = source.read_text(encoding="utf-8") if source.is_file() else ""
+    is_xml = "<function=" in template  # as Nemotron 3's own; the other markup is JSON
     if "<tool_call>" in template:
-        parser = "qwen3_coder" if "<function=" in template else "hermes"
-        words += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
+        words += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if is_xml else "hermes"]
     if "<think>" in template:
-        words += ["--reasoning-parser", "deepseek_r1"]
+        words += ["--reasoning-parser", "nemotron_v3" if is_xml else "deepseek_r1"]
     return words
