@@ -19,7 +19,7 @@ from nemotron_data.formats.packed import read_packed
 from nemotron_data.formats.rl_rows import read_rl_rows
 from nemotron_data.held_out import Hit, Item, Search, items_of
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.artifacts.lineage import ancestors, inputs
+from nemotron_shared.artifacts.lineage import Input, ancestors, inputs
 from nemotron_shared.runtime.task import Task
 from stages.eval.schema import EvalConfig
 
@@ -32,11 +32,12 @@ def check_overlap(
 ) -> dict[str, Any]:
     """For each task: the training data looked through, and how many of its rows that holds, in which way."""
     data: dict[str, Artifact] = {}
-    unknown = set()
+    unknown: set[str] = set()
     for model in filter(None, models.values()):
         family = [*ancestors(task.store, model), model]
         data |= {ancestor.reference: ancestor for ancestor in family if ancestor.manifest.type in READERS}
-        unknown |= {one.reference for one in family if one.manifest.type == MODEL and not _made_from_data(task, one)}
+        for one in (one for one in family if one.manifest.type == MODEL):
+            unknown |= unknown_origin(inputs(task.store, one), one)
     items = [item for about in tasks.values() for item in items_of(about, task.config.evaluation.limit)]
     search, seen = Search(items), Seen()
     for reference, artifact in data.items():
@@ -47,8 +48,12 @@ def check_overlap(
     return {name: origin | summary_of(about, search, seen) for name, about in tasks.items()}
 
 
-def _made_from_data(task: Task[EvalConfig], model: Artifact) -> bool:
-    return any(found.artifact and found.artifact.manifest.type in READERS for found in inputs(task.store, model))
+def unknown_origin(made_from: Sequence[Input], model: Artifact) -> set[str]:
+    """What of a model's past is not recorded: the model itself, or one from outside the store that it began with."""
+    if not any(found.artifact and found.artifact.manifest.type in READERS for found in made_from):
+        return {model.reference}
+    # a model's raw sources are the folder of another one, and the file of an architecture
+    return {found.label for found in made_from if found.is_source and not found.label.endswith((".yaml", ".yml"))}
 
 
 @dataclass

@@ -5,7 +5,12 @@ from pathlib import Path
 
 from nemotron_data.formats.eval_tasks import write_tasks
 from nemotron_data.held_out import Search, items_of
-from stages.eval.overlap import READERS, Seen, as_lines, summary_of
+from nemotron_shared.artifacts import Artifact, Source, Store
+from nemotron_shared.artifacts.lineage import inputs
+from nemotron_shared.artifacts.manifest import ArtifactType, Producer
+from stages.eval.overlap import READERS, Seen, as_lines, summary_of, unknown_origin
+
+PRODUCER = Producer("sft", "train", "0", "0", "", "", None, "", {})
 
 AGENT = {"type": "responses_api_agents", "name": "my_agent"}
 
@@ -19,6 +24,25 @@ def test_text_prompts_parts_and_function_calls_are_searched(tmp_path: Path) -> N
     texts = list(READERS["SplitJsonlDataArtifact"](tmp_path))
     assert [text for text in texts if text.startswith("What")] == ["What is 2+2?", "What is 3+3?", "What is 4+4?"]
     assert any("add" in text for text in texts)
+
+
+def test_a_model_from_outside_is_named(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+
+    def publish(name: str, kind: ArtifactType, parents: list[Artifact], sources: list[Source]) -> Artifact:
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "file").write_text(name)
+        as_parents = [parent.as_parent("data") for parent in parents]
+        return store.publish(
+            tmp_path / "made", name=name, type=kind, fingerprint=name, producer=PRODUCER, parents=as_parents,
+            sources=sources,
+        )  # fmt: skip
+
+    data = publish("super3-sft-data", "SFTDataArtifact", [], [])
+    alone = publish("super3-pretrain-model", "ModelArtifact", [], [])
+    made = publish("super3-sft-model", "ModelArtifact", [data], [Source("/models/llama", "1"), Source("a.yaml", "2")])
+    assert unknown_origin(inputs(store, alone), alone) == {"super3-pretrain-model:v1"}
+    assert unknown_origin(inputs(store, made), made) == {"/models/llama"}
 
 
 QUESTIONS = [{"question": f"How many birds sit on {n} poles of {n} wires each?", "expected": "1", "key": f"birds {n}"}
