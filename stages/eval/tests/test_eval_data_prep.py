@@ -106,7 +106,7 @@ def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: 
     rows = [gsm8k(1), {"question": "?"}, {"question": "?", "answer": "none"}, {"question": ["?"], "answer": "#### 1"}]
     source = f"data_prep.source={write(tmp_path / 'rows.jsonl', rows)}"
     everything = ("data_prep.split={train: 0, valid: 0, test: 1}", "data_prep.key_field=null")
-    folder = prepare("qa", source, *everything, "data_prep.on_bad_row=reject")
+    folder = prepare("qa", source, *everything, "data_prep.on_bad_row=reject", "data_prep.max_lost=1")
     assert [row["expected"] for row in rows_of(folder, "questions")] == ["1"]
     assert rejected(folder) == {2: "no field 'answer'", 3: "no answer in the field", 4: "field 'question' is not text"}
     with pytest.raises(UserError, match=r"rows\.jsonl:2: no field 'answer'"):
@@ -114,4 +114,10 @@ def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: 
     with pytest.raises(UserError, match=r"rows\.jsonl:1: no field 'x' \(data_prep.text_template\)"):
         prepare("qa", source, *everything, "data_prep.text_template='{x}'")
     with pytest.raises(UserError, match="no held-out question is left"):
-        prepare("qa", source, "data_prep.split={train: 1, valid: 0, test: 0}", "data_prep.on_bad_row=reject")
+        prepare(
+            "qa",
+            source,
+            "data_prep.split={train: 1, valid: 0, test: 0}",
+            "data_prep.on_bad_row=reject",
+            "data_prep.max_lost=1",
+        )

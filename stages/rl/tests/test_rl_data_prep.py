@@ -140,7 +140,7 @@ def test_a_placeholder_that_leads_nowhere_is_an_error_or_a_counted_rejection(tmp
         prepare(source, ALL_TO_TRAIN, place)
     with pytest.raises(UserError, match=r"data_prep\.placeholder_sources\.dapo="):
         prepare(source, ALL_TO_TRAIN)
-    made = prepare(source, ALL_TO_TRAIN, place, "data_prep.on_bad_row=reject")
+    made = prepare(source, ALL_TO_TRAIN, place, "data_prep.on_bad_row=reject", "data_prep.max_lost=1")
     assert numbers(made / "train.jsonl") == [1, 2]
     assert [(row["line"], row["reason"]) for row in read(made / "rejected.jsonl")] == [
         (2, "placeholder: no such row in its source set"),
@@ -150,7 +150,9 @@ def test_a_placeholder_that_leads_nowhere_is_an_error_or_a_counted_rejection(tmp
 
 def test_each_row_is_kept_or_rejected(tmp_path: Path, prepare: Prepare) -> None:
     rows = [gym_row(0), b"{broken", b"", gym_row(1, agent_ref={**MATH, "type": "x"}), b"[]", b"\xff", gym_row(4)]
-    made = prepare(write_lines(tmp_path / "a.jsonl", rows), ALL_TO_TRAIN, "data_prep.on_bad_row=reject")
+    made = prepare(
+        write_lines(tmp_path / "a.jsonl", rows), ALL_TO_TRAIN, "data_prep.on_bad_row=reject", "data_prep.max_lost=1"
+    )
     counts = json.loads((made / "stats.json").read_text())["counts"]
     assert counts["rows"] == 6
     assert counts["rejected"] == {
@@ -165,7 +167,7 @@ def test_each_row_is_kept_or_rejected(tmp_path: Path, prepare: Prepare) -> None:
 def test_parquet_rows_become_json_or_are_refused(tmp_path: Path, prepare: Prepare) -> None:
     rows = [gym_row(1, rate=0.5, day=None), gym_row(2, rate=float("nan")), gym_row(3, day=date(2020, 1, 2))]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    made = prepare(tmp_path / "a.parquet", ALL_TO_TRAIN, "data_prep.on_bad_row=reject")
+    made = prepare(tmp_path / "a.parquet", ALL_TO_TRAIN, "data_prep.on_bad_row=reject", "data_prep.max_lost=1")
     assert numbers(made / "train.jsonl") == [1]
     assert [(row["line"], row["reason"]) for row in read(made / "rejected.jsonl")] == [
         (2, "a value that JSON has no form for"),
@@ -191,7 +193,7 @@ def test_a_key_field_that_is_missing_names_the_row(tmp_path: Path, prepare: Prep
 def test_nothing_left_for_training_is_an_error(tmp_path: Path, prepare: Prepare) -> None:
     source = write_lines(tmp_path / "a.jsonl", [b"{}"])
     with pytest.raises(UserError, match="no question is left for training"):
-        prepare(source, "data_prep.on_bad_row=reject")
+        prepare(source, "data_prep.on_bad_row=reject", "data_prep.max_lost=1")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -202,7 +204,12 @@ def test_the_last_rows_are_held_out_whatever_the_shards_and_workers(
     rows: list[Any] = [gym_row(i, padding="x" * 1000) for i in range(4000)]
     rows[3990] = b"{broken"
     source = write_lines(tmp_path / "a.jsonl", rows)
-    options = ["data_prep.shard_mb=1", "data_prep.on_bad_row=reject", f"data_prep.workers={workers}"]
+    options = [
+        "data_prep.shard_mb=1",
+        "data_prep.on_bad_row=reject",
+        "data_prep.max_lost=1",
+        f"data_prep.workers={workers}",
+    ]
     made = prepare(source, "data_prep.holdout.rows=1000", *options)
     kept = [i for i in range(4000) if i != 3990]
     assert (numbers(made / "train.jsonl"), numbers(made / "val.jsonl")) == (kept[:-1000], kept[-1000:])
