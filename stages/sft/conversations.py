@@ -132,7 +132,7 @@ class Batch:
             reason, _, detail = error.message.partition(": ")
             self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)
             return
-        said = (text for text, _ in rendered)
+        said = (one.text for one in rendered)
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
         if self._renderer.hides_reasoning(row, messages):

@@ -72,7 +72,7 @@ def evaluate_model(
     for name, about in tasks.items():
         task.run.stop_if_requested()
         if about.kind == "answer":
-            samples[name] = _answers(lm, about, task.config.evaluation)
+            samples[name] = _answers(lm, about, task.config.evaluation, tokenizer.eos_token)
             continue
         if name in BENCHMARKS:
             samples[name] = _benchmark(task, lm, about)
@@ -93,13 +93,13 @@ def evaluate_model(
     return samples
 
 
-def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
+def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, end: str) -> list[dict[str, Any]]:
     """How likely the answers are that were held out, after exactly the ids that training puts before them; and of the
     first ones, what the model answers itself."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts are for a cache only
     likelihoods = lm._loglikelihood_tokens(asked)
-    manner = {"until": [lm.tokenizer.eos_token], "do_sample": False, "max_gen_toks": settings.max_new_tokens}
+    manner = {"until": [end], "do_sample": False, "max_gen_toks": settings.max_new_tokens}
     shown = rows[: settings.sample_answers]
     written = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
     found = [
