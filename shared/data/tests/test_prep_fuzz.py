@@ -79,6 +79,7 @@ test_the_same_with_many_more_examples = pytest.mark.slow(with_examples(2000))
 @given(LINES, st.sampled_from([20, 200]))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rejected_rows_are_found_at_their_line(tmp_path_factory, lines, shard_bytes):
+    lines = [FIRST, *lines]
     folder = tmp_path_factory.mktemp("lines")
     file = folder / "a.jsonl"
     content = b"\n".join(lines)
