@@ -30,6 +30,8 @@ ODD = st.sampled_from(
 LINES = st.lists(GOOD | CUT | ODD | st.binary(max_size=20), max_size=12)
 ENDINGS = st.sampled_from([b"\n", b"\r\n"])
 
+FIRST = b'{"text": "a first line tells that these are JSON lines"}'
+
 
 def expected(content: bytes) -> tuple[list[dict], int]:
     """The rows and the number of bad lines, by the plainest reading of what JSON lines are."""
@@ -47,6 +49,7 @@ def expected(content: bytes) -> tuple[list[dict], int]:
 
 
 def check_rows(tmp_path_factory, lines, ending, at_end, shard_bytes):
+    lines = [FIRST, *lines]
     folder = Path(tmp_path_factory.getbasetemp()) / "fuzz"
     folder.mkdir(exist_ok=True)
     file = folder / "a.jsonl"
