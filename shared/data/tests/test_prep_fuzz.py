@@ -30,6 +30,8 @@ ODD = st.sampled_from(
 LINES = st.lists(GOOD | CUT | ODD | st.binary(max_size=20), max_size=12)
 ENDINGS = st.sampled_from([b"\n", b"\r\n"])
 
+FIRST = b'{"text": "a first line tells that these are JSON lines"}'
+
 
 def expected(content: bytes) -> tuple[list[dict], int]:
     """The rows and the number of bad lines, by the plainest reading of what JSON lines are."""
@@ -47,6 +49,7 @@ def expected(content: bytes) -> tuple[list[dict], int]:
 
 
 def check_rows(tmp_path_factory, lines, ending, at_end, shard_bytes):
+    lines = [FIRST, *lines]
     folder = Path(tmp_path_factory.getbasetemp()) / "fuzz"
     folder.mkdir(exist_ok=True)
     file = folder / "a.jsonl"
@@ -79,6 +82,7 @@ test_the_same_with_many_more_examples = pytest.mark.slow(with_examples(2000))
 @given(LINES, st.sampled_from([20, 200]))
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rejected_rows_are_found_at_their_line(tmp_path_factory, lines, shard_bytes):
+    lines = [FIRST, *lines]
     folder = tmp_path_factory.mktemp("lines")
     file = folder / "a.jsonl"
     content = b"\n".join(lines)

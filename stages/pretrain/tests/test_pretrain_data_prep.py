@@ -244,7 +244,8 @@ def test_what_the_post_processor_puts_around_texts(
     model = f"data_prep.tokenizer.model={folder.path}"
 
     as_others = "data_prep.control_tokens=allow"
-    made = prepare(home, source, model, ALL_IN_TRAIN, as_others)
+    model_too = [model, "data_prep.max_lost=1"]
+    made = prepare(home, source, *model_too, ALL_IN_TRAIN, as_others)
     # `encode` with the post-processor, as transformers and with it Megatron-LM call it
     expected = [[*folder.tokenizer.encode(text).ids, end] for text in texts if text != "\u00ad"]
     written = IndexedDataset(made.path / "train" / "documents" / "shard_000000")
@@ -255,7 +256,7 @@ def test_what_the_post_processor_puts_around_texts(
     assert "puts <s> before a text and nothing behind it; documents begin with <s> and end with <" in said
     assert "empty text" in said
 
-    without = prepare(home, source, model, ALL_IN_TRAIN, as_others, "data_prep.tokenizer.add_bos=false")
+    without = prepare(home, source, *model_too, ALL_IN_TRAIN, as_others, "data_prep.tokenizer.add_bos=false")
     written = IndexedDataset(without.path / "train" / "documents" / "shard_000000")
     assert [written[index].tolist() for index in range(len(written))] == [ids[1:] for ids in expected]
     assert "documents begin with nothing" in capsys.readouterr().err

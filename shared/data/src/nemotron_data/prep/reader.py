@@ -87,7 +87,10 @@ class ShardReader:
     def stop_at(self, row: Row | BadRow, reason: str, detail: str, remedy: str) -> NoReturn:
         """End with the place of a row, whatever `data_prep.on_bad_row` says."""
         if reason == NOT_UTF_8:
-            require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))
+            try:
+                require_text(next(part.file for part in self.shard.ranges if part.file.path == row.file))
+            except UserError as error:
+                detail = error.message.rpartition(": ")[2]
         # workers do not know how many lines come before their bytes; here it is worth counting them
         before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
         what = f"{reason}: {detail}" if detail else reason
