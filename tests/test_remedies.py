@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import pytest
 from lanes import slow
 from support import MEMBERS, ROOT, STAGES, call_here, member_folder
 
+from nemotron_app.finetune.command import USE
 from nemotron_app.main import main
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts.verified import forced_command
@@ -71,6 +73,10 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "{hidden} finished: nemotron runs --all": {"hidden": ["3"]},
     "see what is: nemotron runs": {},
     "stop it first: nemotron runs stop {run.name}": {"run.name": ["super3-sft-model-0123456789ab"]},
+    "nemotron {words.format(model=model)}{home}": {
+        "words.format(model=model)": [words.format(model="super3-sft-model:v1") for words in USE],
+        "home": [" --home home"],
+    },
     # nemotron_shared
     "remove those first; see: nemotron artifacts lineage {users[0]}": {"users[0]": ["super3-rl-model:v1"]},
     "let the run finish, or remove it: nemotron runs rm {users[0].split()[-1]}": {
@@ -109,6 +115,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "nemotron engine install megatron_bridge": {},
     # stages
     "nemotron engine install nemo_evaluator": {},
+    "python -m nltk.downloader punkt_tab": {},
+    "prepare it first, for example with: nemotron {family} data prep eval -c tiny": FAMILY,
+    "pretrain on them: nemotron super3 data prep pretrain -c local data_prep.source=FILE.jsonl "
+    "data_prep.tokenizer.model=./FOLDER; or name the fields of the chats: data_prep.prompt_field=... "
+    "data_prep.response_field=...": {},
 }
 NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
 OPTIONAL_PACKAGES = 5
@@ -230,6 +241,8 @@ def test_the_command_of_a_message_works(
         assert subprocess.run([*words, "--help"], check=False).returncode == 0  # uv reads all words before it helps
     elif program == "uv":
         assert subprocess.run([*words, "--dry-run", "--frozen", "--offline"], cwd=ROOT, check=False).returncode == 0
+    elif rest[:2] == ["-m", "nltk.downloader"]:  # fetches data, from where tests may not
+        assert find_spec(rest[1]) is not None
     elif rest[:2] == ["engine", "install"]:
         monkeypatch.setattr("nemotron_app.engines.find_python", lambda environment: sys.executable)
         monkeypatch.setattr("nemotron_app.engines.subprocess.run", dry_uv)
@@ -237,7 +250,8 @@ def test_the_command_of_a_message_works(
             main(rest)
     else:
         assert program == "nemotron"
-        if rest[:2] == ["runs", "stop"]:  # which only a running process could obey
+        # which only a running process could obey, and what answers until it is told to end
+        if rest[:2] == ["runs", "stop"] or rest[0] in ("chat", "serve"):
             rest.append("--help")
         rest += ["--dry-run"] if rest[0] in families() else []
         if rest[:2] == ["model", "import"]:  # of a hub that is not there

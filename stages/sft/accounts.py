@@ -17,8 +17,9 @@ from stages.sft.rendering import format_of_settings
 from stages.sft.schema import SFTData
 
 DOCUMENTS = (
-    "pretrain on them: nemotron super3 data prep pretrain -c local; or name the fields of the chats:"
-    " data_prep.prompt_field=... data_prep.response_field=..."
+    "pretrain on them: nemotron super3 data prep pretrain -c local data_prep.source=FILE.jsonl"
+    " data_prep.tokenizer.model=./FOLDER; or name the fields of the chats: data_prep.prompt_field=..."
+    " data_prep.response_field=..."
 )
 
 
