@@ -23,6 +23,7 @@ from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
 
 COMPONENTS = "nemo_automodel.components"
+UNMERGED = ("peft.use_dora", "peft.use_rslora")
 # Section of the recipe -> what takes its values: a dataclass or a function of Automodel or torch.
 TAKERS = {
     "step_scheduler": f"{COMPONENTS}.training.step_scheduler:StepSchedulerConfig",
@@ -97,6 +98,8 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
 def _check(key: str, value: Any, engine: AutomodelEngine, strict: Strict) -> None:
     section, _, name = key.rpartition(".")
     strict.require_free(key)
+    if key in UNMERGED and value:
+        raise strict.refusal(key, "such an adapter cannot be merged into the model", "leave it out")
     if section in ("dataset", "validation_dataset") and engine.data != "chat":
         raise strict.refusal(key, "our packed rows have no such setting", "use engine.data=chat")
     known = known_names(section, engine.strategy)
