@@ -30,7 +30,10 @@ def test_a_file_of_facts_is_known_by_heart_afterwards(run, tmp_path: Path) -> No
     found = json.loads(run(*tune).stdout)
     assert found["model"] == "super3-sft-model:v1"
     assert found["difference"]["difference"] < -1
-    assert [answer["expected"] for answer in found["answers"]] == [answer for _, answer in FACTS][:8]
+    assert len(found["answers"]) == 8
+    for said in found["answers"]:
+        assert said["expected"].rpartition("</think>")[2] in {answer for _, answer in FACTS}
+        assert said["before"] != said["after"]
 
     (tmp_path / "asked.jsonl").write_text("".join(json.dumps({"question": asked}) + "\n" for asked, _ in FACTS))
     run(*nemotron("generate", found["model"], "asked.jsonl", "--out", "said.jsonl", "--batch-size=3"))
