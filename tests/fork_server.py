@@ -57,6 +57,8 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
                 if (command := os.fork()) == 0:
                     connection.close()
                     return json.loads(line), files
+                if json.loads(line)["group"]:
+                    os.setpgid(command, command)  # before anyone knows whom to signal
                 connection.sendall(f"{command}\n".encode())
                 _, status, usage = os.wait4(command, 0)
                 note_cpu(path, usage.ru_utime + usage.ru_stime, json.loads(line)["env"].get("PYTEST_CURRENT_TEST", ""))
@@ -76,8 +78,6 @@ def note_cpu(path: str, seconds: float, what: str) -> None:
 
 def run(request: dict[str, Any], files: list[int]) -> object:
     """Become the process of a command, as far as it can tell."""
-    if request["session"]:
-        os.setsid()
     for number, file in enumerate(files, start=1):
         os.dup2(file, number)
         os.close(file)

@@ -4,9 +4,11 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import CompletedProcess
 from tempfile import TemporaryFile
@@ -68,13 +70,13 @@ class Forked:
     """A command in a copy of a process that has imported everything, and the part of `Popen` that tests use."""
 
     def __init__(
-        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO, stderr: IO, session: bool = False
+        self, command: Sequence[str], cwd: Path, env: Mapping[str, str], stdout: IO, stderr: IO, group: bool = False
     ) -> None:
-        """Args: session: the command leads a process group of its own."""
+        """Args: group: the command leads a process group of its own."""
         own_program = command[1].endswith(".py") and "stages" not in command[1]
         trains = own_program or any("train" in word for word in command[1:3])
         kind = "heavy" if trains and not {"--dry-run", "-d"} & set(command) else "light"
-        request = {"argv": list(command), "cwd": str(cwd), "env": dict(env) | _servers(), "session": session}
+        request = {"argv": list(command), "cwd": str(cwd), "env": dict(env) | _servers(), "group": group}
         self.connection = socket.socket(socket.AF_UNIX)
         self.connection.connect(str(Path(_servers()["FORK_SERVERS"]) / kind))
         socket.send_fds(self.connection, [json.dumps(request).encode() + b"\n"], [stdout.fileno(), stderr.fileno()])
@@ -95,8 +97,15 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """To the command alone."""
-        os.kill(self.pid, number)
+        """To the command alone; nothing happens when it has ended, as with `Popen`."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill_group(self) -> bool:
+        """SIGKILL to the command and all that it started; False when it had ended by itself."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        return self.wait() == -signal.SIGKILL
 
 
 def _servers() -> dict[str, str]:

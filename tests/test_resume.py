@@ -32,12 +32,10 @@ def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
     """Start a command, SIGKILL its process group when `moment()` is true; False when it ended before."""
     environment = os.environ | {"NEMOTRON_HOME": str(home)}
     with Path(os.devnull).open("w") as nowhere:
-        process = Forked(command, cwd, environment, nowhere, nowhere, session=True)
+        process = Forked(command, cwd, environment, nowhere, nowhere, group=True)
     while process.poll() is None:
         if moment():
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            return True
+            return process.kill_group()
         time.sleep(0.01)
     return False
 

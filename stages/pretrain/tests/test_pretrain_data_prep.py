@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +167,8 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path: Path, home: Path, co
         process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
         while process.poll() is None and len(list(shards.glob("*/checkpoints/shards/0*"))) < kill:
             time.sleep(0.002)
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended before
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         made = prepare(tmp_path / f"killed{kill}", corpus, *SMALL_SHARDS, f"run.home={tmp_path / f'killed{kill}'}")
         assert made.manifest.digest == whole.manifest.digest
