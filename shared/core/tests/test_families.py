@@ -73,6 +73,7 @@ def test_a_family_like_another_says_what_differs() -> None:
         ("round", "each is like the next: round -> about -> round"),
         ("silent", "the family silent does not describe one"),
         ("nano", "no architecture 'nano'\n  did you mean 'nano3'?"),
+        ("nano3_small_tiny", "no architecture"),
         ("nano3_tinny", "did you mean 'nano3_tiny'?"),
     ],
 )

@@ -113,13 +113,13 @@ def architecture(name: str) -> dict[str, Any]:
 
 
 def _fields(name: str, before: tuple[str, ...]) -> dict[str, Any]:
-    family = name.removesuffix(TWIN).removesuffix(SMALL)
+    size = next((end for end in (TWIN, SMALL) if name.endswith(end)), "")
+    family = name.removesuffix(size)
     if family not in families():
         remedy = did_you_mean(name, architectures(), f"there are: {', '.join(architectures())}")
         raise UserError(f"model.architecture: no architecture '{name}'", f"{remedy}; or give the path of a YAML file")
     if name in before:
         raise UserError(f"model.architecture: each is like the next: {' -> '.join((*before, name))}")
-    size = name.removeprefix(family)
     described = families()[family]
     found = dict({TWIN: described.tiny, SMALL: described.small}.get(size, described.architecture))
     if not found:
