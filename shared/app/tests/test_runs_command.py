@@ -87,7 +87,7 @@ def test_stop_asks_the_process_and_waits_until_it_is_gone(home: Path, worker, ca
     assert caught.value.remedy == "stop it first: nemotron runs stop super3-sft-model-aaaa"
     code, out = run(capsys, "stop", "sft", "--timeout", "120")
     assert code == 0 and f"asked process {worker.pid} to save and stop" in out and "stopped after" in out
-    assert worker.wait(60) == 0
+    assert worker.wait(300) == 0
     assert states(capsys) == [("super3-sft-model-aaaa", "stopped")]
     with pytest.raises(UserError, match="no running run 'sft'"):
         main(["stop", "sft"])

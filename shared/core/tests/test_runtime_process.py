@@ -11,7 +11,7 @@ import pytest
 
 from nemotron_shared.runtime.process import end_group, ending_with_us
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 # A parent that starts argv[2:] as its child and waits; the child's standard output is the parent's.
 PARENT = """
 import subprocess, sys

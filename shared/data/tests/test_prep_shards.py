@@ -187,7 +187,7 @@ def test_no_worker_outlives_a_killed_parent(tmp_path, rows):
     assert wait_for(lambda: [1] if not any(map(is_running, workers)) else [], enough=1)
 
 
-def wait_for(found, enough: int, seconds: float = 30.0) -> list:
+def wait_for(found, enough: int, seconds: float = 300.0) -> list:
     end = time.monotonic() + seconds
     while len(values := found()) < enough:
         assert time.monotonic() < end, "waited too long"

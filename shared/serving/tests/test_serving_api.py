@@ -32,14 +32,14 @@ def url(model: Model) -> Iterator[str]:
 
 @pytest.fixture
 def client(url: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600)
 
 
 def ask(url: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
     """A request as it is given, whatever it is."""
     place = urlsplit(url)
     assert place.hostname
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=30)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
     given = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request("GET" if body is None else "POST", path, body, given)
     answer = connection.getresponse()
@@ -201,7 +201,7 @@ def test_what_attackers_send(url: str, path: str, body: bytes | None, headers: d
     assert ask(url, "/health")[0] == 200
 
 
-def raw(url: str, sent: bytes, wait: float = 30) -> bytes:
+def raw(url: str, sent: bytes, wait: float = 300) -> bytes:
     """What comes back until the server closes the connection."""
     place = urlsplit(url)
     with socket.create_connection((place.hostname, place.port), timeout=wait) as connection:
@@ -228,7 +228,7 @@ def test_bodies_that_are_too_large_or_never_come(url: str, monkeypatch: pytest.M
 
 def test_a_connection_without_a_request_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
-    assert raw(url, b"GET /health HT", wait=10) == b""
+    assert raw(url, b"GET /health HT", wait=300) == b""
 
 
 def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model) -> None:
@@ -247,7 +247,7 @@ def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model) -> None:
         began = time.monotonic()
         while never_ends.batch.load != (0, 0):
             time.sleep(0.01)
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 300
     assert ask(url, "/health")[0] == 200
 
 

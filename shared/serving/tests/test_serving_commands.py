@@ -237,9 +237,9 @@ def test_a_server_ends_cleanly_when_it_is_told_to(home: Path, tmp_path: Path) ->
     try:
         line = next(line for line in process.stderr if "serving as" in line)
         url = line.split(" at ")[1].split()[0]
-        assert urllib.request.urlopen(f"{url}/health", timeout=30).status == 200
+        assert urllib.request.urlopen(f"{url}/health", timeout=300).status == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
         assert "stopped serving" in process.stderr.read()
     finally:
         process.kill()

@@ -29,7 +29,7 @@ def url(tiny: tuple[Any, Any]) -> Iterator[str]:
 
 def ask(url: str, path: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
     body = None if request is None else json.dumps(request).encode()
-    with urllib.request.urlopen(urllib.request.Request(url + path, data=body), timeout=60) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url + path, data=body), timeout=600) as answer:
         return json.loads(answer.read())
 
 

@@ -109,7 +109,7 @@ def has_ended(process: int) -> bool:
         return True
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 20) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 300) -> None:
     """A signalled process takes a moment to die."""
     end = time.monotonic() + seconds
     while not holds():
