@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.config.compose import compose, override_key
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.errors import UserError
 
@@ -173,3 +174,26 @@ def test_no_file_can_ask_for_code_not_even_in_a_list(configs: Path) -> None:
     ]  # fmt: skip
     made = resolve(composed.tree, lambda role, field: "")
     assert made["free"] == {"args": [{"n": 1}, [{}]]} and made["more"] == {"list": [{}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b",
+        "a[1]{x}",
+        "it's",
+        "c:\\d",
+        "ends in \\",
+        "\\'",
+        'say "no"',
+        "two\nlines",
+        "null",
+        "1e5",
+        "",
+        "./m:v1",
+        "ünï=1",
+    ],
+)
+def test_any_text_can_be_an_override(configs: Path, text: str) -> None:
+    assert compose(configs, "default", [override("run.data", text)]).tree.run.data == text
+    assert compose(configs, "default", [override("run.data", [text, "b"])]).tree.run.data == [text, "b"]

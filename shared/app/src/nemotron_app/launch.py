@@ -2,13 +2,16 @@
 
 import importlib
 import importlib.util
+import json
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -28,6 +31,14 @@ if TYPE_CHECKING:
 def run_step(stage: str, verb: str, request: "Request") -> int:
     """Run one step and return its exit code."""
     return run_process(step_command(stage, verb, request))
+
+
+def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, Any]]:
+    """Run one step; returns its exit code and what it tells a program, which is nothing where it failed."""
+    with tempfile.TemporaryFile() as answer:
+        code = run_process(step_command(stage, verb, replace(request, json=True)), stdout=answer)
+        answer.seek(0)
+        return code, {} if code else json.loads(answer.read())
 
 
 def step_command(stage: str, verb: str, request: "Request") -> list[str]:

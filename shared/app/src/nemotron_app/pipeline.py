@@ -6,15 +6,13 @@ Each step reuses a finished result that nothing has changed, continues one that 
 override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to all.
 """
 
-import json
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nemotron_app.launch import config_of, run_process, run_step, stage_directory, step_command
+from nemotron_app.launch import ask_step, config_of, run_step, stage_directory
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve, resolve_section
@@ -78,12 +76,10 @@ def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:
     """Exit code of a step, and whether all its results were there already."""
     reused = True
     for verb in step.verbs:
-        with tempfile.TemporaryFile() as answer:
-            command = step_command(step.stage, verb, replace(for_stage(request, step.stage), json=True))
-            if code := run_process(command, stdout=answer):
-                return code, False
-            answer.seek(0)
-            reused = reused and json.loads(answer.read())["reused"]
+        code, answer = ask_step(step.stage, verb, for_stage(request, step.stage))
+        if code:
+            return code, False
+        reused = reused and answer["reused"]
     return 0, reused
 
 

@@ -1,10 +1,10 @@
 """Before and after on the held-out rows: the loss of both models, and their answers side by side."""
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_data.formats.json_lines import read_lines
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
 
@@ -27,13 +27,8 @@ class Comparison:
         """From an artifact of the evaluation."""
         content = read_json(results.path / "results.json")
         scores = [entry for entry in content["scores"] if entry["task"] == TASK]
-        by_model = {}
-        for entry in scores:
-            lines = (
-                (results.path / "samples" / entry["model"] / f"{TASK}.jsonl").read_text(encoding="utf-8").splitlines()
-            )
-            by_model[entry["model"]] = [json.loads(line) for line in lines]
-        before, *_, after = by_model.values()
+        files = [results.path / "samples" / entry["model"] / f"{TASK}.jsonl" for entry in scores]
+        before, *_, after = ([line.value() for line in read_lines(file)] for file in files)
         answers = [
             {"question": old["question"], "expected": old["expected"], "before": old["output"], "after": new["output"]}
             for old, new in zip(before, after, strict=True)

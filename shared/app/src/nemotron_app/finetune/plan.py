@@ -12,9 +12,10 @@ from nemotron_app.launch import stage_directory
 from nemotron_app.main import Request
 from nemotron_app.store_options import Look
 from nemotron_data.sources.detect import detect
-from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import is_path
-from nemotron_shared.config.compose import compose, override_key
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.validate import validate
@@ -57,30 +58,28 @@ class Plan:
         """The config of the data preparation, or of the training on a version of its data."""
         return self.folder / (f"train-v{prepared.manifest.version}.yaml" if prepared else "data.yaml")
 
-    def request(self, config: str, *command: str, **overrides: str) -> Request:
-        """What `nemotron FAMILY COMMAND -c CONFIG` would be asked."""
-        more = [f"{key.replace('__', '.')}={value}" for key, value in overrides.items()]
-        common = [f"run.home={self.look.store.home}", f"run.family={self.family}"]
-        given = [] if command == ("eval",) else self.overrides
-        return Request(self.family, command, config, (*given, *more, *common), False, True, None, self.trust_code)
+    def request(self, stage: str, config: str, *overrides: str) -> Request:
+        """What `nemotron FAMILY STAGE -c CONFIG` is asked with these overrides, in this store."""
+        home = override("run.home", str(self.look.store.home))
+        overrides = (*overrides, home, f"run.family={self.family}")
+        return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
 
     def commands(self) -> list[str]:
         """The commands of the stages, which make the same artifacts."""
-        first, then = self.file(), self.folder / "train-v1.yaml"
-        given = "".join(f" {shlex.quote(word)}" for word in self.overrides)
-        where = f" run.home={self.look.store.home}" if self.home_was_given else ""
-        base = f"run.base={self.reference}"
+        where = [override("run.home", str(self.look.store.home))] if self.home_was_given else []
+        models = [f"run.model={self.stage}", override("run.base", self.reference), *where]
+        given = [*self.overrides, *where]
+        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-v1.yaml"), *given])
         return [
-            f"nemotron {self.family} data prep {self.stage} -c {first}{given}{where}",
-            f"nemotron {self.family} {self.stage} -c {then}{given}{where}    # written once the rows are packed",
-            f"nemotron {self.family} eval -c held_out run.model={self.stage} {base}{where}",
+            shlex.join(["nemotron", self.family, "data", "prep", self.stage, "-c", str(self.file()), *given]),
+            f"{train}    # written once the rows are packed",
+            shlex.join(["nemotron", self.family, "eval", "-c", "held_out", *models]),
         ]
 
-    def config(self, *files: str) -> StageConfig[Any]:
-        """The stage's config with these settings, as its step would read it."""
+    def config(self, choice: str, *asked: str) -> StageConfig[Any]:
+        """The stage's config with these settings and those of the command line, as its step would read it."""
         schema = import_module(f"stages.{self.stage}.train").STEP.schema
-        overrides = [*files[1:], *self.overrides]
-        composed = compose(stage_directory(self.stage) / "config", files[0], overrides)
+        composed = compose(stage_directory(self.stage) / "config", choice, [*asked, *self.overrides])
         return validate(schema, resolve(composed.tree, lambda role, name: 1), composed.origins)
 
     def add(self, found: Sequence[Choice]) -> list[Choice]:
@@ -131,7 +130,7 @@ def make_plan(
         overrides=list(overrides),
         folder=look.store.home / "finetune" / f"{name}-{about}",
         trust_code=trust_code,
-        home_was_given=str(look.store.home) != str(look.store.open(None).home),
+        home_was_given=str(look.store.home) != str(Store.open(None).home),
     )
     say(f"[finetune] {plan.reference}, {', '.join(data)}: {found.reason}")
     if again:
@@ -145,9 +144,7 @@ def make_plan(
         "data_prep.source": paths[0] if len(paths) == 1 else paths,
         "data_prep.tokenizer.model": str(model.path),
     }
-    source = ",".join(json_text(path) for path in paths)
-    asked = [f"run.model={json_text(plan.reference)}", f"data_prep.source=[{source}]"]
-    config = plan.config(BASE, *asked, f"data_prep.tokenizer.model={json_text(str(model.path))}")
+    config = plan.config(BASE, *(override(key, value) for key, value in given.items()))
     chosen = plan.add(import_module(f"stages.{stage}.choices").data_choices(config, model.path))
     write_choices(plan.file(), BASE, chosen, given)
     say(f"[finetune] kept in {plan.file()}")
@@ -173,11 +170,6 @@ def _of_source(overrides: Sequence[str]) -> dict[str, str]:
     names = {"data_prep.subset": "subset", "data_prep.hub_split": "split", "data_prep.encoding": "encoding"}
     said = {override_key(word): word.partition("=")[2] for word in overrides}
     return {name: said[key] for key, name in names.items() if key in said}
-
-
-def json_text(text: str) -> str:
-    """A text as Hydra's grammar quotes it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:

@@ -32,6 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
 from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults
+from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -197,11 +198,6 @@ def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
         or did_you_mean(choice, known, f"there are: {', '.join(known)}; or give the path of a YAML file")
     )
     raise UserError(f"no config named '{choice}' in {config_dir}", remedy)
-
-
-def override_key(override: str) -> str:
-    """The dotted key that an override touches, without its `+`, `++` or `~`."""
-    return override.partition("=")[0].lstrip("+~").strip()
 
 
 @cache

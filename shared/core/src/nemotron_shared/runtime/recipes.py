@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from nemotron_shared.config.compose import Composed, override_key
+from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import parsed, read_text
+from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.remedies import command_of

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from nemotron_shared.config.compose import Composed, override_key
+from nemotron_shared.config.compose import Composed
+from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.stages import STAGES

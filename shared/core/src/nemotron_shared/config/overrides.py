@@ -1,0 +1,26 @@
+"""Overrides of settings, as the command line and one program for another write them: `train.train_iters=5`."""
+
+import re
+from collections.abc import Sequence
+
+PLAIN = re.compile(r"[/.]*[A-Za-z][\w./:@-]*", re.ASCII)
+OTHER_VALUES = ("null", "true", "false", "nan", "inf")
+
+
+def override(key: str, value: str | Sequence[str]) -> str:
+    """`key=value`, or `key=[one,'and two']`, in the quotes of Hydra's grammar where a text needs them."""
+    if not isinstance(value, str):
+        return f"{key}=[{','.join(map(_quoted, value))}]"
+    return f"{key}={_quoted(value)}"
+
+
+def override_key(override: str) -> str:
+    """The dotted key that an override touches, without its `+`, `++` or `~`."""
+    return override.partition("=")[0].lstrip("+~").strip()
+
+
+def _quoted(text: str) -> str:
+    """In quotes, unless it can only be read as itself; a backslash stands for itself, unless a quote follows."""
+    if PLAIN.fullmatch(text) and text.lower() not in OTHER_VALUES:
+        return text
+    return "'" + re.sub(r"(\\*)('|$)", lambda end: end[1] * 2 + end[2].replace("'", "\\'"), text) + "'"
