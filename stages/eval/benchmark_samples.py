@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask
-from nemotron_data.verifier import judge
 from nemotron_shared.runtime.process import end_group
+from stages.eval.harness_tasks import chosen, judged
 
 SECONDS = 10
 # Set in the program's own process: this one has threads, and must not run anything between fork and exec.
@@ -42,11 +42,7 @@ def _sample(about: EvalTask, entries: Sequence[Mapping[str, Any]]) -> dict[str, 
         for metric in entry["metrics"]
     }
     if about.kind == "choice":
-        likelihoods = [float(response[0]) for response in first["filtered_resps"]]
-        likeliest = max(range(len(likelihoods)), key=likelihoods.__getitem__)
-        answer = {"expected": doc["choices"][doc["answer"]], "output": doc["choices"][likeliest]}
-        score = {"score": float(likeliest == doc["answer"]), "log_likelihoods": likelihoods}
-        return {"question": doc["question"], **answer, **score, "harness": harness}
+        return {"question": doc["question"], **chosen(first), "harness": harness}
     output = first["resps"][0][0]
     if about.kind == "code":
         program = "\n".join([doc["prompt"] + output, doc["test"], f"check({doc['entry_point']})"])
@@ -55,9 +51,7 @@ def _sample(about: EvalTask, entries: Sequence[Mapping[str, Any]]) -> dict[str, 
     if about.kind == "instructions":
         asked = {"question": doc["prompt"], "expected": ", ".join(doc["instruction_id_list"])}
         return {**asked, "output": output, "score": float(harness["prompt_level_strict_acc"]), "harness": harness}
-    verdict = judge(output, str(doc["expected"]))
-    asked = {"question": doc["question"], "expected": doc["expected"], "output": output}
-    return {**asked, "strict": float(verdict.strict), "lenient": float(verdict.lenient), "harness": harness}
+    return {"question": doc["question"], **judged(first), "harness": harness}
 
 
 def passes(program: str) -> bool:

@@ -19,10 +19,9 @@ import yaml
 from nemotron_data.formats.eval_tasks import EvalTask, Kind, read_task_rows
 from nemotron_data.formats.json_lines import read_lines, write_lines
 from nemotron_data.formats.questions import read_question
-from nemotron_data.prep.plan import make_shards
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.files import InputFile, expand, identity
-from nemotron_data.sources.reading import BadRow, read_range
+from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
@@ -134,18 +133,17 @@ def _files(name: str, place: str, split: str) -> list[InputFile]:
 
 def _rows(name: str, files: Sequence[InputFile]) -> Iterator[dict[str, Any]]:
     about = BENCHMARKS[name]
-    for part in (part for shard in make_shards([files], 1 << 60) for part in shard.ranges):
-        for row in read_range(part):
-            place = f"{row.file}:{row.line}"
-            if isinstance(row, BadRow):
-                raise UserError(f"{place}: {row.reason}", "fetch the file again")
-            if missing := [field for field in about.fields if row.value.get(field) is None]:
-                what = f"{place}: no field '{missing[0]}', which rows of {name} have"
-                raise UserError(what, f"fields here: {', '.join(row.value)}")
-            try:
-                yield row.value | about.convert(row.value)
-            except Refused as refused:
-                raise UserError(f"{place}: {refused.reason}: {refused.detail}", refused.remedy) from refused
+    for row in read_files(files):
+        place = f"{row.file}:{row.line}"
+        if isinstance(row, BadRow):
+            raise UserError(f"{place}: {row.reason}", "fetch the file again")
+        if missing := [field for field in about.fields if row.value.get(field) is None]:
+            what = f"{place}: no field '{missing[0]}', which rows of {name} have"
+            raise UserError(what, f"fields here: {', '.join(row.value)}")
+        try:
+            yield row.value | about.convert(row.value)
+        except Refused as refused:
+            raise UserError(f"{place}: {refused.reason}: {refused.detail}", refused.remedy) from refused
 
 
 def benchmark_problems(config: EvalConfig, asked: Sequence[str]) -> Iterator[Problem]:

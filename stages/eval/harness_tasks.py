@@ -67,15 +67,24 @@ def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "text":
         nats, num_bytes = sample["bits_per_byte"]
         return {"id": sample["doc_id"], "bits": -nats / math.log(2), "bytes": num_bytes}
-    doc = sample["doc"]
-    asked = {"id": sample["doc_id"], "question": doc["question"]}
+    asked = {"id": sample["doc_id"], "question": sample["doc"]["question"]}
     if kind == "generate":
-        output = sample["resps"][0][0]
-        verdict = judge(output, str(doc["expected"]))
-        values = {"strict": verdict.strict, "lenient": verdict.lenient, "exact_match": sample["exact_match"]}
-        scores = {name: float(value) for name, value in values.items()}
-        return asked | {"expected": doc["expected"], "output": output} | scores
+        return asked | judged(sample) | {"exact_match": float(sample["exact_match"])}
+    return asked | chosen(sample)
+
+
+def judged(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer in words, and what our verifier says of it."""
+    output, expected = sample["resps"][0][0], sample["doc"]["expected"]
+    verdict = judge(output, str(expected))
+    scores = {"strict": float(verdict.strict), "lenient": float(verdict.lenient)}
+    return {"expected": expected, "output": output, **scores}
+
+
+def chosen(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """The likeliest of several answers, and whether it is the right one."""
+    choices, right = sample["doc"]["choices"], sample["doc"]["answer"]
     likelihoods = [float(response[0]) for response in sample["filtered_resps"]]
     likeliest = max(range(len(likelihoods)), key=likelihoods.__getitem__)
-    answer = {"expected": doc["choices"][doc["answer"]], "output": doc["choices"][likeliest]}
-    return asked | answer | {"score": float(sample["acc"]), "log_likelihoods": likelihoods}
+    answer = {"expected": choices[right], "output": choices[likeliest]}
+    return answer | {"score": float(likeliest == right), "log_likelihoods": likelihoods}

@@ -15,7 +15,7 @@ from nemotron_data.chat.rows import Message
 from nemotron_data.chat.template import Span
 from nemotron_data.encoders.control import ControlTokens
 from nemotron_data.sources.files import local_file
-from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_data.sources.reading import Row, read_files
 from nemotron_shared.errors import UserError
 
 GUARDS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
@@ -51,8 +51,7 @@ def refuse_control(control: ControlTokens, file: str) -> None:
     Raises:
         UserError: with its place.
     """
-    chats = local_file(Path(file).expanduser())
-    for row in read_range(Range(chats, 0, chats.size)):
+    for row in read_files([local_file(Path(file).expanduser())]):
         messages = row.value.get("messages") if isinstance(row, Row) else None
         turns = [one for one in messages if isinstance(one, dict)] if isinstance(messages, list) else []
         if isinstance(row, Row) and holds_control(control, turns, row.value.get("tools")):

@@ -11,13 +11,14 @@ from transformers import AutoModelForCausalLM, NemotronHConfig
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.lora.adapt import adapted, coverage, lora_config, mamba_out_allowed, table
-from nemotron_engines.lora.export import CONFIG, WEIGHTS, load_adapter, merged, save_adapter
+from nemotron_engines.lora.export import load_adapter, merged, save_adapter
 from nemotron_engines.lora.kinds import BLOCK_KINDS, kind_of
 from nemotron_engines.lora.reached import require_reached
 from nemotron_engines.modeling.build import load_model, random_like, save_model
 from nemotron_shared.config.schema import LoraSection, ModelLoadingEngine
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
+from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 ENGINE = ModelLoadingEngine(name="test", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
 IDS = torch.arange(6, 46).view(2, 20)
@@ -185,9 +186,9 @@ def test_adapters_are_saved_as_peft_reads_them(tiny: Any, tmp_path: Path) -> Non
     model = with_something_learned(adapted(tiny, section(layers=everything_that_peft_takes), 1))
     save_adapter(model, tmp_path / "adapter", None)
     save_adapter(model, tmp_path / "again", None)
-    for name in (WEIGHTS, CONFIG):
+    for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
         assert (tmp_path / "adapter" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
-    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [CONFIG, WEIGHTS]
+    assert sorted(path.name for path in (tmp_path / "adapter").iterdir()) == [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
     before = logits(model)
     fresh = random_like(tmp_path / "base", 7, ENGINE)
     assert torch.allclose(logits(PeftModel.from_pretrained(fresh, str(tmp_path / "adapter")).eval()), before)

@@ -18,10 +18,9 @@ from typing import Any, Protocol
 from nemotron_data.formats.eval_tasks import TASKS, read_tasks
 from nemotron_data.held_out import Hit, Item, Search, item_of, items_of
 from nemotron_data.prep.pipeline import Prepared
-from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.sources.files import expand, identity
-from nemotron_data.sources.reading import BadRow, Row, read_range
+from nemotron_data.sources.reading import BadRow, Row, read_files
 from nemotron_shared.artifacts import Source, Store
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.config.schema import DecontaminateSection, RunSection, TrainingDataSection
@@ -140,9 +139,7 @@ def _items(name: str, store: Store, family: str) -> list[Item]:
     folder = Path(name).expanduser() if _is_file(name) else _resolve(store, name, family).path
     if (folder / TASKS).is_file():
         return [item for task in read_tasks(folder).values() for item in items_of(task)]
-    shards = make_shards([expand(_files_of(name))], 1 << 60)
-    rows = (row for shard in shards for part in shard.ranges for row in read_range(part))
-    return [_item(number, row) for number, row in enumerate(rows)]
+    return [_item(number, row) for number, row in enumerate(read_files(expand(_files_of(name))))]
 
 
 def _item(number: int, row: Row | BadRow) -> Item:

@@ -12,7 +12,7 @@ import yaml
 from nemotron_app.report.wording import metric_name
 from nemotron_app.report.wording import value as written
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.lineage import ancestors, edges
+from nemotron_shared.artifacts.lineage import Edge, ancestors, edges
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
@@ -34,7 +34,8 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
     if licence is not None and not LICENCE.fullmatch(licence):
         raise UserError(f"--licence {licence}: not an identifier of the hub", "write it as the hub does: apache-2.0")
     history = [] if artifact.is_external else ancestors(store, artifact)
-    bases, sets = base_models(artifact, history), hub_sets(store, artifact)
+    steps = [] if artifact.is_external else list(edges(store, artifact))
+    bases, sets = base_models(artifact, history), hub_sets(history, steps)
     scores = scores_of(store, artifact)
     known, why = licence_of(artifact, history, licence)
     front: dict[str, Any] = {**known, "library_name": "peft" if adapter else "transformers",
@@ -47,7 +48,7 @@ def card(store: Store, artifact: Artifact, title: str, *, adapter: bool, licence
         front["model-index"] = [{"name": title, "results": [_indexed(score) for score in scores]}]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1000)
     parts = [f"---\n{head}---\n", f"# {_plain(title)}\n", _use(title, adapter, bases), _scores(scores),
-             _history(store, artifact), f"## Licence\n\n{why}\n"]  # fmt: skip
+             _history(artifact, steps), f"## Licence\n\n{why}\n"]  # fmt: skip
     return redact("\n".join(parts))
 
 
@@ -58,38 +59,31 @@ def base_models(artifact: Artifact, history: list[Artifact]) -> list[str]:
     return list(dict.fromkeys(name for name in found if isinstance(name, str)))
 
 
-def hub_sets(store: Store, artifact: Artifact) -> list[str]:
-    """Data sets of the hub that it was made from; a model's address is none."""
-    if artifact.is_external:
-        return []
-    models = {source.uri for one in ancestors(store, artifact) if one.manifest.type == "ModelArtifact"
+def hub_sets(history: list[Artifact], steps: list[Edge]) -> list[str]:
+    """Data sets of the hub that a model was made from; a model's address is none."""
+    models = {source.uri for one in history if one.manifest.type == "ModelArtifact"
               for source in one.manifest.sources}  # fmt: skip
-    labels = (edge.input.label for edge in edges(store, artifact) if edge.input.is_source)
+    labels = (edge.input.label for edge in steps if edge.input.is_source)
     matches = (re.match(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)", label) for label in labels if label not in models)
     return list(dict.fromkeys(found[1] for found in matches if found))
 
 
 def scores_of(store: Store, artifact: Artifact) -> list[dict[str, Any]]:
     """What the newest evaluation of just this model found; empty where there is none."""
-    asked = []
-    for name, versions in {} if artifact.is_external else store.shelves().items():
-        for version in versions:
-            try:
-                found = store.load(name, version)
-            except UserError:
-                continue
-            parents = {(parent.reference, parent.digest) for parent in found.manifest.parents}
-            if (
-                found.manifest.type == "EvalResultsArtifact"
-                and (artifact.reference, artifact.manifest.digest) in parents
-            ):
-                asked.append(found)
+    if artifact.is_external:
+        return []
+    asked = [found for found in store.readable("EvalResultsArtifact") if _asked(found, artifact)]
     if not asked:
         return []
     newest = max(asked, key=lambda one: (one.manifest.created_at, one.manifest.version))
     results = read_json(newest.path / "results.json")
     own = {name for name, about in results["models"].items() if about["reference"] == artifact.reference}
     return [{**score, "from": newest.reference} for score in results["scores"] if score["model"] in own]
+
+
+def _asked(results: Artifact, artifact: Artifact) -> bool:
+    parents = ((parent.reference, parent.digest) for parent in results.manifest.parents)
+    return (artifact.reference, artifact.manifest.digest) in parents
 
 
 def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -> tuple[dict[str, str], str]:
@@ -150,20 +144,20 @@ def _indexed(score: dict[str, Any]) -> dict[str, Any]:
     return {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": [metric]}
 
 
-def _history(store: Store, artifact: Artifact) -> str:
+def _history(artifact: Artifact, steps: list[Edge]) -> str:
     if artifact.is_external:
         return "## Data and history\n\nNot known: the model was exported from a folder.\n"
-    steps = [
+    lines = [
         f"- {_shown(edge.made)} from {edge.input.role} {_shown(edge.input.label)}"
         + (f", {edge.input.problem}" if edge.input.problem else "")
-        for edge in edges(store, artifact)
+        for edge in steps
     ]
     producer = artifact.manifest.producer
     how = "imported" if producer.verb == "import" else f"made by the stage {producer.stage}"
     made = f"{_shown(artifact.reference)} was {how}"
     code = f", code {producer.git[:12]}" if producer.git else ""
     digest = f"SHA-256 of its table of files: `{artifact.manifest.digest}`."
-    listed = "\n".join(dict.fromkeys(steps)) or "Nothing is known of what it was made from."
+    listed = "\n".join(dict.fromkeys(lines)) or "Nothing is known of what it was made from."
     return f"## Data and history\n\n{made} at {artifact.manifest.created_at}{code}. {digest}\n\n{listed}\n"
 
 

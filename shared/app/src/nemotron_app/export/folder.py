@@ -14,13 +14,18 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import full_disk_explained
 from nemotron_shared.runtime.models.code import config_of, needs_code
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
-from nemotron_shared.runtime.models.weights import INDICES, SINGLES, weight_files
+from nemotron_shared.runtime.models.weights import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    INDICES,
+    SINGLES,
+    weight_files,
+)
 
-ADAPTER = "adapter"
-ADAPTER_FILES = ("adapter_model.safetensors", "adapter_config.json")
 README = "README.md"
 NAMES_OF_PLACES = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
-SETTINGS = ("config.json", "generation_config.json", ADAPTER_FILES[1])
+SETTINGS = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -103,11 +108,11 @@ def _model_files(artifact: Artifact) -> dict[str, Path]:
 def _adapter_files(artifact: Artifact) -> dict[str, Path]:
     """The files of the adapter, and the tokenizer that it was trained with."""
     folder = artifact.path / ADAPTER
-    if not all((folder / name).is_file() for name in ADAPTER_FILES):
+    if not all((folder / name).is_file() for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)):
         what = f"{artifact.reference}: has no adapter; all of its weights were trained, or it was not made here"
         raise UserError(what, "leave --adapter out, which exports the whole weights")
     beside = [path for path in sorted(artifact.path.iterdir()) if TOKENIZER_FILES.fullmatch(path.name)]
-    return {path.name: path for path in (*(folder / name for name in ADAPTER_FILES), *beside)}
+    return {path.name: path for path in (*(folder / name for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)), *beside)}
 
 
 def _without_places(settings: Any, *, texts: bool) -> Any:

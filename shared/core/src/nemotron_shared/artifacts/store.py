@@ -19,7 +19,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,15 @@ class Store:
                 "move the folder back to where it was",
             )
         return Artifact(manifest, folder)
+
+    def readable(self, kind: ArtifactType) -> Iterator[Artifact]:
+        """Every version of a type whose manifest can be read."""
+        for name, versions in self.shelves().items():
+            for version in versions:
+                with suppress(UserError):
+                    artifact = self.load(name, version)
+                    if artifact.manifest.type == kind:
+                        yield artifact
 
     def find_by_fingerprint(self, name: str, fingerprint: str) -> Artifact | None:
         """The newest version that was made from the same inputs, config and code.

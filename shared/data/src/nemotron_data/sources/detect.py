@@ -15,7 +15,7 @@ from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.chat.recognition import DOCUMENT, TEXT_FIELDS, Recognised, recognise
 from nemotron_data.sources.encoding import require_text
 from nemotron_data.sources.files import expand, format_of
-from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Range, Row, read_range
+from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.errors import UserError
 
@@ -84,8 +84,7 @@ def head_rows(files: Sequence[InputFile]) -> Iterator[Row | BadRow]:
     """Up to 100 rows from the beginning of up to 8 files."""
     some = files[:FILES]
     for file in some:
-        whole = 1 if format_of(file.path).content == "parquet" else max(1, file.size)
-        yield from islice(read_range(Range(file, 0, whole)), -(-ROWS // len(some)))
+        yield from islice(read_files([file]), -(-ROWS // len(some)))
 
 
 def _of_rows(rows: Sequence[Row]) -> Detected:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_data.sources.reading import Row, read_files
 from nemotron_data.sources.rows import own_rows
 from nemotron_shared.config.schema import SourceSection
 from nemotron_shared.runtime.choices import Choice
@@ -20,8 +20,7 @@ def first_rows(section: SourceSection) -> Iterator[Row]:
     Raises:
         UserError: a file is missing, of no known kind, or cannot be read.
     """
-    ranges = (Range(file, 0, max(1, file.size)) for file in own_rows(section))
-    return islice((row for part in ranges for row in read_range(part) if isinstance(row, Row)), LOOKED_AT)
+    return islice((row for row in read_files(own_rows(section)) if isinstance(row, Row)), LOOKED_AT)
 
 
 def split_choice(count: int, what: str) -> Choice:

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
-FILES = ("adapter_model.safetensors", "adapter_config.json")
 PREFIX = "base_model.model."
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"
 
@@ -57,11 +57,11 @@ def in_memory(name: str) -> str:
 
 def adapter_deltas(adapter: Path) -> dict[str, torch.Tensor]:
     """What to add to each weight, float32, by the weight's name."""
-    settings = read_json(adapter / FILES[1])
+    settings = read_json(adapter / ADAPTER_CONFIG)
     for key in ("use_dora", "use_rslora"):
         if settings.get(key):
             raise UserError(f"{adapter}: an adapter with {key} cannot be merged", "train one without it")
-    values = {name.removeprefix(PREFIX): value for name, value in load_file(adapter / FILES[0]).items()}
+    values = {name.removeprefix(PREFIX): value for name, value in load_file(adapter / ADAPTER_WEIGHTS).items()}
     unknown = [name for name in values if not name.endswith((FIRST, SECOND))]
     if unknown:
         raise UserError(f"{adapter}: '{unknown[0]}' is no LoRA matrix of a linear layer; it cannot be merged")

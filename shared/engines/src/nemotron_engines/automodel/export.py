@@ -10,12 +10,10 @@ from pathlib import Path
 from safetensors import safe_open
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
-from nemotron_engines.automodel.adapter import FILES as ADAPTER_FILES
 from nemotron_engines.automodel.adapter import merge_adapter
 from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
-
-ADAPTER = "adapter"
+from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 
 def export(checkpoint: Path, base: Path, base_name: str | None, tokenizer: Path, output: Path) -> None:
@@ -29,12 +27,12 @@ def export(checkpoint: Path, base: Path, base_name: str | None, tokenizer: Path,
         UserError: the checkpoint's tensors are not those of the base model.
     """
     trained = checkpoint / "model"
-    if (trained / ADAPTER_FILES[0]).is_file():
+    if (trained / ADAPTER_WEIGHTS).is_file():
         adapter = output / ADAPTER
         adapter.mkdir()
-        shutil.copyfile(trained / ADAPTER_FILES[0], adapter / ADAPTER_FILES[0])
-        settings = read_json(trained / ADAPTER_FILES[1]) | {"base_model_name_or_path": base_name}
-        write_text(adapter / ADAPTER_FILES[1], json.dumps(settings, indent=2) + "\n")
+        shutil.copyfile(trained / ADAPTER_WEIGHTS, adapter / ADAPTER_WEIGHTS)
+        settings = read_json(trained / ADAPTER_CONFIG) | {"base_model_name_or_path": base_name}
+        write_text(adapter / ADAPTER_CONFIG, json.dumps(settings, indent=2) + "\n")
         merge_adapter(base, adapter, output)
     else:
         consolidated = trained / "consolidated"

@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
-FOLDER = "adapter"
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 TOKENS = 24
 # How far the logits of half of the tokens may move, in parts of their length. In bfloat16 rounding alone sends tokens
 # to other experts and moves logits by some percent; only a merge that went wrong moves them by half.
@@ -30,10 +29,10 @@ def save_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors_of(model).items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(tensors, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     settings = model.peft_config["default"].to_dict() | {"base_model_name_or_path": base, "inference_mode": True}
     plain = {name: sorted(value) if isinstance(value, (set, list)) else value for name, value in settings.items()}
-    write_text(folder / CONFIG, json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")
+    write_text(folder / ADAPTER_CONFIG, json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")
 
 
 def load_adapter(model: PeftModel, folder: Path) -> None:
@@ -42,7 +41,7 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
     Raises:
         UserError: they are other adapters than the model's.
     """
-    saved = load_file(folder / WEIGHTS)
+    saved = load_file(folder / ADAPTER_WEIGHTS)
     wanted = {name: value.shape for name, value in tensors_of(model).items()}
     differing = sorted(
         name for name in wanted.keys() | saved.keys() if name not in saved or wanted.get(name) != saved[name].shape

@@ -10,9 +10,9 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import disk, distributed
 from nemotron_shared.runtime.checkpoints import Layout, Mark, step_of
+from nemotron_shared.runtime.models.weights import ADAPTER_WEIGHTS
 
 WEIGHTS = "model.safetensors"
-ADAPTER = "adapter_model.safetensors"
 INDEX = "model.safetensors.index.json"
 STATE = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
 
@@ -21,7 +21,7 @@ def missing_state(checkpoint: Path, mark: Mark) -> str | None:
     """What a resumed run would silently begin afresh: the Trainer itself goes on without an optimizer's state."""
     # one file of weights, or an index and every shard that it names, or adapters alone
     sharded = INDEX in mark.files
-    whole = ADAPTER if ADAPTER in mark.files else WEIGHTS
+    whole = ADAPTER_WEIGHTS if ADAPTER_WEIGHTS in mark.files else WEIGHTS
     weights = set(read_json(checkpoint / INDEX)["weight_map"].values()) if sharded else {whole}
     # the Trainer's names: one process alone has no number
     processes = mark.world_size

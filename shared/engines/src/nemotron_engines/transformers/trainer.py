@@ -30,6 +30,7 @@ from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.runtime import checkpoints, disk, distributed
 from nemotron_shared.runtime.metrics import Metric, last_values
+from nemotron_shared.runtime.models.weights import ADAPTER, ADAPTER_WEIGHTS
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted, Stopped
 from nemotron_shared.runtime.task import Outcome
@@ -241,7 +242,7 @@ def _save(model: Any, run: Run, tokenizer: Path) -> Path:
     with disk.full_disk_explained(run.output):
         output = run.fresh_output()
         if isinstance(model, PeftModel):
-            export.save_adapter(model, output / export.FOLDER, model.name_or_path or None)
+            export.save_adapter(model, output / ADAPTER, model.name_or_path or None)
             model, error = export.merged(model)
             run.say(f"adapters merged: this moves the logits by {error:.1e} of their length")
         save_model(model, tokenizer, output)
@@ -264,5 +265,5 @@ def _keep(best: Validation, run: Run, tokenizer: Path) -> str:
     for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
         link_or_copy(path, folder / path.name)
     copy_tokenizer(tokenizer, folder)
-    kept = "adapter" if (folder / export.WEIGHTS).is_file() else "model"
+    kept = "adapter" if (folder / ADAPTER_WEIGHTS).is_file() else "model"
     return f"; the {kept} of step {checkpoints.step_of(checkpoint)} stays in {folder}"

@@ -44,15 +44,7 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
 
 def newest_model(store: Store) -> Artifact:
     """The model that was made last, whatever its name; versions that cannot be read do not count."""
-    made = []
-    for name, versions in store.shelves().items():
-        for version in versions:
-            try:
-                artifact = store.load(name, version)
-            except UserError:
-                continue
-            if artifact.manifest.type == "ModelArtifact":
-                made.append(artifact)
+    made = list(store.readable("ModelArtifact"))
     if not made:
         what = f"there is no model in {store.root}"
         raise UserError(what, "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name")

@@ -22,6 +22,10 @@ from nemotron_shared.errors import UserError
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
 WEIGHTS = (".safetensors", ".bin")
+ADAPTER = "adapter"
+"""The folder of a model's adapter, beside the weights that it is merged into."""
+ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+"""PEFT's names."""
 LARGEST_HEADER = 100_000_000
 """What the library reads at most."""
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
