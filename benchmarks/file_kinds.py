@@ -107,7 +107,7 @@ def main() -> int:
         seconds = time.monotonic() - began
         said = [json.loads(line)["response"] for line in (work / f"{name}.said").read_text().splitlines()]
         right = sum(answer in text for text, (_, answer) in zip(said, known, strict=True))
-        kept = json.loads(nemotron(work, "artifacts", "show", made["data"], "--json"))["metadata"]["splits"]
+        kept = json.loads(nemotron(work, "artifacts", "show", made["data"], "--json"))["manifest"]["metadata"]["splits"]
         rows = sum(split.get("conversations", split.get("documents", 0)) for split in kept.values())
         print(f"| `{name}` | {about} | {rows} | {right} of {len(known)} | {seconds:.0f} |", flush=True)
     return 0
