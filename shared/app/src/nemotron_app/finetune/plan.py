@@ -1,5 +1,7 @@
 """What a fine-tuning will do: its stage, its family, and the config that holds what was chosen."""
 
+import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -115,7 +117,9 @@ def make_plan(
     if not data:
         raise UserError("no data is named", "say: nemotron finetune MODEL FILE")
     model = _model(look, reference, trusted=trust_code, dry_run=dry_run)
-    paths = [path if "://" in path else str(Path(path).expanduser().absolute()) for path in data]
+    paths = [path if "://" in path else str(Path(os.path.expanduser(path)).absolute()) for path in data]  # noqa: PTH111
+    if wrong := next((path for path in paths if "${" in path), None):
+        raise UserError(f"{wrong}: configs take '${{' for a reference to one of their keys", "give it another name")
     found = detect(paths, **_of_source(overrides))
     stage = STAGES[found.kind]
     family = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
@@ -176,8 +180,8 @@ def _of_source(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def json_text(text: str) -> str:
-    """A text as Hydra's grammar quotes it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """A text as Hydra's grammar quotes it: backslashes count twice only before a quotation mark."""
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda end: end[1] * 2 + end[2].replace("'", "\\'"), text) + "'"
 
 
 def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:
