@@ -59,6 +59,21 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     assert third.startswith("nemotron super3 eval -c held_out run.model=sft run.base=super3-pretrain-model:v1")
     assert "as chosen before" in run(*tune).stderr
     assert "[finetune] data_prep.pack_size=128" in run(*tune, "--again").stderr
+    # what was chosen before approves neither settings that cannot be, nor other rows under the same name
+    assert "train.train_iters: Input should be" in run(*tune, "train.train_iters=abc", ok=False).stderr
+    assert "facts.csv:2: not a row of the format alpaca" in run(*tune, "data_prep.format=alpaca", ok=False).stderr
+    with (tmp_path / "facts.csv").open("a") as file:
+        file.write("Who?,\n")
+    assert "facts.csv:14: no answer" in run(*tune, ok=False).stderr
+
+
+def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path, made: Path) -> None:
+    (tmp_path / "fragen.csv").write_text("Frage,Antwort\n2+2?,4\n")
+    (tmp_path / "tales.jsonl").write_text('{"content": "Once upon a time"}\n' * 3)
+    tune = [*nemotron("finetune", "super3-pretrain-model", "--dry-run"), f"--home={made}"]
+    named = run(*tune, "fragen.csv", "data_prep.prompt_field=Frage", "data_prep.response_field=Antwort")
+    assert "the longest of 1 conversations" in named.stderr
+    assert "data prep pretrain" in run(*tune, "tales.jsonl").stdout
 
 
 @pytest.mark.parametrize(
@@ -71,6 +86,7 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
         (["finetune", "nothing-model", "facts.csv"], "no artifact 'nothing-model'"),
         (["finetune", "super3-pretrain-model", "facts.csv", "trian.train_iters=5"], "train"),
         (["finetune", "super3-pretrain-model", "empty.jsonl"], "empty.jsonl"),
+        (["finetune", "super3-pretrain-model", "facts.csv", "run.model=sft"], "run.model: the first words say it"),
     ],
 )
 def test_what_cannot_be_is_one_clear_error(run, tmp_path: Path, made: Path, words: list[str], said: str) -> None:

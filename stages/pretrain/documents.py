@@ -204,11 +204,7 @@ def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | 
     """The text of a row; None, after it was refused or left out, where there is none to train on."""
     text = text_of(row, settings)
     if type(text) is not str:
-        field_name = settings.text_template or settings.text_field
-        if text is None:
-            reader.refuse(row, f"no field '{field_name}'", f"fields here: {', '.join(row.value)}", SET_FIELD)
-        else:
-            reader.refuse(row, "the text is not a string", f"'{field_name}' is a {type(text).__name__}", SET_FIELD)
+        reader.refuse(row, *why_no_text(row, settings, text), SET_FIELD)
         return None
     if not text:
         reader.leave_out(row, EMPTY)
@@ -217,6 +213,14 @@ def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | 
         reader.leave_out(row, TOO_SHORT, asked=True)
         return None
     return text
+
+
+def why_no_text(row: Row, settings: PretrainData, text: Any) -> tuple[str, str]:
+    """Reason and detail of a row whose text is no string."""
+    name = settings.text_template or settings.text_field
+    if text is None:
+        return f"no field '{name}'", f"fields here: {', '.join(row.value)}"
+    return "the text is not a string", f"'{name}' is a {type(text).__name__}"
 
 
 SET_FIELD = "set data_prep.text_field; or leave such rows out and count them: data_prep.on_bad_row=reject"

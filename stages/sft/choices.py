@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemotron_data.sources.datasets import Part
+from nemotron_data.chat.rows import is_used_in
+from nemotron_data.prep.reader import TOLERATE, row_error
 from nemotron_data.sources.head import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.suited import power_of_two, training_choices
@@ -21,7 +22,7 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
     """Settings of the data preparation.
 
     Raises:
-        UserError: the source cannot be read, or none of its first rows can be rendered.
+        UserError: the source cannot be read, or one of its first rows cannot be used.
     """
     settings, tokenizer, found = config.data_prep, TokenizerFolder(model), []
     template = settings.chat_template
@@ -30,7 +31,8 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
         found.append(Choice("data_prep.chat_template", OURS, "the model's tokenizer has none"))
     lengths = sorted(_lengths(settings, Rendering.of(tokenizer, template), tokenizer))
     if not lengths:
-        raise UserError(f"{settings.source}: none of its first rows is a conversation", "see docs/data.md")
+        remedy = "see why, row by row: leave data_prep.on_bad_row and data_prep.used_in_filter out"
+        raise UserError(f"{settings.source}: none of its first rows is a conversation that may be used", remedy)
     looked = f"the longest of {len(lengths):,} conversations has {lengths[-1]:,} tokens"
     pack = Choice("data_prep.pack_size", power_of_two(lengths[-1], model), looked)
     return [*found, split_choice(len(lengths), "conversations"), pack]
@@ -50,8 +52,17 @@ def _has_template(tokenizer: TokenizerFolder) -> bool:
 
 
 def _lengths(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder) -> Iterator[int]:
-    """Tokens of each of the first conversations that can be rendered."""
-    part = Part("chats", 1.0, settings)
+    """Tokens of each of the first conversations; a row that would end the preparation ends the choice already."""
+    renderer = rendering.renderer(settings)
+    wanted = settings.used_in_filter
     for row in first_rows(settings):
-        for text in rendering.sample(row, part):
-            yield len(tokenizer.tokenizer.encode(text, add_special_tokens=False).ids)
+        if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
+            continue
+        try:
+            texts = renderer.texts_of(row, renderer.messages_of(row))
+        except UserError as error:
+            if settings.on_bad_row == "error":
+                raise row_error(row, error.message, error.remedy or TOLERATE) from error
+            continue
+        for rendered in texts:
+            yield len(tokenizer.tokenizer.encode(rendered.text, add_special_tokens=False).ids)

@@ -69,6 +69,13 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
     return made.getvalue()
 
 
+def twice_named() -> bytes:
+    made = io.BytesIO()
+    columns = [pa.array(["q"]), pa.array(["a"]), pa.array(["b"])]
+    pq.write_table(pa.table(columns, names=["question", "answer", "answer"]), made)
+    return made.getvalue()
+
+
 # name of the file, content, what the error says
 FILES = {
     "empty": ("a.jsonl", b"", "holds no rows"),
@@ -94,6 +101,7 @@ FILES = {
     "a CSV in Latin-1": ("a.csv", "question,answer\né,è\n".encode("latin1"), "byte 16 of it is 0xe9"),
     "UTF-16 without its mark": ("a.jsonl", lines(GOOD).decode().encode("utf-16-le"), "perhaps UTF-16-LE"),
     "a spreadsheet": ("a.xlsx", zipped(), "a spreadsheet cannot be read"),
+    "columns of one name": ("a.parquet", twice_named(), "has the column answer twice"),
     "a PDF": ("a.txt", b"%PDF-1.7 ...", "a PDF, not .txt"),
 }
 # content of a.jsonl after a good row, the reason by which it is counted
@@ -115,6 +123,7 @@ ROWS = {
     "a number as answer": ({"question": "2+2?", "answer": 4}, "content is not a string"),
     "an answer of null": ({"question": "2+2?", "answer": None}, "no answer"),
     "an empty answer": ({"instruction": "Add.", "output": ""}, "no answer"),
+    "an empty question": ({"question": " ", "answer": "4"}, "no question"),
     "no answer": ({"question": "2+2?"}, "no known chat format"),
     "a document": ({"text": "Once upon a time"}, "a document, not a chat"),
     "two formats at once": (
@@ -162,6 +171,14 @@ def test_ragged_rows_of_a_table_are_counted(tmp_path: Path) -> None:
     assert totals.examples["ragged row"].endswith("a.csv:3")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.csv", b"question,answer\n2\0+2?,4\n1,2\n"), ("a.txt", b"Once\0 upon a time")]
+)
+def test_zero_bytes_in_a_text_are_counted(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert prepare(tmp_path, tmp_path / name).rejected == {"zero bytes": 1}
+
+
 def test_a_folder_with_the_name_of_a_file_is_read_as_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "x.jsonl"
     folder.mkdir()
@@ -169,6 +186,15 @@ def test_a_folder_with_the_name_of_a_file_is_read_as_a_folder(tmp_path: Path) ->
         expand([folder])
     (folder / "a.jsonl").write_bytes(lines(GOOD))
     assert prepare(tmp_path, folder).counts["rows"] == 1
+
+
+def test_a_dead_link_and_a_name_that_begins_with_a_tilde_are_told_as_they_are(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "dead.jsonl").symlink_to(tmp_path / "gone.jsonl")
+    with pytest.raises(UserError, match=r"dead\.jsonl: a link that leads nowhere"):
+        expand([tmp_path / "dead.jsonl"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~nobody.jsonl").write_bytes(lines(GOOD))
+    assert [file.path for file in expand(["~nobody.jsonl"])] == ["~nobody.jsonl"]
 
 
 def test_mixed_formats_are_told_and_read_row_by_row(tmp_path: Path) -> None:

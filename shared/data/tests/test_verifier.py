@@ -1,4 +1,4 @@
-"""The verifier against answers labelled by people who had not seen it: answers.jsonl and answers_second.jsonl."""
+"""The verifier against answers that were labelled before it was asked: answers*.jsonl."""
 
 import json
 from collections import Counter
@@ -28,10 +28,11 @@ def test_the_verdicts_are_those_of_people(name: str) -> None:
     right = sum(verdict.lenient == row["value"] for verdict, row in verdicts)
     wrong = [verdict for verdict, row in verdicts if not row["value"]]
     formed = [(verdict.strict, row["form"]) for verdict, row in verdicts if row["form"] is not None]
+    forms = sum(ours == theirs for ours, theirs in formed) / len(formed) if formed else 1.0
     assert len(rows) >= 300
     assert right / len(rows) >= 0.97
     assert sum(verdict.lenient for verdict in wrong) / len(wrong) <= 0.01
-    assert sum(ours == theirs for ours, theirs in formed) / len(formed) >= 0.97
+    assert forms >= 0.97
     assert all(verdict.lenient for verdict, _ in verdicts if verdict.strict)
 
 
@@ -41,6 +42,19 @@ def test_a_number_is_exact() -> None:
     assert read_number("7 of 8") is None
     assert not judge("42 hours", "42 minutes").lenient
     assert judge("0.7 hours", "42 minutes").lenient
+    assert not judge("60 km/h", "60 mph").lenient
+    assert judge("60 miles per hour", "60 mph").lenient
+    assert judge("$15 per hour", "15 dollars").lenient
+
+
+@pytest.mark.parametrize("text", ["half of 48", "twice 48", "48 squared", "48 and a half", "over 48"])
+def test_a_number_that_is_made_into_another_is_not_the_answer(text: str) -> None:
+    assert not judge(text, "48").lenient
+
+
+@pytest.mark.parametrize("text", ["Don't pick D", "The correct answer is B; many pick D.", "A. Choose D only if wet"])
+def test_a_letter_that_is_only_named_is_not_the_choice(text: str) -> None:
+    assert not judge(text, "D").lenient
 
 
 @pytest.mark.parametrize("text", ["9^9^9^9", "10!!!!", "(" * 500, "\\boxed{" * 200, "1e99999999", "x" * 100_000])

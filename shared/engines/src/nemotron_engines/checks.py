@@ -24,6 +24,7 @@ from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import how_to_add
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.models.code import require_loadable
 from nemotron_shared.runtime.needs import Needs, Problem, requirements
 
 TOKENIZER = "tokenizer.json"
@@ -54,6 +55,8 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
         )
         return
     described = read_json(model.path / "config.json")
+    if isinstance(config.engine, LocalEngine):  # other engines may have another transformers, which knows more
+        require_loadable(f"run.model: {model.reference}", described, trusted=model.trusted)
     if recipe == section.architecture and (wrong := differences(described, fields)):
         what = f"run.model: {model.reference} is not what this recipe of {recipe} is for: {', '.join(wrong)}"
         yield Problem(what, "give a model of that size, or use -c local (-c tiny) with this one")

@@ -8,6 +8,7 @@ What nobody said is chosen from the rows, the model and the machine, told with i
 the store, which the next run uses again. The work is done by the stages: --dry-run shows their commands.
 """
 
+import os
 from collections.abc import Sequence
 
 import click
@@ -56,4 +57,5 @@ def _next_commands(plan: Plan, model: str) -> list[str]:
 def _is_override(word: str) -> bool:
     """`train.train_iters=500`, and no file of such a name."""
     name, equals, _ = word.lstrip("+~").partition("=")
-    return bool(equals) and "/" not in name and name.replace(".", "").replace("_", "").isalnum()
+    looks_so = bool(equals) and "/" not in name and name.replace(".", "").replace("_", "").isalnum()
+    return looks_so and not os.path.lexists(word)

@@ -1,8 +1,9 @@
 """What a fine-tuning will do: its stage, its family, and the config that holds what was chosen."""
 
+import os
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 from nemotron_app.launch import stage_directory
 from nemotron_app.main import Request
 from nemotron_app.store_options import Look
-from nemotron_data.sources.detect import detect
+from nemotron_data.sources.detect import detect_files
+from nemotron_data.sources.files import expand, identity
+from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.config.compose import compose
@@ -21,15 +24,24 @@ from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
+from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.preflight import preflight
 
 BASE = "local"
 STAGES = {"chat": "sft", "text": "pretrain"}
+FIELDS = {
+    "sft": ("format", "messages_field", "conversations_field", "prompt_field", "response_field"),
+    "pretrain": ("text_field", "text_template"),
+}
+OF_DATA, NOT_PREPARED = "run.data: ", "rows-not-prepared-yet"
+SAID_BY_WORDS = ("run.model", "run.data", "data_prep.source")
 
 
 @dataclass
@@ -82,6 +94,21 @@ class Plan:
         composed = compose(stage_directory(self.stage) / "config", choice, [*asked, *self.overrides])
         return validate(schema, resolve(composed.tree, lambda role, name: 1), composed.origins)
 
+    def choices_of_data(self, *files: str) -> list[Choice]:
+        """What suits the rows; raises `UserError` where one of the first of them cannot be used."""
+        return import_module(f"stages.{self.stage}.choices").data_choices(self.config(*files), self.model.path)
+
+    def require_startable(self) -> None:
+        """Raise `UserError` with all that would keep the preparation or the training from starting."""
+        step = import_module(f"stages.{self.stage}.train").STEP
+        unprepared = override("run.data", NOT_PREPARED), "run.missing_data=prepare"
+        overrides = self.request(self.stage, str(self.file()), *self.overrides, *unprepared).overrides
+        asked = Arguments(str(self.file()), overrides, dry_run=True, json=False, trust_code=self.trust_code)
+        checked = preflight(step, asked)
+        found = checked.problems + checked.lacking
+        told = {problem.message for problem in found}  # the search for prepared data may have met one already
+        refuse([problem for problem in found if problem.message.removeprefix(OF_DATA) not in told - {problem.message}])
+
     def add(self, found: Sequence[Choice]) -> list[Choice]:
         """Take over what the command line does not say itself, and say it."""
         given = {override_key(word) for word in self.overrides}
@@ -111,14 +138,23 @@ def make_plan(
     Raises:
         UserError: there is no such model or file, or the rows cannot be read.
     """
-    if not data:
+    if not all(data) or not data:
         raise UserError("no data is named", "say: nemotron finetune MODEL FILE")
+    said = {override_key(word): word.partition("=")[2] for word in overrides}
+    if taken := next((key for key in SAID_BY_WORDS if key in said), None):
+        raise UserError(f"{taken}: the first words say it already", "say: nemotron finetune MODEL FILE")
     model = _model(look, reference, trusted=trust_code, dry_run=dry_run)
-    paths = [path if "://" in path else str(Path(path).expanduser().absolute()) for path in data]
-    found = detect(paths, **_of_source(overrides))
-    stage = STAGES[found.kind]
-    family = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
-    about = sha256("\n".join([stage, model.reference, model.manifest.digest, *paths]).encode()).hexdigest()[:8]
+    paths = [path if "://" in path else str(Path(os.path.expanduser(path)).absolute()) for path in data]  # noqa: PTH111
+    if wrong := next((path for path in paths if "${" in path), None):
+        raise UserError(f"{wrong}: configs take '${{' for a reference to one of their keys", "give it another name")
+    files = expand(paths, subset=said.get("data_prep.subset"), split=said.get("data_prep.hub_split"))
+    stage, reason, fields = _stage(files, said)
+    own = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
+    family = said.get("run.family", own)
+    contents = [identity(file)[0] for file in files]
+    about = sha256("\n".join([stage, model.reference, model.manifest.digest, *paths, *contents]).encode()).hexdigest()[
+        :8
+    ]
     name = Path(paths[0].rstrip("/*")).name.partition(".")[0] or "data"
     plan = Plan(
         look=look,
@@ -132,23 +168,27 @@ def make_plan(
         trust_code=trust_code,
         home_was_given=str(look.store.home) != str(Store.open(None).home),
     )
-    say(f"[finetune] {plan.reference}, {', '.join(data)}: {found.reason}")
+    say(f"[finetune] {plan.reference}, {', '.join(data)}: {reason}")
     if again:
         for file in plan.folder.glob("*.yaml"):
             file.unlink()
     if plan.file().is_file():
         say(f"[finetune] as chosen before: {plan.file()} (--again chooses anew)")
-        return plan
-    given = {
-        "run.model": plan.reference,
-        "data_prep.source": paths[0] if len(paths) == 1 else paths,
-        "data_prep.tokenizer.model": str(model.path),
-    }
-    config = plan.config(BASE, *(override(key, value) for key, value in given.items()))
-    chosen = plan.add(import_module(f"stages.{stage}.choices").data_choices(config, model.path))
+        if any(key.startswith("data_prep.") for key in said):  # the rows may be read otherwise than before
+            plan.choices_of_data(str(plan.file()))
+    else:
+        _choose_data(plan, fields)
+    plan.require_startable()
+    return plan
+
+
+def _choose_data(plan: Plan, fields: Mapping[str, str]) -> None:
+    source = plan.data[0] if len(plan.data) == 1 else plan.data
+    model = str(plan.model.path)
+    given = {"run.model": plan.reference, "data_prep.source": source, "data_prep.tokenizer.model": model, **fields}
+    chosen = plan.add(plan.choices_of_data(BASE, *(override(key, value) for key, value in given.items())))
     write_choices(plan.file(), BASE, chosen, given)
     say(f"[finetune] kept in {plan.file()}")
-    return plan
 
 
 def choose_training(plan: Plan, prepared: Artifact) -> Path:
@@ -165,11 +205,18 @@ def choose_training(plan: Plan, prepared: Artifact) -> Path:
     return file
 
 
-def _of_source(overrides: Sequence[str]) -> dict[str, str]:
-    """What the command line says of how the source is to be read."""
-    names = {"data_prep.subset": "subset", "data_prep.hub_split": "split", "data_prep.encoding": "encoding"}
-    said = {override_key(word): word.partition("=")[2] for word in overrides}
-    return {name: said[key] for key, name in names.items() if key in said}
+def _stage(files: Sequence[InputFile], said: Mapping[str, str]) -> tuple[str, str, Mapping[str, str]]:
+    """The stage that reads such rows, why, and settings that follow from their fields.
+
+    What the command line says of the fields is not asked of the rows.
+    """
+    for stage, keys in FIELDS.items():
+        if named := [f"data_prep.{key}" for key in keys if f"data_prep.{key}" in said]:
+            return stage, f"read by {' and '.join(named)}", {}
+    reading = Reading(said.get("data_prep.encoding"))
+    found = detect_files([replace(file, reading=reading) for file in files])
+    fields = {"data_prep.text_field": found.fields[0]} if found.kind == "text" else {}
+    return STAGES[found.kind], found.reason, fields
 
 
 def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:

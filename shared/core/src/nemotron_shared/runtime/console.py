@@ -6,6 +6,7 @@ say("stopped after step 14")
 
 import sys
 
+from nemotron_shared.errors import printable
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.distributed import rank
 
@@ -15,7 +16,7 @@ CLEAR = "\r\x1b[2K"
 def say(line: str) -> None:
     """Print a line, from rank 0 only; on a terminal in place of one that renews itself."""
     if rank() == 0:
-        print(f"{CLEAR if sys.stderr.isatty() else ''}{redact(line)}", file=sys.stderr, flush=True)
+        print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}", file=sys.stderr, flush=True)
 
 
 def renew(line: str) -> None:
@@ -23,7 +24,11 @@ def renew(line: str) -> None:
     if not sys.stderr.isatty():
         say(line)
     elif rank() == 0:
-        print(f"{CLEAR}{redact(line)}", end="", file=sys.stderr, flush=True)
+        print(f"{CLEAR}{_shown(line)}", end="", file=sys.stderr, flush=True)
+
+
+def _shown(line: str) -> str:
+    return printable(redact(line), keep="\n\t")
 
 
 def clock(seconds: float) -> str:

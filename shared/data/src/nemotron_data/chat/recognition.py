@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_data.rejects import snippet_of
 from nemotron_shared.errors import UserError
 
 # format: names of the question, of the answer, and of what may stand below the question
@@ -55,7 +56,7 @@ def recognise(row: Mapping[str, Any], only: str | None = None) -> Recognised:
         found = [one for one in found if one.format != "input_output"]
     if len(found) == 1:
         return found[0]
-    listed = f"it has the fields {', '.join(map(str, row)) or '(none)'}"
+    listed = f"it has the fields {snippet_of(', '.join(row)) or '(none)'}"
     if found:
         raise UserError(f"{SEVERAL}: {' and '.join(one.format for one in found)}; {listed}", BY_HAND)
     if only:

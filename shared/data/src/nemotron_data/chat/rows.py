@@ -56,6 +56,8 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
         raise UserError(f"no answer: '{answered}' is {'null' if response is None else 'empty'}")
     if more is not None and isinstance(prompt, str) and isinstance(row[more], str) and row[more].strip():
         prompt = f"{prompt}\n\n{row[more]}" if prompt.strip() else row[more]
+    if isinstance(prompt, str) and not prompt.strip():
+        raise UserError(f"no question: '{asked}' is empty")
     said = [*_turns("user", prompt), *_turns("assistant", response)]
     names = {name.lower(): name for name in row}
     history = row[names["history"]] if "history" in names else None

@@ -72,7 +72,7 @@ class ShardReader:
                 return
             self.counts["rows"] += 1
             if isinstance(row, BadRow):
-                self.refuse(row, row.reason, row.detail, f"{row.remedy}; or {TOLERATE}" if row.remedy else TOLERATE)
+                self.refuse(row, row.reason, row.detail, or_tolerate(row.remedy))
             else:
                 yield row
             self._heartbeat.beat(self.counts, place.bytes)
@@ -93,13 +93,11 @@ class ShardReader:
                 detail = error.message.rpartition(": ")[2]
         # workers do not know how many lines come before their bytes; here it is worth counting them
         before = lines_before(next(part for part in self.shard.ranges if part.file.path == row.file))
-        what = f"{reason}: {detail}" if detail else reason
-        raise UserError(f"{row.file}:{before + row.line}: {what}\n  {_snippet(row)}", remedy)
+        raise row_error(row, f"{reason}: {detail}" if detail else reason, remedy, before)
 
     def refuse_for(self, row: Row, refused: Refused) -> None:
         """As `refuse`, for a row whose fault was raised."""
-        remedy = f"{refused.remedy}; or {TOLERATE}" if refused.remedy else TOLERATE
-        self.refuse(row, refused.reason, refused.detail, remedy)
+        self.refuse(row, refused.reason, refused.detail, or_tolerate(refused.remedy))
 
     def cut_off(self, row: Row, reason: str, asked: bool = False) -> None:
         """Count a row of which a part is gone."""
@@ -118,6 +116,17 @@ class ShardReader:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def row_error(row: Row | BadRow, what: str, remedy: str | None, before: int = 0) -> UserError:
+    """A row that ends the work, with its place; `before` lines of its file come before those that its line counts."""
+    shown = f"\n  {snippet}" if (snippet := " ".join(_snippet(row).split())) else ""
+    return UserError(f"{row.file}:{before + row.line}: {what}{shown}", remedy)
+
+
+def or_tolerate(remedy: str | None) -> str:
+    """A remedy of a bad row, and the one that every bad row has."""
+    return f"{remedy}; or {TOLERATE}" if remedy else TOLERATE
 
 
 def lines_before(part: Range) -> int:

@@ -73,10 +73,11 @@ def detect_files(files: Sequence[InputFile]) -> Detected:
         else:
             bad = bad or row
     if not rows:
-        if bad is not None and bad.reason == NOT_UTF_8:
+        if bad is None:
+            raise UserError(f"{files[0].path}: holds no rows", FORMATS_THERE)
+        if bad.reason == NOT_UTF_8:
             require_text(next(file for file in files if file.path == bad.file))
-        first = bad or BadRow(files[0].path, 1, "holds no rows", "", "")
-        raise UserError(f"{first.file}:{first.line}: {first.reason}: {first.detail}", first.remedy or FORMATS_THERE)
+        raise UserError(f"{bad.file}:{bad.line}: {bad.reason}: {bad.detail}", bad.remedy or FORMATS_THERE)
     return _of_rows(rows)
 
 

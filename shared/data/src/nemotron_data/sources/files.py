@@ -28,6 +28,7 @@ TABLE_FORMATS = (".csv", ".tsv")
 COMPRESSIONS = ("gz", "zst")
 PARQUET = ".parquet"
 WHOLE_BYTES = 64 << 20
+DEAD_LINK, BRING_BACK = "a link that leads nowhere", "remove it, or bring its file back"
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 
 
@@ -170,7 +171,7 @@ def _files_at(text: str, subset: str | None, split: str | None) -> list[InputFil
         files = walk(text)
         folder = text not in {file.path for file in files} and not any(sign in text for sign in "*?[")
         return not_mixed(text, files) if folder else files
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path's own fails where a name only begins with ~)
     files = [local_file(found) for found in local_paths(path)]
     return not_mixed(str(path), files) if path.is_dir() else files
 
@@ -186,6 +187,8 @@ def local_paths(path: Path) -> list[Path]:
         # not Path.glob: it refuses absolute patterns and finds hidden files
         matches = [path] if path.exists() else map(Path, sorted(glob(str(path), recursive=True)))  # noqa: PTH207
         files = [match for match in matches if match.is_file()]
+    if not files and path.is_symlink():
+        raise UserError(f"{path}: {DEAD_LINK}", BRING_BACK)
     if not files:
         # the remedy is the name nearest to the first part of the path that does not exist
         missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
@@ -208,4 +211,4 @@ def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
         elif entry.is_file():
             yield entry
         elif not entry.exists():
-            raise UserError(f"{entry}: a link that leads nowhere", "remove it, or bring its file back")
+            raise UserError(f"{entry}: {DEAD_LINK}", BRING_BACK)

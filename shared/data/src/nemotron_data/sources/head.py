@@ -3,24 +3,50 @@
 from collections.abc import Iterator
 from itertools import islice
 
-from nemotron_data.sources.reading import Row, read_files
+from nemotron_data.prep.reader import or_tolerate, row_error
+from nemotron_data.sources.encoding import require_text
+from nemotron_data.sources.files import InputFile
+from nemotron_data.sources.reading import NOT_UTF_8, Row, read_files
 from nemotron_data.sources.rows import own_rows
 from nemotron_shared.config.schema import SourceSection
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
 
 LOOKED_AT = 2000
+MOST_CHARACTERS = 16 << 20
 FEWEST_TO_HOLD_OUT = 100
 """A share of fewer rows would tell nothing, and cost what they teach."""
 HELD_OUT = 0.05
 
 
 def first_rows(section: SourceSection) -> Iterator[Row]:
-    """The first 2,000 rows that can be read.
+    """The first 2,000 rows that can be read; of long ones fewer, for the sake of time.
 
     Raises:
-        UserError: a file is missing, of no known kind, or cannot be read.
+        UserError: what would end the preparation, too: a file is missing, of no known kind, cannot be read or holds
+            no rows; or a row is bad and `on_bad_row` says error.
     """
-    return islice((row for row in read_files(own_rows(section)) if isinstance(row, Row)), LOOKED_AT)
+    characters = 0
+    rows = (row for file in own_rows(section) for row in _rows_of(file, section))
+    for count, row in enumerate(islice(rows, LOOKED_AT), start=1):
+        yield row
+        characters += len(str(row.value) if row.raw is None else row.raw)
+        if characters > MOST_CHARACTERS and count >= FEWEST_TO_HOLD_OUT:
+            return
+
+
+def _rows_of(file: InputFile, section: SourceSection) -> Iterator[Row]:
+    empty = True
+    for row in read_files([file]):
+        empty = False
+        if isinstance(row, Row):
+            yield row
+        elif section.on_bad_row == "error":
+            if row.reason == NOT_UTF_8:
+                require_text(file)
+            raise row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
+    if empty:
+        raise UserError(f"{file.path}: holds no rows", "remove it from the inputs, or write it again")
 
 
 def split_choice(count: int, what: str) -> Choice:

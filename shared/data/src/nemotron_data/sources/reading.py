@@ -26,6 +26,7 @@ from nemotron_data.sources.tables import table_rows
 from nemotron_shared.errors import UserError
 
 NOT_UTF_8 = "invalid UTF-8"
+ZEROS = "zero bytes", "a damaged file, or no text"
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
 """A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
@@ -132,6 +133,8 @@ def _table_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                 yield BadRow(name, place.lines, "ragged row", cells, "")
             elif not cells:
                 place.blank_lines += 1
+            elif any("\0" in cell for cell in cells.values()):
+                yield BadRow(name, place.lines, *ZEROS, snippet_of(str(cells)))
             else:
                 place.bytes += sum(map(len, cells.values())) + len(cells)
                 yield Row(cells, name, place.lines)
@@ -235,10 +238,12 @@ def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:
     with open_text(part.file) as file:
         for place.lines, text in documents_of(part.file, file):
             place.bytes += len(text)
-            if text.strip():
-                yield Row({"text": text}, name, place.lines)
-            else:
+            if not text.strip():
                 yield BadRow(name, place.lines, "empty document", "nothing but white space", "")
+            elif "\0" in text:
+                yield BadRow(name, place.lines, *ZEROS, snippet_of(text))
+            else:
+                yield Row({"text": text}, name, place.lines)
 
 
 def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
@@ -247,6 +252,7 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
 
     try:
         with open_input(part.file) as file, pq.ParquetFile(file) as table:
+            _require_unique(table.schema_arrow.names, part.file.path)
             groups = range(part.low, min(part.high, table.num_row_groups))
             place.lines = sum(table.metadata.row_group(group).num_rows for group in range(part.low))
             for group in groups:
@@ -257,3 +263,10 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                 place.bytes += table.metadata.row_group(group).total_byte_size
     except pa.ArrowException as error:
         raise UserError(f"{part.file.path}: not a readable Parquet file: {error}", "fetch or write it again") from error
+
+
+def _require_unique(columns: list[str], name: str) -> None:
+    """A row is an object: of two columns of one name, one would be lost."""
+    twice = sorted({column for column in columns if columns.count(column) > 1})
+    if twice:
+        raise UserError(f"{name}: has the column {', '.join(twice)} twice", "give every column a name of its own")

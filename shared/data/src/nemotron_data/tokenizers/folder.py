@@ -27,7 +27,11 @@ class TokenizerFolder:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer, ready to encode."""
         self.require()
-        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
+        file = self.path / "tokenizer.json"
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # the library has no class of its own for what it cannot read
+            raise UserError(f"{file}: no tokenizer: {error}", "download or copy the file again") from error
 
     def require(self) -> None:
         """Raise `UserError` where there is no tokenizer."""

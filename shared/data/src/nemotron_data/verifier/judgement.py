@@ -53,7 +53,7 @@ WORD = re.compile(r"(?<![\\\w])(?!(?:pi|sqrt|ln|log|sin|cos|tan|exp)\b)[A-Za-z]{
 LETTER = re.compile(
     r"(?:(?:option|choice|answer|letter)\s+)?[(\[]?([A-J])(?:[)\].:]|$|(?=\s*[-\u2013,]\s))", re.IGNORECASE
 )
-NEGATED = re.compile(r"\b(?:not|isn't|never|neither|cannot|can't|n't)\b", re.IGNORECASE)
+NEGATED = re.compile(r"\b(?:not|never|neither|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,9 @@ def _first_line(text: str) -> Claim | None:
 def _is_number(text: str, wanted: Expected) -> bool:
     found = read_number(text)
     if found is None or wanted.number is None:
+        if wanted.number is not None and not wanted.number.percent:  # mathematics does not know 1e-3
+            value = wanted.number.value
+            wanted = Expected(f"\\frac{{{value.numerator}}}{{{value.denominator}}}", "math")
         return bool(COMPUTED.fullmatch(plain(text))) and _is_formula(text, wanted)
     return found.equals(wanted.number)
 
@@ -201,6 +204,7 @@ def _choice_in(text: str, wanted: Expected) -> str | None:
     for sentence in reversed(marked_sentences(text)):
         letters = {letter for groups in NAMED_LETTER.findall(sentence) for letter in groups if letter}
         if letters:
+            letters |= set(re.findall(r"^\W*([A-J])[.):;]\s", sentence))  # "A. Choose C only if ..." may mean either
             one = len(letters) == 1 and not NEGATED.search(sentence) and not sentence.rstrip().endswith("?")
             return letters.pop() if one else None
     return None
@@ -210,7 +214,11 @@ def _is_text(text: str, wanted: Expected) -> bool:
     for read in (dates_in, clock_times_in, ratios_in):
         if (asked := read(wanted.text)) and len(text) < 40:
             return read(text) == asked
-    return _words(text) == _words(wanted.text)
+    words, asked = _words(re.sub(r"^\W*(?:on|in|at|by)\s+", "", text, flags=re.IGNORECASE)), _words(wanted.text)
+    words = words if words == asked else _words(text)
+    if "," in text and "," in wanted.text:  # "red, green and blue", "red, green, blue"
+        words, asked = ([word for word in listed if word != "and"] for listed in (words, asked))
+    return words == asked
 
 
 def _text_in(text: str, wanted: Expected) -> str | None:

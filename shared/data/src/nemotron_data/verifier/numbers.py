@@ -34,6 +34,7 @@ LATEX = (
     (re.compile(r"\\(?:times|cdot)"), "*"),
     (re.compile(r"\\([$%#&_])"), r"\1"),
     (re.compile(r"(?<=\d) and (?=\d+/\d)"), " "),
+    (re.compile(r"(?<=\d) and (?:a|one) half\b"), " 1/2"),
     (re.compile(r"\b(?:minus|negative)\s+(?=[\d.$])", re.IGNORECASE), "-"),
 )
 DIGITS = r"(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+|\d+\."
@@ -48,6 +49,11 @@ NUMBER = re.compile(
 )
 # A unit: words without a figure among them; `m^2`, `m²`, `km/h`.
 UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]+(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*){0,6}")
+UNIT_NAME = re.compile(r"\s*-?\s*([A-Za-z]+(?:\s*(?:/|\bper\b)\s*[A-Za-z]+)?)(?![A-Za-z^/\u00b2\u00b3])")
+OPERATION = re.compile(r"\s*-?\s*(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power)\b", re.I)
+"""What makes another number of one, where a unit would stand."""
+OPERATOR = re.compile(r"\b(?:half(?:\s+of)?|twice|double|triple|over|under|above|below)\s+[$\u20ac\u00a3]?$", re.I)
+"""What makes another number, or a bound, of the one that follows."""
 VARIABLE = re.compile(r"\s*\*?\s*[abceinpqrtuvwxyz](?![A-Za-z])")
 SCALES = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
@@ -76,7 +82,7 @@ class Number:
 
     def equals(self, other: "Number") -> bool:
         """Whether both are the same answer: 50 % is 0.5, and is also 50, where the other leaves the sign out."""
-        if self.unit and other.unit:
+        if self.unit and other.unit and ("/" in self.unit[0]) == ("/" in other.unit[0]):
             same = self.unit[0] == other.unit[0]
             return same and self.value * self.unit[1] == other.value * other.unit[1]
         if self.value == other.value:
@@ -112,7 +118,7 @@ def read_number(text: str) -> Number | None:
         return _in_words(text)
     rest = text[found.end() :]
     unit = UNIT.fullmatch(rest.strip().rstrip(".!").strip())
-    if unit is None or VARIABLE.match(rest):
+    if unit is None or VARIABLE.match(rest) or OPERATION.match(rest):
         return None
     return _value(found, rest)
 
@@ -126,7 +132,8 @@ def numbers_in(text: str) -> list[tuple[int, Number]]:
         before, after = text[:start], text[match.end() :]
         in_word = re.search(r"[\w.:/^\u00b1]$|\^\{$|\\pm\s*$|_\{?$", before) or re.match(r":\d|\w*\d|/\d|-\d", after)
         number = _value(match, after)
-        if number is not None and not in_word:
+        operated = OPERATION.match(after) or OPERATOR.search(before)
+        if number is not None and not in_word and not operated:
             # "10 - 3", "7-8": a sign after a figure or a bracket is an operator
             if match["sign"] and re.search(r"[\w)]\s*$", before) and number.value < 0:
                 number = replace(number, value=-number.value)
@@ -154,7 +161,7 @@ def _value(found: re.Match[str], rest: str) -> Number | None:
         value = -value
     scale = re.match(r"\s*-?\s*([A-Za-z]+)\b", rest)
     scaled = SCALES.get(scale[1].lower()) if scale else None
-    unit = re.match(r"\s*-?\s*([A-Za-z]+)(?![A-Za-z^/\u00b2\u00b3])", rest[scale.end() :] if scale and scaled else rest)
+    unit = UNIT_NAME.match(rest[scale.end() :] if scale and scaled else rest)
     found_unit = unit_of(unit[1]) if unit else unit_of("dollars") if parts["currency"] == "$" else None
     return Number(value * (scaled or 1), bool(parts["percent"]), found_unit)
 
@@ -178,10 +185,12 @@ def _repeating(whole: str, fixed: str, period: str) -> str:
 def _in_words(text: str) -> Number | None:
     """Whole numbers in words, as "one thousand and forty-two apples", and the commonest fractions."""
     words = re.findall(r"[a-z]+", text.lower())
-    if part := PARTS.get(" ".join(word for word in words[:2] if word not in ("a", "one"))):
-        return Number(part)
     negative = words[:1] in (["minus"], ["negative"])
     words = words[negative:]
+    if part := PARTS.get(" ".join(word for word in words[:2] if word not in ("a", "one"))):
+        return Number(-part if negative else part)
+    words = words[words[:1] == ["a"] :]
+    words = ["one", *words] if words and words[0] in SCALES else words
     known = NAMED | TENS
     if not words or words[0] not in known:
         return None

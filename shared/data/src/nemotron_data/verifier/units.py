@@ -1,9 +1,11 @@
 """Units that turn into each other, so that 42 minutes are not 42 hours, and 90 minutes are 1.5 hours.
 
-unit_of("km/h")        None: not one of these
+unit_of("apples")      None: not one of these
 unit_of("minutes")     ("time", Fraction(60))
+unit_of("km/h")        ("length/time", Fraction(1000, 3600))
 """
 
+import re
 from fractions import Fraction
 
 UNITS: dict[str, dict[str, Fraction]] = {
@@ -33,6 +35,14 @@ BY_NAME = {
 }  # fmt: skip
 
 
+RATES = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour"}
+
+
 def unit_of(text: str) -> tuple[str, Fraction] | None:
-    """What a unit measures, and how much of it; None for one that stands for itself."""
-    return BY_NAME.get(text.strip().strip(".").lower())
+    """What a unit measures, and how much of it; None for one that stands for itself. A rate has both its units."""
+    name = text.strip().strip(".").lower()
+    over, sign, under = re.sub(r"\s*(?:/|\bper\b)\s*", "/", RATES.get(name, name)).partition("/")
+    if not sign or not (BY_NAME.get(over) and BY_NAME.get(under)):
+        return BY_NAME.get(over)
+    (one, much), (other, each) = BY_NAME[over], BY_NAME[under]
+    return f"{one}/{other}", much / each
