@@ -154,7 +154,7 @@ class LoraSection(Section):
     """Dropout in the adapter; 0 where routed experts are adapted."""
     layers: list[LayerKind] | None
     """Kinds of layers: `attention`, `mamba_in`, `mamba_out`, `mlp`, `experts`, `shared_experts`, `latent`. `null`: all
-    that the model has, or none beside `target_modules`."""
+    that the model has but `mamba_out`, with which PEFT loads no adapter; or none beside `target_modules`."""
     target_modules: list[str]
     """Names, or patterns with `*`, of what is adapted besides `layers`: the only way to `lm_head`, the embeddings and
     the routers."""
