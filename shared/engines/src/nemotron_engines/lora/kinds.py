@@ -48,7 +48,9 @@ def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
     there = {name: kind_of(name) for name in names}
     kinds = section.layers
     if kinds is None:
-        kinds = [] if section.target_modules else [kind for kind in BLOCK_KINDS if kind in {*there.values()} - {ONLY_NAMED}]
+        kinds = (
+            [] if section.target_modules else [kind for kind in BLOCK_KINDS if kind in {*there.values()} - {ONLY_NAMED}]
+        )
     lacking = [kind for kind in kinds if kind not in there.values()]
     if lacking:
         here = ", ".join(kind for kind in BLOCK_KINDS if kind in there.values())

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -218,9 +219,15 @@ def save_model(
     Args:
         weights: in the place of the model's own.
     """
-    model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
-    # made by code of its own, which goes along; the class of a sharded model is derived from it
-    if any(kind.__module__.startswith("transformers_modules.") for kind in type(model).__mro__):
+    # transformers knows the published names of tensors by the class's name, and FSDP2 derives a class of another name
+    derived = type(model)
+    own = next(kind for kind in derived.__mro__ if not issubclass(kind, FSDPModule))
+    model.__class__ = own
+    try:
+        model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
+    finally:
+        model.__class__ = derived
+    if own.__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)

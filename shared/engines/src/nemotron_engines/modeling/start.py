@@ -43,7 +43,7 @@ def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
     engine = config.engine
     if engine.strategy == "ddp":
         return _whole(task, tokenizer)
-    from nemotron_engines.transformers.sharded import spread
+    from nemotron_engines.modeling.sharded import spread
 
     return spread(lambda: _whole(task, tokenizer), lambda: _shell(task, tokenizer), engine.dtype, engine.device)
 

@@ -20,8 +20,8 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
 from nemotron_engines.lora.adapt import count, table
 from nemotron_engines.lora.reached import AdaptersReached
+from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
-from nemotron_engines.transformers import sharded
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
@@ -42,7 +42,7 @@ TOKEN_LOSS = "token_loss"
 class StageTrainer(InterruptibleTrainer):
     """What our Trainers change in the library's, whichever of them it is: schedule, resume and stop."""
 
-    stage_config: TrainingConfig
+    stage_config: TrainingConfig[LocalEngine]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save as the library does, where there is room for it; a full disk is one error and loses nothing."""
@@ -61,9 +61,7 @@ class StageTrainer(InterruptibleTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Of a sharded model, the weights are written together with the optimizer, by every process its own."""
-        if self._in_shards:
-            distributed.on_rank_zero(lambda: self.model.config.save_pretrained(output_dir))  # ty: ignore[missing-attribute]
-        else:
+        if not self._in_shards:
             super().save_model(output_dir, _internal_call)  # ty: ignore[missing-attribute]
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -84,7 +82,7 @@ class StageTrainer(InterruptibleTrainer):
     @property
     def _in_shards(self) -> bool:
         """Whether checkpoints are; the model itself is whole where there is one process."""
-        return self.stage_config.engine.strategy == "fsdp2"  # ty: ignore[unresolved-attribute]
+        return self.stage_config.engine.strategy == "fsdp2"
 
     def create_accelerator_and_postprocess(self) -> None:
         """As the library does, and nothing wraps a sharded model again."""
@@ -257,7 +255,9 @@ def train_to_end(
         return _keep(best, run, model, tokenizer) if config.checkpoint.keep_best else ""
 
     weights = sharded.weights_of(model)
-    output = distributed.on_rank_zero(lambda: _save(model, weights, run, tokenizer))  # the others wait, and touch nothing
+    output = distributed.on_rank_zero(
+        lambda: _save(model, weights, run, tokenizer)
+    )  # the others wait, and touch nothing
     metadata: dict[str, Any] = {
         "step": config.train.train_iters,
         "parameters": total - (trained if config.engine.peft else 0),
@@ -299,9 +299,10 @@ def _keep(best: Validation, run: Run, model: Any, tokenizer: Path) -> str:
     folder.mkdir()
     if (checkpoint / sharded.FOLDER).is_dir():
         save_model(model, tokenizer, folder, sharded.weights_in(checkpoint, model))
-    # Links: the checkpoint is deleted soon, and a copy would need room.
-    for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
-        link_or_copy(path, folder / path.name)
-    copy_tokenizer(tokenizer, folder)
+    else:
+        # Links: the checkpoint is deleted soon, and a copy would need room.
+        for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
+            link_or_copy(path, folder / path.name)
+        copy_tokenizer(tokenizer, folder)
     kept = "adapter" if (folder / export.WEIGHTS).is_file() else "model"
     return f"; the {kept} of step {checkpoints.step_of(checkpoint)} stays in {folder}"

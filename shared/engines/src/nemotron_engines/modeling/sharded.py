@@ -9,6 +9,7 @@ torch's own `fully_shard` and distributed checkpoints: accelerate leaves a model
 """
 
 import os
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from transformers import PreTrainedModel
 from nemotron_shared.runtime import distributed
 
 FOLDER = "sharded"
+warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process alone may read and write
 
 
 def spread(
@@ -77,7 +79,7 @@ def cut(model: nn.Module, kind: str, *, bfloat16: bool) -> None:
         fully_shard(module, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     # transformers' own sign, for `generate`: a process that has finished goes on as long as another needs its shards
-    model._is_fsdp_managed_module = True  # ty: ignore[unresolved-attribute]
+    model._is_fsdp_managed_module = True  # ty: ignore[invalid-assignment]
 
 
 def prepare_sharded(trainer: Any) -> None:
