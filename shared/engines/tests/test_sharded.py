@@ -4,11 +4,19 @@ import json
 from pathlib import Path
 
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import distributed, nn
+from transformers import NemotronHConfig
 
+from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling import sharded
+from nemotron_engines.modeling.build import random_like, save_model
 from nemotron_engines.transformers.checkpoints import LAYOUT
+from nemotron_shared.config.schema import ModelLoadingEngine
+from nemotron_shared.families import architecture
 from nemotron_shared.runtime.checkpoints import mark_complete, resume_point
+
+ENGINE = ModelLoadingEngine(name="test", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
 
 
 def stepped(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -48,3 +56,22 @@ def test_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
     said: list[str] = []
     assert resume_point(tmp_path, LAYOUT, said.append) == tmp_path / "checkpoint-2"
     assert [line.partition(" is damaged")[0] for line in said] == ["checkpoint-6", "checkpoint-4"]
+
+
+def test_a_sharded_model_is_published_as_a_whole_one(tmp_path: Path) -> None:
+    for name in ("base", "tokenizer"):
+        (tmp_path / name).mkdir()
+    NemotronHConfig(**architecture("super3_tiny"), vocab_size=64).save_pretrained(tmp_path / "base")
+    save_tokenizer(tmp_path / "tokenizer")
+    model = random_like(tmp_path / "base", 7, ENGINE)
+    save_model(model, tmp_path / "tokenizer", tmp_path / "whole")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        sharded.cut(model, "cpu", bfloat16=False)
+        save_model(model, tmp_path / "tokenizer", tmp_path / "gathered", sharded.weights_of(model))
+    finally:
+        distributed.destroy_process_group()
+    whole, gathered = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "gathered"))
+    assert whole.keys() == gathered.keys()
+    assert all(torch.equal(whole[name], gathered[name]) for name in whole)
+    assert (tmp_path / "whole/config.json").read_text() == (tmp_path / "gathered/config.json").read_text()
