@@ -10,9 +10,12 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from support import ROOT, Forked, can_be_forked, nemotron, script, short
 
 MODEL = "super3-sft-model"
+WEIGHTS = "model.safetensors"
 STEPS = 8
 OPTIONS = [*short("sft"), f"train.train_iters={STEPS}", f"train.eval_interval={STEPS}", "checkpoint.save_interval=100"]
 
@@ -92,12 +95,12 @@ def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("then", [1, 4])
-def test_another_number_of_processes_reads_the_same_rows(run, tmp_path: Path, then: int) -> None:
-    def command(processes: int, batches: Path) -> list[str]:
+@pytest.mark.parametrize(("then", "strategy"), [(1, "ddp"), (4, "ddp"), (1, "fsdp2"), (4, "fsdp2")])
+def test_another_number_of_processes_goes_on_with_the_same_rows(run, tmp_path: Path, then: int, strategy: str) -> None:
+    def command(processes: int, batches: Path, *options: str) -> list[str]:
         program = str(ROOT / "tests" / "programs" / "record_batches.py")
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        return [sys.executable, *torchrun, program, str(batches), *OPTIONS]
+        return [sys.executable, *torchrun, program, str(batches), *OPTIONS, *options]
 
     def rows(*files: Path) -> Counter[tuple[int, str]]:
         lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -108,8 +111,12 @@ def test_another_number_of_processes_reads_the_same_rows(run, tmp_path: Path, th
     home = tmp_path / "elastic"
     there = {"NEMOTRON_HOME": str(home)}
     run(*script("sft", "data_prep"), *OPTIONS, env=there)
-    stop_after(3, command(2, tmp_path / "two.jsonl"), home, tmp_path)
-    said = run(*command(then, tmp_path / "then.jsonl"), env=there).stderr
+    how = f"engine.strategy={strategy}"
+    stop_after(3, command(2, tmp_path / "two.jsonl", how), home, tmp_path)
+    said = run(*command(then, tmp_path / "then.jsonl", how), env=there).stderr
     assert f"processes 2 -> {then}" in said
     assert rows(tmp_path / "two.jsonl", tmp_path / "then.jsonl") == rows(tmp_path / "whole.jsonl")
     assert losses(home) == pytest.approx(losses(tmp_path / "home"), abs=1e-4)
+    found, wanted = (load_file(where / "artifacts" / MODEL / "v1" / WEIGHTS) for where in (home, tmp_path / "home"))
+    assert found.keys() == wanted.keys()
+    assert all(torch.allclose(found[name], wanted[name], atol=1e-3) for name in wanted)

@@ -174,11 +174,13 @@ def local_needs(
             **shared,
         )
     reference = isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
+    sharded = isinstance(engine, LocalEngine) and engine.strategy == "fsdp2"
+    shards, which = (machine.processes, "its shards of ") if sharded and machine.processes > 1 else (1, "")
     return Needs(
         rows=config.rows_per_step,
         micro=config.train.micro_batch_size,
-        process_bytes=(TRAINING_BYTES + (RESULT_BYTES if reference else 0)) * parameters,
-        kept=f"weights, gradients and optimizer of {in_billions(parameters)}",
+        process_bytes=(TRAINING_BYTES + (RESULT_BYTES if reference else 0)) * parameters // shards,
+        kept=f"{which}weights, gradients and optimizer of {in_billions(parameters)}",
         disk_bytes=disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
         **shared,
     )

@@ -24,8 +24,8 @@ class ScheduledGRPOTrainer(StageTrainer, GRPOTrainer):
     """A GRPOTrainer with our schedule and our way to resume and to stop."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """Generation is the long part of a step, and the one in which no rank waits for another."""
-        with self.stage_run.interruptible(apart=True):
+        """Generation is the long part of a step, and no rank waits for another in it, unless for shards of weights."""
+        with self.stage_run.interruptible(apart=self.stage_config.engine.strategy == "ddp"):
             return super()._generate_single_turn(*args, **kwargs)
 
 

@@ -154,7 +154,7 @@ class LoraSection(Section):
     """Dropout in the adapter; 0 where routed experts are adapted."""
     layers: list[LayerKind] | None
     """Kinds of layers: `attention`, `mamba_in`, `mamba_out`, `mlp`, `experts`, `shared_experts`, `latent`. `null`: all
-    that the model has, or none beside `target_modules`."""
+    that the model has but `mamba_out`, with which PEFT loads no adapter; or none beside `target_modules`."""
     target_modules: list[str]
     """Names, or patterns with `*`, of what is adapted besides `layers`: the only way to `lm_head`, the embeddings and
     the routers."""
@@ -172,8 +172,17 @@ class LocalEngine(ModelLoadingEngine):
     too."""
     gradient_checkpointing: How[bool]
     """Compute activations twice to keep fewer of them in memory."""
+    strategy: Literal["ddp", "fsdp2"]
+    """`fsdp2` shards weights, gradients and optimizer over the processes, `ddp` keeps them whole on each."""
     peft: LoraSection | None
     """LoRA, as in `engine=transformers_lora` and `engine=trl_lora`; `null` trains all weights."""
+
+    @model_validator(mode="after")
+    def possible(self) -> "LocalEngine":
+        """Adapters stand beside whole weights."""
+        if self.strategy == "fsdp2" and self.peft is not None:
+            raise ValueError("engine.strategy=fsdp2 trains all weights: set engine.peft=null, or engine.strategy=ddp")
+        return self
 
 
 class TransformersEngine(LocalEngine):

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel, set_seed
 
 from nemotron_engines.kernels.mamba_install import never_fuse
-from nemotron_engines.lora.kinds import BLOCK_KINDS, PATTERNS, chosen, kind_of
+from nemotron_engines.lora.kinds import BLOCK_KINDS, ONLY_NAMED, PATTERNS, chosen, kind_of
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.errors import UserError
 
@@ -134,6 +134,8 @@ def table(model: PeftModel, section: LoraSection) -> list[str]:
     for kind, one in rows.items():
         layers, share = f"{one.adapted} of {one.layers}", one.trained / one.weights
         lines.append(f"{kind:<16}{layers:>12}{one.trained:>15,}{share:>17.2%}")
+    if section.layers is None and not section.target_modules and ONLY_NAMED in rows:
+        lines.append(f"{ONLY_NAMED} is left out so that PEFT loads the adapter; engine.peft.layers can name it")
     trained, total = count(model)
     return [*lines, f"trained: {trained:,} of {total:,} parameters ({trained / total:.2%})"]
 

@@ -17,6 +17,8 @@ from nemotron_shared.errors import UserError
 
 BLOCK_KINDS: tuple[str, ...] = get_args(LayerKind)
 OTHER = "other"
+ONLY_NAMED = "mamba_out"
+"""Adapted only where `engine.peft.layers` names it: PEFT refuses to load an adapter that has it."""
 PATTERNS = {
     "attention": r"\.[qkvo]_proj",
     "mamba_in": r"\.in_proj",
@@ -46,12 +48,14 @@ def chosen(names: Iterable[str], section: LoraSection) -> list[str]:
     there = {name: kind_of(name) for name in names}
     kinds = section.layers
     if kinds is None:
-        kinds = [] if section.target_modules else [kind for kind in BLOCK_KINDS if kind in there.values()]
+        kinds = (
+            [] if section.target_modules else [kind for kind in BLOCK_KINDS if kind in {*there.values()} - {ONLY_NAMED}]
+        )
     lacking = [kind for kind in kinds if kind not in there.values()]
     if lacking:
         here = ", ".join(kind for kind in BLOCK_KINDS if kind in there.values())
         what = f"engine.peft.layers: this model has no layer of the kind {', '.join(lacking)}"
-        raise UserError(what, f"it has: {here}; engine.peft.layers=null takes them all")
+        raise UserError(what, f"it has: {here}; engine.peft.layers=null takes all but {ONLY_NAMED}")
     for key in ("target_modules", "exclude_modules"):
         for pattern in getattr(section, key):
             if not any(fits(name, pattern) for name in there):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -45,9 +46,14 @@ def random_model(section: ModelSection, tokenizer: Any, seed: int, engine: Model
     Args:
         engine: the config's engine section, for `attn_implementation` and `allow_reference_kernels`.
     """
-    config = nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
+    config = random_config(section, tokenizer)
     announce(count_parameters(config), engine.allow_reference_kernels)
     return _from_config(config, seed, engine)
+
+
+def random_config(section: ModelSection, tokenizer: Any) -> NemotronHConfig:
+    """The config of a model with random weights."""
+    return nemotron_config(load_architecture(section.architecture, section.overrides), tokenizer)
 
 
 # How a model is made that is saved, and run elsewhere.
@@ -165,6 +171,17 @@ def load_model(
     return model
 
 
+def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
+    """A model of this config without weights, to be filled with those of another process."""
+    _install_kernels()
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)
+        )
+    lift_time_step_limit(model)
+    return model
+
+
 def read_config(path: Path, *, trusted: bool = False) -> Any:
     """The `config.json` of a model folder.
 
@@ -194,10 +211,23 @@ def count_parameters(config: NemotronHConfig) -> int:
         return AutoModelForCausalLM.from_config(config).num_parameters()
 
 
-def save_model(model: PreTrainedModel, tokenizer: Path, directory: Path) -> None:
-    """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged."""
-    model.save_pretrained(directory, safe_serialization=True)
-    if type(model).__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
+def save_model(
+    model: PreTrainedModel, tokenizer: Path, directory: Path, weights: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Write a Hugging Face folder: safetensors, config, and the tokenizer's own files, unchanged.
+
+    Args:
+        weights: in the place of the model's own.
+    """
+    # transformers knows the published names of tensors by the class's name, and FSDP2 derives a class of another name
+    derived = type(model)
+    own = next(kind for kind in derived.__mro__ if not issubclass(kind, FSDPModule))
+    model.__class__ = own
+    try:
+        model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
+    finally:
+        model.__class__ = derived
+    if own.__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from nemotron_engines.modeling.build import load_model, load_tokenizer, random_model
+from nemotron_engines.modeling.build import (
+    load_model,
+    load_tokenizer,
+    random_config,
+    random_model,
+    read_config,
+    shell_of,
+)
 from nemotron_shared.config.schema import LocalEngine
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.runtime.task import Task
@@ -33,6 +40,16 @@ def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
         tokenizer: folder of the one that random weights are made for.
     """
     config: TrainingConfig[LocalEngine] = task.config
+    engine = config.engine
+    if engine.strategy == "ddp":
+        return _whole(task, tokenizer)
+    from nemotron_engines.modeling.sharded import spread
+
+    return spread(lambda: _whole(task, tokenizer), lambda: _shell(task, tokenizer), engine.dtype, engine.device)
+
+
+def _whole(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    config: TrainingConfig[LocalEngine] = task.config
     base, engine = task.inputs["model"], config.engine
     frozen = engine.peft is not None and engine.dtype == "bfloat16"
     dtype = torch.bfloat16 if frozen else torch.float32
@@ -40,3 +57,10 @@ def starting_weights(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
         return load_model(base.path, engine, trusted=base.trusted, dtype=dtype)
     model: Any = random_model(config.model, load_tokenizer(tokenizer), config.run.seed, engine)
     return model.to(dtype)
+
+
+def _shell(task: Task[Any], tokenizer: Path) -> PreTrainedModel:
+    config: TrainingConfig[LocalEngine] = task.config
+    if (base := task.inputs["model"]) is not None:
+        return shell_of(read_config(base.path, trusted=base.trusted), config.engine, trusted=base.trusted)
+    return shell_of(random_config(config.model, load_tokenizer(tokenizer)), config.engine)

@@ -14,19 +14,24 @@ from nemotron_shared.runtime.models.weights import ADAPTER_WEIGHTS
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-STATE = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
+SHARDS = "sharded/.metadata"
+OPTIMIZER = "optimizer.pt"
+STATE = ("scheduler.pt", "trainer_state.json")
 
 
 def missing_state(checkpoint: Path, mark: Mark) -> str | None:
     """What a resumed run would silently begin afresh: the Trainer itself goes on without an optimizer's state."""
-    # one file of weights, or an index and every shard that it names, or adapters alone
-    sharded = INDEX in mark.files
-    whole = ADAPTER_WEIGHTS if ADAPTER_WEIGHTS in mark.files else WEIGHTS
-    weights = set(read_json(checkpoint / INDEX)["weight_map"].values()) if sharded else {whole}
-    # the Trainer's names: one process alone has no number
     processes = mark.world_size
+    # one file of weights, or an index and every file that it names, or adapters alone, or each process's shards
+    if SHARDS in mark.files:
+        state = {SHARDS, *(f"sharded/__{rank}_0.distcp" for rank in range(processes))}
+    elif INDEX in mark.files:
+        state = {*read_json(checkpoint / INDEX)["weight_map"].values(), OPTIMIZER}
+    else:
+        state = {ADAPTER_WEIGHTS if ADAPTER_WEIGHTS in mark.files else WEIGHTS, OPTIMIZER}
+    # the Trainer's names: one process alone has no number
     states = ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
-    needed = [*weights, *STATE, *states]
+    needed = [*sorted(state), *STATE, *states]
     absent = [name for name in needed if name not in mark.files]
     if absent:
         return f"{', '.join(absent)} missing"

@@ -20,6 +20,7 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
 from nemotron_engines.lora.adapt import count, table
 from nemotron_engines.lora.reached import AdaptersReached
+from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
@@ -42,7 +43,7 @@ TOKEN_LOSS = "token_loss"
 class StageTrainer(InterruptibleTrainer):
     """What our Trainers change in the library's, whichever of them it is: schedule, resume and stop."""
 
-    stage_config: TrainingConfig
+    stage_config: TrainingConfig[LocalEngine]
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save as the library does, where there is room for it; a full disk is one error and loses nothing."""
@@ -59,6 +60,36 @@ class StageTrainer(InterruptibleTrainer):
         assert output_dir is not None, "the Trainer names the checkpoint's folder"
         export.save_adapter(model, Path(output_dir), model.name_or_path or None)
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Of a sharded model, the weights are written together with the optimizer, by every process its own."""
+        if not self._in_shards:
+            super().save_model(output_dir, _internal_call)  # ty: ignore[missing-attribute]
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self._in_shards:
+            super()._save_optimizer_and_scheduler(output_dir)  # ty: ignore[missing-attribute]
+            return
+        sharded.save_state(Path(output_dir), self.model, self.optimizer)  # ty: ignore[missing-attribute]
+        if distributed.rank() == 0:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / "scheduler.pt")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or not self._in_shards:
+            super()._load_optimizer_and_scheduler(checkpoint)  # ty: ignore[missing-attribute]
+            return
+        sharded.load_optimizer(Path(checkpoint), self.model, self.optimizer)  # ty: ignore[missing-attribute]
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
+
+    @property
+    def _in_shards(self) -> bool:
+        """Whether checkpoints are; the model itself is whole where there is one process."""
+        return self.stage_config.engine.strategy == "fsdp2"
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As the library does, and nothing wraps a sharded model again."""
+        super().create_accelerator_and_postprocess()  # ty: ignore[missing-attribute]
+        sharded.prepare_sharded(self)
+
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
         """The schedule of the config instead of the Trainer's."""
         config = self.stage_config
@@ -72,6 +103,9 @@ class StageTrainer(InterruptibleTrainer):
         A checkpoint is written under the names of the published models, which differ from those in memory. The
         Trainer's own loader matches names in memory, finds few, and goes on with what the model had before.
         """
+        if self._in_shards:
+            sharded.load_weights(Path(resume_from_checkpoint), self.model)  # ty: ignore[missing-attribute]
+            return
         if isinstance(self.model, PeftModel):  # ty: ignore[missing-attribute]
             export.load_adapter(self.model, Path(resume_from_checkpoint))  # ty: ignore[missing-attribute]
             return
@@ -219,9 +253,12 @@ def train_to_end(
     model: Any = trainer.model
 
     def keep(best: Validation) -> str:
-        return _keep(best, run, tokenizer) if config.checkpoint.keep_best else ""
+        return _keep(best, run, model, tokenizer) if config.checkpoint.keep_best else ""
 
-    output = distributed.on_rank_zero(lambda: _save(model, run, tokenizer))  # the others wait, and touch nothing
+    weights = sharded.weights_of(model)
+    output = distributed.on_rank_zero(
+        lambda: _save(model, weights, run, tokenizer)
+    )  # the others wait, and touch nothing
     metadata: dict[str, Any] = {
         "step": config.train.train_iters,
         "parameters": total - (trained if config.engine.peft else 0),
@@ -231,7 +268,7 @@ def train_to_end(
     return Outcome(output, metadata, last_values(run.metrics, metrics))
 
 
-def _save(model: Any, run: Run, tokenizer: Path) -> Path:
+def _save(model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokenizer: Path) -> Path:
     """Write the trained model into a fresh folder, once there is room for it; adapters go into a folder of their own.
 
     Raises:
@@ -245,11 +282,11 @@ def _save(model: Any, run: Run, tokenizer: Path) -> Path:
             export.save_adapter(model, output / ADAPTER, model.name_or_path or None)
             model, error = export.merged(model)
             run.say(f"adapters merged: this moves the logits by {error:.1e} of their length")
-        save_model(model, tokenizer, output)
+        save_model(model, tokenizer, output, gathered)
     return output
 
 
-def _keep(best: Validation, run: Run, tokenizer: Path) -> str:
+def _keep(best: Validation, run: Run, model: Any, tokenizer: Path) -> str:
     """Make a model folder of the best checkpoint, where a later step is published, and say where it is.
 
     Of a training with adapters it holds these.
@@ -261,9 +298,12 @@ def _keep(best: Validation, run: Run, tokenizer: Path) -> str:
     folder = run.directory / "best"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    # Links: the checkpoint is deleted soon, and a copy would need room.
-    for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
-        link_or_copy(path, folder / path.name)
-    copy_tokenizer(tokenizer, folder)
+    if (checkpoint / sharded.FOLDER).is_dir():
+        save_model(model, tokenizer, folder, sharded.weights_in(checkpoint, model))
+    else:
+        # Links: the checkpoint is deleted soon, and a copy would need room.
+        for path in (*checkpoint.glob("*.safetensors*"), *checkpoint.glob("*config.json")):
+            link_or_copy(path, folder / path.name)
+        copy_tokenizer(tokenizer, folder)
     kept = "adapter" if (folder / ADAPTER_WEIGHTS).is_file() else "model"
     return f"; the {kept} of step {checkpoints.step_of(checkpoint)} stays in {folder}"

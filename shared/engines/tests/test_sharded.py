@@ -1,0 +1,77 @@
+"""Checkpoints in shards: read whole, and set aside where damaged. Several processes: tests/test_attempts.py."""
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import distributed, nn
+from transformers import NemotronHConfig
+
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_engines.modeling import sharded
+from nemotron_engines.modeling.build import random_like, save_model
+from nemotron_engines.transformers.checkpoints import LAYOUT
+from nemotron_shared.config.schema import ModelLoadingEngine
+from nemotron_shared.families import architecture
+from nemotron_shared.runtime.checkpoints import mark_complete, resume_point
+
+ENGINE = ModelLoadingEngine(name="test", device="cpu", attn_implementation="sdpa", allow_reference_kernels=False)
+
+
+def stepped(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and its optimizer after one step."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_a_sharded_checkpoint_is_read_into_a_whole_model(tmp_path: Path) -> None:
+    (model, optimizer), (other, others) = stepped(1), stepped(2)
+    sharded.save_state(tmp_path, model, optimizer)
+    wanted, moments = model.state_dict(), [state["exp_avg"] for state in optimizer.state.values()]
+    found = sharded.weights_in(tmp_path, other)
+    assert all(torch.equal(found[name], value) for name, value in wanted.items())
+    sharded.load_weights(tmp_path, other)
+    sharded.load_optimizer(tmp_path, other, others)
+    assert all(torch.equal(value, wanted[name]) for name, value in other.state_dict().items())
+    assert all(torch.equal(a["exp_avg"], b) for a, b in zip(others.state.values(), moments, strict=True))
+    assert sharded.weights_of(other) is None
+
+
+def test_a_damaged_one_is_set_aside(tmp_path: Path) -> None:
+    for step in (2, 4, 6):
+        folder = tmp_path / f"checkpoint-{step}"
+        sharded.save_state(folder, *stepped(step))
+        for name in ("scheduler.pt", "rng_state.pth"):
+            (folder / name).write_bytes(b"state")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        mark_complete(folder, LAYOUT, world_size=1)
+    shard = tmp_path / "checkpoint-4" / "sharded" / "__0_0.distcp"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    (tmp_path / "checkpoint-6" / "sharded" / "__0_0.distcp").unlink()
+    said: list[str] = []
+    assert resume_point(tmp_path, LAYOUT, said.append) == tmp_path / "checkpoint-2"
+    assert [line.partition(" is damaged")[0] for line in said] == ["checkpoint-6", "checkpoint-4"]
+
+
+def test_a_sharded_model_is_published_as_a_whole_one(tmp_path: Path) -> None:
+    for name in ("base", "tokenizer"):
+        (tmp_path / name).mkdir()
+    NemotronHConfig(**architecture("super3_tiny"), vocab_size=64).save_pretrained(tmp_path / "base")
+    save_tokenizer(tmp_path / "tokenizer")
+    model = random_like(tmp_path / "base", 7, ENGINE)
+    save_model(model, tmp_path / "tokenizer", tmp_path / "whole")
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        sharded.cut(model, "cpu", bfloat16=False)
+        save_model(model, tmp_path / "tokenizer", tmp_path / "gathered", sharded.weights_of(model))
+    finally:
+        distributed.destroy_process_group()
+    whole, gathered = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "gathered"))
+    assert whole.keys() == gathered.keys()
+    assert all(torch.equal(whole[name], gathered[name]) for name in whole)
+    assert (tmp_path / "whole/config.json").read_text() == (tmp_path / "gathered/config.json").read_text()
