@@ -9,6 +9,7 @@ from automodel_support import automodel_batch, automodel_model, logits_of, rows,
 from safetensors.torch import load_file, save_file
 
 from nemotron_shared.config.schema import LoraSection
+from nemotron_shared.runtime.models.weights import ADAPTER_WEIGHTS
 
 pytestmark = pytest.mark.automodel
 SECTION = LoraSection(dim=8, alpha=16, dropout=0.0, layers=["attention", "mamba_in", "shared_experts", "latent"],
@@ -46,12 +47,12 @@ def test_an_adapter_goes_to_automodel_and_comes_back(tmp_path: Path) -> None:
     from nemo_automodel.components._peft.lora import PeftConfig, apply_lora_to_linear_modules
     from nemo_automodel.components.checkpoint.stateful_wrappers import ModelState
 
-    from nemotron_engines.lora.export import WEIGHTS, load_adapter, save_adapter
+    from nemotron_engines.lora.export import load_adapter, save_adapter
 
     folder = save_tiny(tmp_path)
     model = learned(ours(folder, 1))
     save_adapter(model, tmp_path / "adapter", str(folder))
-    saved = load_file(tmp_path / "adapter" / WEIGHTS)
+    saved = load_file(tmp_path / "adapter" / ADAPTER_WEIGHTS)
     modules = sorted({name.removeprefix("base_model.model.").partition(".lora_")[0] for name in saved})
 
     theirs = automodel_model(folder)
@@ -70,7 +71,7 @@ def test_an_adapter_goes_to_automodel_and_comes_back(tmp_path: Path) -> None:
     (tmp_path / "back").mkdir()
     back = {name: value.contiguous() for name, value in state.state_dict().items()}
     assert all(torch.equal(value, saved[name]) for name, value in back.items())
-    save_file(back, tmp_path / "back" / WEIGHTS)
+    save_file(back, tmp_path / "back" / ADAPTER_WEIGHTS)
     again = ours(folder, 2)
     load_adapter(again, tmp_path / "back")
     with torch.no_grad():
