@@ -60,6 +60,12 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except UserError as error:
         print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # what Path.expanduser says of a ~NAME that is nobody's
+            raise
+        wrong = "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
+        print("error:", wrong, file=sys.stderr, flush=True)
+        return UserError.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         return 130

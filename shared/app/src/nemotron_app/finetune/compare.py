@@ -29,10 +29,9 @@ class Comparison:
         scores = [entry for entry in content["scores"] if entry["task"] == TASK]
         by_model = {}
         for entry in scores:
-            lines = (
-                (results.path / "samples" / entry["model"] / f"{TASK}.jsonl").read_text(encoding="utf-8").splitlines()
-            )
-            by_model[entry["model"]] = [json.loads(line) for line in lines]
+            samples = results.path / "samples" / entry["model"] / f"{TASK}.jsonl"
+            with samples.open(encoding="utf-8", newline="\n") as lines:
+                by_model[entry["model"]] = [json.loads(line) for line in lines]
         before, *_, after = by_model.values()
         answers = [
             {"question": old["question"], "expected": old["expected"], "before": old["output"], "after": new["output"]}
