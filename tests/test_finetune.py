@@ -57,9 +57,10 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     assert "data_prep.pack_size=512" in first
     assert second.startswith("nemotron super3 sft -c ")
     assert third.startswith("nemotron super3 eval -c held_out run.model=sft run.base=super3-pretrain-model:v1")
-    assert "as chosen before" in run(*tune).stderr
+    assert "as chosen before" in run(*tune, "data_prep.pack_size=512").stderr
+    assert "[finetune] data_prep.pack_size=128" in run(*tune).stderr  # what was said once holds for that command alone
     assert "[finetune] data_prep.pack_size=128" in run(*tune, "--again").stderr
-    # what was chosen before approves neither settings that cannot be, nor other rows under the same name
+    # neither settings that cannot be are approved, nor other rows under the same name
     assert "train.train_iters: Input should be" in run(*tune, "train.train_iters=abc", ok=False).stderr
     assert "facts.csv:2: not a row of the format alpaca" in run(*tune, "data_prep.format=alpaca", ok=False).stderr
     with (tmp_path / "facts.csv").open("a") as file:

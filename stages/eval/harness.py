@@ -143,8 +143,8 @@ def read_samples(folder: Path, name: str, kind: Kind, rows: int) -> list[dict[st
         raise UserError(
             f"{folder}: {len(files)} files of samples of '{name}', not one", f"see {folder.parent / 'log.txt'}"
         )
-    lines = files[0].read_text(encoding="utf-8").splitlines()
-    samples = sorted((read_sample(kind, json.loads(line)) for line in lines), key=lambda sample: sample["id"])
+    with files[0].open(encoding="utf-8", newline="\n") as lines:  # texts may hold the other ends of lines
+        samples = sorted((read_sample(kind, json.loads(line)) for line in lines), key=lambda sample: sample["id"])
     if [sample["id"] for sample in samples] != list(range(rows)):
         raise UserError(f"{files[0]}: {len(samples)} samples of {rows} rows", f"see {folder.parent / 'log.txt'}")
     results = folder / "results.yml"

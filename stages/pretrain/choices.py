@@ -39,8 +39,10 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
     return [split_choice(len(lengths), "documents"), Choice("train.seq_length", power_of_two(longest, model), looked)]
 
 
-def train_choices(config: PretrainConfig, model: Path, data: Artifact, machine: Machine) -> list[Choice]:
-    """Settings of the training."""
+def train_choices(
+    config: PretrainConfig, model: Path, data: Artifact, machine: Machine, steps: int | None
+) -> list[Choice]:
+    """Settings of the training; `steps` where somebody has said them."""
     tokens = data.manifest.metadata["splits"]["train"]["tokens"]
     rows = max(1, tokens // config.train.seq_length)
-    return training_choices(model, rows, machine, f"{tokens:,} tokens", text=True)
+    return training_choices(model, rows, machine, f"{tokens:,} tokens", steps=steps, text=True)

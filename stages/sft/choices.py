@@ -38,10 +38,10 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
     return [*found, split_choice(len(lengths), "conversations"), pack]
 
 
-def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine) -> list[Choice]:
-    """Settings of the training."""
+def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machine, steps: int | None) -> list[Choice]:
+    """Settings of the training; `steps` where somebody has said them."""
     rows = data.manifest.metadata["splits"]["train"]["packed_rows"]
-    return training_choices(model, rows, machine, f"{rows:,} packed rows")
+    return training_choices(model, rows, machine, f"{rows:,} packed rows", steps=steps)
 
 
 def _has_template(tokenizer: TokenizerFolder) -> bool:

@@ -75,6 +75,20 @@ def front(folder: Path) -> dict[str, Any]:
     return yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
 
 
+def test_scores_of_rows_that_were_trained_on_are_called_so(store: Store, tmp_path: Path) -> None:
+    data = publish(store, "nano3-sft-data", "SFTDataArtifact", {"train.jsonl": {}}, producer("sft", "data_prep"),
+                   metadata={"splits": {"train": {}}})  # fmt: skip
+    files = {"config.json": {"model_type": "llama"}, "model.safetensors": tensors()}
+    model = publish(store, "nano3-sft-model", "ModelArtifact", files, producer("sft"),
+                    parents=[Parent(data.reference, data.manifest.digest, "data")])  # fmt: skip
+    score = {"model": "sft", "task": "held_out", "metric": "bits_per_byte", "value": 0.9, "ci95": [0.8, 1.0], "n": 9}
+    results = {"models": {"sft": {"reference": model.reference}}, "scores": [score]}
+    publish(store, "nano3-eval-results", "EvalResultsArtifact", {"results.json": results}, producer("eval"),
+            parents=[Parent(model.reference, model.manifest.digest, "model")])  # fmt: skip
+    assert main(["export", model.reference, "made"]) == 0
+    assert "| rows that were trained on | bits per byte |" in (tmp_path / "made" / "README.md").read_text()
+
+
 def test_an_export_has_no_trace_of_the_machine(store: Store, tmp_path: Path) -> None:
     assert main(["export", "sft", "out"]) == 0
     out = tmp_path / "out"

@@ -1,10 +1,15 @@
 """Names of files on the command line of `nemotron finetune`, whatever signs they hold."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from nemotron_app.finetune.command import _is_override
+from nemotron_app.finetune.compare import Comparison
+from nemotron_shared.artifacts import Artifact
 
 
 def test_a_file_whose_name_looks_like_an_override_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -12,3 +17,16 @@ def test_a_file_whose_name_looks_like_an_override_is_a_file(tmp_path: Path, monk
     assert _is_override("train.train_iters=5") and _is_override("a=b.jsonl")
     (tmp_path / "a=b.jsonl").touch()
     assert not _is_override("a=b.jsonl")
+
+
+def test_texts_with_other_ends_of_lines_are_compared(tmp_path: Path) -> None:
+    scores = []
+    for model in ("base", "after"):
+        (tmp_path / "samples" / model).mkdir(parents=True)
+        sample = {"question": "a\u2028b", "expected": "c", "output": "d\x85"}
+        lines = json.dumps(sample, ensure_ascii=False) + "\n"
+        (tmp_path / "samples" / model / "held_out.jsonl").write_text(lines, encoding="utf-8")
+        scores.append({"task": "held_out", "model": model})
+    (tmp_path / "results.json").write_text(json.dumps({"scores": scores, "comparisons": []}))
+    results = SimpleNamespace(path=tmp_path)
+    assert Comparison.read(cast(Artifact, results)).answers[0]["question"] == "a\u2028b"

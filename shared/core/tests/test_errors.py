@@ -1,7 +1,13 @@
 """Errors for people: one message, an exit code, and no traceback where a reader leaves."""
 
+import errno
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.errors import exit_code_of
 
 PROGRAM = """
 import sys
@@ -22,3 +28,16 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait() == 141
+
+
+def test_a_path_of_nobody_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(lambda: Path("~nobody-of-this-name").expanduser() and 0) == 2
+    assert capsys.readouterr().err.startswith("error: a path begins with ~")
+
+
+def test_a_place_that_may_not_be_written_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    def write() -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/made.jsonl")
+
+    assert exit_code_of(write) == 2
+    assert capsys.readouterr().err.startswith("error: /data/made.jsonl: Permission denied")

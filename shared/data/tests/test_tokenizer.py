@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.synthetic import eval_texts, pretrain_documents
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import (
     CHAT_TEMPLATE,
     CONTROL_TOKENS,
@@ -23,6 +24,7 @@ from nemotron_data.tokenizers.tiny import (
     build_tokenizer,
     save_tokenizer,
 )
+from nemotron_shared.errors import UserError
 
 FILES = ["chat_template.jinja", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"]
 QUESTION = {"role": "user", "content": "What is 20+5*4?"}
@@ -69,6 +71,12 @@ def test_named_tokens_come_first_and_every_byte_has_one():
     named = [*CONTROL_TOKENS, *MARKUP_TOKENS]
     assert [vocabulary[token] for token in named] == list(range(len(named)))
     assert sum(len(token) == 1 for token in vocabulary) == 256
+
+
+def test_a_file_that_is_no_tokenizer_is_one_clear_error(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.json: no tokenizer"):
+        assert TokenizerFolder(tmp_path).tokenizer
 
 
 def test_digits_stand_alone():

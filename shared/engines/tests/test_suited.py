@@ -21,7 +21,7 @@ CARD = replace(LAPTOP, gpus=(GPU("H100", 80 * GB),))
 def chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """What is chosen for a model of so many parameters."""
 
-    def choose(parameters: int, rows: int, machine: Machine, **options: bool) -> dict[str, Any]:
+    def choose(parameters: int, rows: int, machine: Machine, **options: Any) -> dict[str, Any]:
         monkeypatch.setattr(suited, "parameters_in", lambda folder: Parameters(parameters))
         found = suited.training_choices(tmp_path, rows, machine, f"{rows} rows", **options)
         return {choice.key: choice.value for choice in found}
@@ -43,6 +43,11 @@ def test_a_small_file_is_seen_often_and_a_large_one_three_times(chosen) -> None:
     assert chosen(300_000_000, 24, LAPTOP)["train.train_iters"] == suited.LEAST_STEPS
     large = chosen(300_000_000, 32_000, CARD)
     assert large["train.train_iters"] == 3 * 32_000 // large["train.global_batch_size"]
+
+
+def test_warm_up_and_intervals_fit_the_steps_that_somebody_asked_for(chosen) -> None:
+    found = chosen(300_000, 24, LAPTOP, steps=10)
+    assert (found["scheduler.lr_warmup_iters"], found["train.eval_interval"]) == (1, 2)
 
 
 def test_rows_are_as_long_as_they_need_to_be_and_the_model_allows(tmp_path: Path) -> None:

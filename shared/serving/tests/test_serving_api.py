@@ -88,6 +88,14 @@ def test_several_answers_a_seed_and_log_probabilities(client: openai.OpenAI, nev
     assert streamed == {0: 5, 1: 5, 2: 5}
 
 
+def test_the_smallest_temperature_draws_the_likeliest(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "small", "messages": QUESTION, "max_tokens": 4}
+    coldest, greedy = (
+        client.chat.completions.create(**asked, temperature=temperature).choices[0] for temperature in (1e-320, 0)
+    )
+    assert coldest.message.content == greedy.message.content
+
+
 def test_completions_echo_and_stop(client: openai.OpenAI, never_ends: Model) -> None:
     asked: Any = {"model": "small", "temperature": 0, "max_tokens": 6, "logprobs": 1}
     several = client.completions.create(prompt=["Mira", "Tova keeps a goat"], echo=True, **asked)
@@ -158,6 +166,8 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"chat_template_kwargs": {"messages": []}}, "not an option"),
+        ({"chat_template_kwargs": {"self": 1}}, "not an option"),
+        ({"messages": [{"role": "user", "text": "content by another name"}]}, r"messages\[0\] has no content"),
         ({"max_toknes": 3}, "max_toknes: there is no such field"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 
 from nemotron_app.main import main
 from nemotron_serving import chat, serve
-from nemotron_serving.generate import Progress
+from nemotron_serving.generate import Progress, read_rows
 from nemotron_serving.model import Model
 from nemotron_serving.sampling import Sampling
 from nemotron_serving.text import Piece
@@ -142,6 +142,11 @@ def test_a_file_of_prompts(command: Callable[..., int], tmp_path: Path, capsys: 
         assert row == other
         assert ours == pytest.approx(theirs, abs=1e-4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "alone.jsonl", "prompts.jsonl"]
+
+
+def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes('\ufeff{"prompt": "x\u2028y"}\r\n{"prompt": "z"}\n'.encode())
+    assert [row.given["prompt"] for row in read_rows(tmp_path / "a.jsonl", False, None)] == ["x\u2028y", "z"]
 
 
 def test_a_run_that_was_killed_goes_on(

@@ -5,6 +5,7 @@ error: tiny.yaml: unknown key 'train.train_iter'
 """
 
 import difflib
+import errno
 import os
 import select
 import sys
@@ -14,6 +15,7 @@ from types import TracebackType
 
 from nemotron_shared.redaction import redact
 
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
 
@@ -60,6 +62,12 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     except UserError as error:
         print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # what Path.expanduser says of a ~NAME that is nobody's
+            raise
+        wrong = "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
+        print("error:", wrong, file=sys.stderr, flush=True)
+        return UserError.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
         return 130
@@ -70,6 +78,12 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
             raise  # standard output is still read; another pipe has broken
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return READER_LEFT
+    except OSError as error:
+        if error.errno not in NOT_ALLOWED:
+            raise
+        what = f"{error.filename}: {error.strerror}\n  check its permissions, or name another place"
+        print("error:", printable(redact(what), keep="\n"), file=sys.stderr, flush=True)
+        return UserError.exit_code
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -37,10 +37,13 @@ def power_of_two(tokens: int, model: Path) -> int:
     return min(length, limit)
 
 
-def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, text: bool = False) -> list[Choice]:
+def training_choices(
+    model: Path, rows: int, machine: Machine, of_what: str, *, steps: int | None = None, text: bool = False
+) -> list[Choice]:
     """Settings of a training on `rows` rows, which people know as `of_what`.
 
     Args:
+        steps: how many somebody has asked for, to which warm-up and intervals then fit.
         text: it is continued pretraining, of all weights.
     """
     known = parameters_in(model)
@@ -59,7 +62,7 @@ def training_choices(model: Path, rows: int, machine: Machine, of_what: str, *, 
     epoch = -(-rows // batch)
     small = SMALL_STEPS_OF_TEXT if text else SMALL_STEPS
     least = small if parameters < SMALL else LEAST_STEPS
-    steps = max(EPOCHS * epoch, least)
+    steps = steps or max(EPOCHS * epoch, least)
     epochs = f"{EPOCHS} epochs" if steps > least else f"{steps / epoch:.0f} epochs of a small file"
     rate = ADAPTER_RATE if lora else next((value for most, value in RATES if parameters < most), LARGE_RATE)
     of_size = "for adapters" if lora else f"for {in_billions(parameters)}"

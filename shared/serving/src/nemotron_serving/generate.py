@@ -64,6 +64,8 @@ def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int,
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}", "make the folder, or give another name")
     identity = json_digest({"file": file_digest(file), "model": chosen.artifact.manifest.digest, **asked})
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"--out {out}: nothing may be written to {out.parent}", "give a file in another folder")
     with locked(out.with_name(f".{out.name}.lock"), wait=False):
         progress = Progress(out.with_name(f".{out.name}.part"), identity, len(rows))
         if progress.done:
@@ -88,7 +90,7 @@ def read_rows(file: Path, raw: bool, system: str | None) -> Iterator[Row]:
         UserError: there is none, or a line without one.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold the other ends of lines
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file}: cannot be read: {error}", "give a text file, or JSON lines") from error
     found = 0

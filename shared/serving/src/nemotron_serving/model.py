@@ -79,9 +79,9 @@ def ready(
         name="serving", device="auto", attn_implementation="sdpa", allow_reference_kernels=slow_kernels
     )
     on_gpu = device == "auto" and torch.cuda.is_available()
+    tokenizer = load_tokenizer(artifact.path)
     model: Any = load_model(artifact.path, engine, trusted=artifact.trusted).eval()
     model = model.to("cuda:0" if on_gpu else "cpu")
-    tokenizer = load_tokenizer(artifact.path)
     if hasattr(model, "generation_config") and model.generation_config.do_sample:
         temperature, top_p = model.generation_config.temperature or 1.0, model.generation_config.top_p or 1.0
     else:

@@ -113,6 +113,8 @@ def plain_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
         if role not in ROLES:
             raise ValueError(f"messages[{number}].role is {message.get('role')!r}, not one of {', '.join(ROLES)}")
         plain = {key: value for key, value in message.items() if value is not None} | {"role": role}
+        if role != "assistant" and message.get("content") is None:
+            raise ValueError(f"messages[{number}] has no content")
         plain["content"] = _as_text(message.get("content"), number)
         if role == "assistant" and message.get("tool_calls"):
             plain["tool_calls"] = [_with_object(call, number) for call in message["tool_calls"]]

@@ -8,6 +8,16 @@ MOST_CHOICES = 16
 MOST_PROMPTS = 256
 MOST_STOPS = 16
 MOST_TOP = 20
+SET_BY_SERVER = {
+    "self",
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "bos_token",
+    "eos_token",
+    "pad_token",
+    "unk_token",
+}
 
 Text = Annotated[str, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -135,7 +145,7 @@ class ChatCompletion(Asked):
     def only_options(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """Options are numbers, texts and truth values, and replace nothing that the server sets."""
         for name, option in (value or {}).items():
-            if name in {"messages", "tools", "add_generation_prompt"} or isinstance(option, dict | list):
+            if name in SET_BY_SERVER or isinstance(option, dict | list):
                 raise ValueError(f"{name}: not an option of a template")
         return value
 

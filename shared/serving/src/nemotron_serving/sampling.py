@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 import torch
 
+COLDEST = 1e-6
+"""A temperature below it would be 0 in single precision, and draws the likeliest token anyway."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -65,7 +68,7 @@ class Chooser:
 
     def _drawn(self, logits: torch.Tensor) -> int:
         # the largest is taken away first: a tiny temperature must not make infinities of them
-        shares = torch.softmax((logits - logits.max()) / self.sampling.temperature, dim=-1)
+        shares = torch.softmax((logits - logits.max()) / max(self.sampling.temperature, COLDEST), dim=-1)
         if self.sampling.top_p < 1:
             sorted_shares, order = shares.sort(descending=True, stable=True)
             before = sorted_shares.cumsum(0) - sorted_shares

@@ -21,6 +21,7 @@ from nemotron_shared.runtime.models.code import config_of
 from nemotron_shared.runtime.models.references import HUB
 
 UNKNOWN = "unknown"
+HELD_OUT, TRAINED_ON = "held_out", "rows that were trained on"
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.-]{0,60}")
 FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
 
@@ -78,7 +79,21 @@ def scores_of(store: Store, artifact: Artifact) -> list[dict[str, Any]]:
     newest = max(asked, key=lambda one: (one.manifest.created_at, one.manifest.version))
     results = read_json(newest.path / "results.json")
     own = {name for name, about in results["models"].items() if about["reference"] == artifact.reference}
-    return [{**score, "from": newest.reference} for score in results["scores"] if score["model"] in own]
+    rows = {HELD_OUT: TRAINED_ON} if _held_nothing_back(store, artifact) else {}
+    return [
+        {**score, "task": rows.get(score["task"], score["task"]), "from": newest.reference}
+        for score in results["scores"] if score["model"] in own
+    ]  # fmt: skip
+
+
+def _held_nothing_back(store: Store, model: Artifact) -> bool:
+    """Whether the rows that stand for held-out ones were trained on, because the model's data has no others."""
+    data = [parent.reference for parent in model.manifest.parents if parent.role == "data"]
+    try:
+        splits = [set(store.resolve(one).manifest.metadata.get("splits", ())) for one in data]
+    except UserError:
+        return False  # it is gone, and nothing says so
+    return any(known and not known & {"valid", "test"} for known in splits)
 
 
 def _asked(results: Artifact, artifact: Artifact) -> bool:

@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,9 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
 from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.config.validate import validate
+from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import Arguments
@@ -151,10 +152,8 @@ def make_plan(
     stage, reason, fields = _stage(files, said)
     own = next((name for name in families() if model.manifest.name.startswith(f"{name}-")), look.family)
     family = said.get("run.family", own)
-    contents = [identity(file)[0] for file in files]
-    about = sha256("\n".join([stage, model.reference, model.manifest.digest, *paths, *contents]).encode()).hexdigest()[
-        :8
-    ]
+    # all that choices follow from: other settings or other contents are another fine-tuning
+    about = [stage, model.reference, model.manifest.digest, *paths, *(identity(file)[0] for file in files), *overrides]
     name = Path(paths[0].rstrip("/*")).name.partition(".")[0] or "data"
     plan = Plan(
         look=look,
@@ -164,7 +163,7 @@ def make_plan(
         stage=stage,
         family=family,
         overrides=list(overrides),
-        folder=look.store.home / "finetune" / f"{name}-{about}",
+        folder=look.store.home / "finetune" / f"{name}-{json_digest(about)[:8]}",
         trust_code=trust_code,
         home_was_given=str(look.store.home) != str(Store.open(None).home),
     )
@@ -174,8 +173,6 @@ def make_plan(
             file.unlink()
     if plan.file().is_file():
         say(f"[finetune] as chosen before: {plan.file()} (--again chooses anew)")
-        if any(key.startswith("data_prep.") for key in said):  # the rows may be read otherwise than before
-            plan.choices_of_data(str(plan.file()))
     else:
         _choose_data(plan, fields)
     plan.require_startable()
@@ -198,9 +195,10 @@ def choose_training(plan: Plan, prepared: Artifact) -> Path:
         return file
     machine = Machine.here(plan.look.store.home)
     config = plan.config(str(plan.file()))
-    chosen = plan.add(
-        import_module(f"stages.{plan.stage}.choices").train_choices(config, plan.model.path, prepared, machine)
-    )
+    said = "train.train_iters" in map(override_key, plan.overrides)
+    steps = config.train.train_iters if said and isinstance(config, SupervisedConfig) else None
+    choices = import_module(f"stages.{plan.stage}.choices")
+    chosen = plan.add(choices.train_choices(config, plan.model.path, prepared, machine, steps))
     write_choices(file, plan.file().stem, chosen, {})
     return file
 

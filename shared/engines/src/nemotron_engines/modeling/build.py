@@ -201,8 +201,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer that lies beside a model or a data set."""
-    return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    """The tokenizer that lies beside a model or a data set; raises `UserError` where there is none."""
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the libraries have no class of their own for what they cannot read
+        what = f"{path}: its tokenizer cannot be loaded: {_first_line(error)}"
+        raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
 
 
 def count_parameters(config: NemotronHConfig) -> int:
