@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support import ROOT, STAGES
+from support import ROOT, STAGES, nemotron
 
 from nemotron_data.formats.eval_tasks import write_tasks
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -474,3 +475,11 @@ def test_parameters_without_torch_are_those_that_transformers_counts() -> None:
     counted = {"super3_tiny": (600, 317_192), "nano3": (131_072, 31_577_937_344), "super3": (131_072, 120_668_687_360)}
     for name, (vocabulary, parameters) in counted.items():
         assert parameters_of(load_architecture(name, {}), vocabulary).total == parameters
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is here")
+def test_an_optimizer_of_a_package_that_is_missing_is_refused(run) -> None:
+    said = run(*nemotron("super3", "sft", "-c", "tiny", "engine.optimizer=adamw_8bit", "--dry-run"), ok=False)
+    assert said.returncode == 1
+    assert "engine.optimizer=adamw_8bit: the package bitsandbytes is not installed" in said.stdout + said.stderr
+    assert "bitsandbytes\n" in said.stdout + said.stderr

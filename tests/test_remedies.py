@@ -94,6 +94,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
             "gcsfs",
             "huggingface-hub",
             "wandb",
+            "bitsandbytes",
         ],
     },
     "; for a newer one: nemotron model import {wanted}": {"wanted": ["hf://org/name"]},
@@ -122,7 +123,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "data_prep.response_field=...": {},
 }
 NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
-OPTIONAL_PACKAGES = 5
+OPTIONAL_PACKAGES = 6
 """Calls of `how_to_add`; one more wants its packages in the row above."""
 
 

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import distributed, nn
 from transformers import NemotronHConfig
@@ -12,7 +14,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import random_like, save_model
 from nemotron_engines.transformers.checkpoints import LAYOUT
-from nemotron_shared.config.schema import ModelLoadingEngine
+from nemotron_shared.config.schema import ModelLoadingEngine, TransformersEngine
 from nemotron_shared.families import architecture
 from nemotron_shared.runtime.checkpoints import mark_complete, resume_point
 
@@ -75,3 +77,19 @@ def test_a_sharded_model_is_published_as_a_whole_one(tmp_path: Path) -> None:
     assert whole.keys() == gathered.keys()
     assert all(torch.equal(whole[name], gathered[name]) for name in whole)
     assert (tmp_path / "whole/config.json").read_text() == (tmp_path / "gathered/config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"peft": {"dim": 8, "alpha": 16, "dropout": 0.0, "layers": None, "target_modules": [], "exclude_modules": []}},
+         "trains all weights: set engine.peft=null"),
+        ({"optimizer": "adamw_8bit"}, "shards the float32 moments: set engine.optimizer=adamw"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_sharded_is_refused(changed: dict, says: str) -> None:
+    plain = {"name": "transformers", "device": "cpu", "attn_implementation": "sdpa", "allow_reference_kernels": False,
+             "dtype": "float32", "gradient_checkpointing": False, "optimizer": "adamw", "peft": None}  # fmt: skip
+    assert TransformersEngine(**(plain | changed), strategy="ddp")
+    with pytest.raises(ValidationError, match=says):
+        TransformersEngine(**(plain | changed), strategy="fsdp2")

@@ -154,6 +154,10 @@ def local_needs(
     if project is not None and machine.version_of("wandb") is None:
         what = f"logger.wandb_project={project}: the package wandb is not installed"
         others.append(Problem(what, how_to_add("wandb")))
+    bytes_of_moments = isinstance(engine, LocalEngine) and engine.optimizer == "adamw_8bit"
+    if bytes_of_moments and machine.version_of("bitsandbytes") is None:
+        what = "engine.optimizer=adamw_8bit: the package bitsandbytes is not installed"
+        others.append(Problem(what, how_to_add("bitsandbytes")))
     shared: dict[str, Any] = {
         "packages": (*base_packages(), *more),
         "device": engine.device,
@@ -179,7 +183,7 @@ def local_needs(
     return Needs(
         rows=config.rows_per_step,
         micro=config.train.micro_batch_size,
-        process_bytes=(TRAINING_BYTES + (RESULT_BYTES if reference else 0)) * parameters // shards,
+        process_bytes=(TRAINING_BYTES - 6 * bytes_of_moments + RESULT_BYTES * reference) * parameters // shards,
         kept=f"{which}weights, gradients and optimizer of {in_billions(parameters)}",
         disk_bytes=disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
         **shared,

@@ -172,6 +172,8 @@ class LocalEngine(ModelLoadingEngine):
     too."""
     gradient_checkpointing: How[bool]
     """Compute activations twice to keep fewer of them in memory."""
+    optimizer: Literal["adamw", "adamw_8bit"]
+    """`adamw` keeps its two moments in float32; `adamw_8bit`, of bitsandbytes, in one byte each."""
     strategy: Literal["ddp", "fsdp2"]
     """`fsdp2` shards weights, gradients and optimizer over the processes, `ddp` keeps them whole on each."""
     peft: LoraSection | None
@@ -179,9 +181,11 @@ class LocalEngine(ModelLoadingEngine):
 
     @model_validator(mode="after")
     def possible(self) -> "LocalEngine":
-        """Adapters stand beside whole weights."""
+        """Adapters, and moments of a byte, stand beside whole weights."""
         if self.strategy == "fsdp2" and self.peft is not None:
             raise ValueError("engine.strategy=fsdp2 trains all weights: set engine.peft=null, or engine.strategy=ddp")
+        if self.strategy == "fsdp2" and self.optimizer != "adamw":
+            raise ValueError("engine.strategy=fsdp2 shards the float32 moments: set engine.optimizer=adamw")
         return self
 
 

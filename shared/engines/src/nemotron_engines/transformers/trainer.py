@@ -168,6 +168,7 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
         "max_steps": config.train.train_iters,
         "per_device_train_batch_size": micro,
         "gradient_accumulation_steps": rows // (micro * processes),
+        "optim": {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_bnb_8bit"}[config.engine.optimizer],
         "learning_rate": config.optimizer.lr,
         "weight_decay": config.optimizer.weight_decay,
         "adam_beta1": config.optimizer.adam_beta1,
