@@ -20,7 +20,7 @@ from nemotron_data.formats.eval_tasks import EvalTask, Kind, read_task_rows
 from nemotron_data.formats.json_lines import read_lines, write_lines
 from nemotron_data.formats.questions import read_question
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.files import InputFile, expand, identity
+from nemotron_data.sources.files import FORMATS, InputFile, expand, identity, local_paths
 from nemotron_data.sources.reading import BadRow, read_files
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_text
@@ -120,7 +120,8 @@ def _files(name: str, place: str, split: str) -> list[InputFile]:
     bring = f"hf download --repo-type dataset {about.repository} --local-dir {place}"
     if not Path(place).expanduser().exists():
         raise UserError(f"data_prep.benchmarks.{name}: there is no folder {place}", f"bring the data there: {bring}")
-    files = expand([place])
+    there = local_paths(Path(place).expanduser())
+    files = expand([path for path in there if path.name.lower().endswith(tuple(FORMATS))])  # not its LICENSE
     inside = [file for file in files if about.subset in PurePosixPath(file.path).parts[:-1]] or files
     found = [file for file in inside if PurePosixPath(file.path).name.startswith(split)]
     if not found and len(inside) == 1 and len(_splits(name)) == 1:

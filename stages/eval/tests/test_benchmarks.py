@@ -41,6 +41,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
         path = tmp_path / f"{name}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "gsm8k" / "LICENSE").write_text("as a copy of the repository has it")
     return {name: tmp_path / name for name in ("gsm8k", "mmlu", "ifeval", "humaneval")}
 
 
