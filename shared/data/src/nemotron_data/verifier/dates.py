@@ -21,19 +21,19 @@ MONTHS = [
 ]
 MONTH = "|".join(f"{name}|{name[:3]}\\.?" for name in MONTHS)
 DATE = re.compile(
-    rf"(?P<month>{MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\s*,?\s+(?P<year>\d{{4}})\b"
-    rf"|(?P<day2>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month2>{MONTH})\s*,?\s+(?P<year2>\d{{4}})\b"
+    rf"(?P<month>{MONTH})\s+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\b(?:\s*,?\s+(?P<year>\d{{4}})\b)?"
+    rf"|(?P<day2>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<month2>{MONTH})\b(?:\s*,?\s+(?P<year2>\d{{4}})\b)?"
     r"|\b(?P<year3>\d{4})-(?P<month3>\d{2})-(?P<day3>\d{2})\b",
     re.IGNORECASE,
 )
 
 
 def dates_in(text: str) -> list[tuple[int, int, int]]:
-    """Year, month and day of each date of a text, in its order."""
+    """Year, month and day of each date of a text, in its order; the year is 0 where none is named."""
     found = []
     for match in DATE.finditer(text):
         year, month, day = (
-            next(filter(None, (match[f"{part}{number}"] for number in ("", "2", "3"))))
+            next(filter(None, (match[f"{part}{number}"] for number in ("", "2", "3"))), "0")
             for part in ("year", "month", "day")
         )
         number = int(month) if month.isdigit() else [name[:3] for name in MONTHS].index(month[:3].lower()) + 1

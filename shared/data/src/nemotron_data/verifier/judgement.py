@@ -9,7 +9,7 @@ from fractions import Fraction
 from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
 from nemotron_data.verifier.kinds import Expected, Kind, expected
-from nemotron_data.verifier.numbers import Number, numbers_in, plain, read_number
+from nemotron_data.verifier.numbers import Number, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
 
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
@@ -25,7 +25,7 @@ WORKING = re.compile(r"\n|[\d)}]\s*=|\b(?:since|because|therefore|hence|conclude
 """What is no bare answer: several lines, a computation, a reason."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
 LINK = re.compile(r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from)|\b[Ii]t['\u2019]s)\s+")
-STATES = re.compile(r"\b(?:is|are|was|were|comes?|came)\s")
+STATES = re.compile(r"\b(?:is|are|was|were|be|comes?|came)\s")
 TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)\b")
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
 LIST = re.compile(r"(?:^|[\s:])(?:\w+\s?){1,3},\s*(?:\w+\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w+\s?){1,3}(?:[,.]|$)")
@@ -40,7 +40,7 @@ TOTAL = re.compile(
     r"\b(?:total|sum|cost|price|amount|number|product|value|area|length|volume|age|answer) of\W*$", re.IGNORECASE
 )
 BOUND = re.compile(
-    r"[<>\u2260\u2264\u2265\u00b1]|\\(?:neq|ne|leq?|geq?|pm)\b|\b(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than\b|\bat\s+(?:least|most)\b|\bbetween\s+\S+\s+and\b"
+    r"[<>\u2260\u2264\u2265\u00b1]|\\(?:neq|ne|leq?|geq?|pm)\b|\b(?:more|less|fewer|greater|smaller|larger|higher|lower)\s+than\b|\bat\s+(?:least|most)\b(?=\D{0,15}\d)|\bbetween\s+\S+\s+and\b"
     r"|\bup\s+to\b|\bnot\s+sure\b",
     re.IGNORECASE,
 )
@@ -54,6 +54,12 @@ LETTER = re.compile(
     r"(?:(?:option|choice|answer|letter)\s+)?[(\[]?([A-J])(?:[)\].:]|$|(?=\s*[-\u2013,]\s))", re.IGNORECASE
 )
 NEGATED = re.compile(r"\b(?:not|never|neither|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
+
+
+TAG = re.compile(r"</?(answer|b|i|u|p|em|strong|code|span|final)\s*/?>", re.IGNORECASE)
+YEAR, YEAR_IN = re.compile(r"1\d{3}|20\d\d"), re.compile(r"\bin\s+(1\d{3}|20\d\d)\W*$")
+UNSURE = re.compile(r"^\W*(?:true|the\s+case|correct|right|think|believe|sure|certain|know)\b.*", re.DOTALL)
+"""What is denied as a whole: "it is not true that ..."."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     """
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
     said = after_thinking(completion)
+    said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said or "")
     if not said:
         return WRONG
     marked = final_claim(said)
@@ -112,13 +119,16 @@ def _is_number(text: str, wanted: Expected) -> bool:
 def _number_in(text: str, wanted: Expected) -> str | None:
     """The number that the last sentence with one ends in; none where it names two as its answer."""
     lines = [line for line in marked_sentences(text) if numbers_in(REMARK.sub(" ", line))]
-    if not lines:
-        words = last_sentence(text)
-        return words if read_number(words) else None
+    last = last_sentence(text)
+    if not lines or not numbers_in(last):
+        if (words := number_in_words(last)) and not (BOUND.search(last) or _denies(last) or OR.search(last)):
+            return words
+        if not lines:
+            return None
     sentence = CONTRAST_AFTER.sub("", REMARK.sub(" ", lines[-1]).strip())
     clauses = [clause for clause in re.split(r",\s+(?=[a-zA-Z])", sentence) if numbers_in(clause)] or [sentence]
     hedged = BOUND.search(sentence) or re.search(r"\(\s*or\b|\breward\b", lines[-1])
-    if sentence.endswith("?") or NEGATED.search(clauses[-1]) or hedged:
+    if sentence.endswith("?") or _denies(clauses[-1]) or hedged:
         return None
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
     if bold:
@@ -129,11 +139,19 @@ def _number_in(text: str, wanted: Expected) -> str | None:
         return None
     starts = [start for start, _ in found]
     aside = plain(result)
+    if wanted.number is not None and YEAR.fullmatch(wanted.text) and (years := YEAR_IN.findall(aside)):
+        return years[-1]
     main = [
         start for before, start in zip([0, *starts], starts, strict=False)
         if TOTAL.search(aside[before:start]) or not BESIDE.search(aside[before:start])
     ]  # fmt: skip
     return _from(result, (main or starts)[-1])
+
+
+def _denies(sentence: str) -> bool:
+    """Whether a number is denied, and not something before it: "the chance that it is not a spade is 3/4"."""
+    *_, rest = NEGATED.split(sentence)
+    return rest != sentence and not re.search(r"(?<!\w)(?:is|are|was|were|equals|=)\s", UNSURE.sub("", rest))
 
 
 def _value(text: str) -> Fraction | None:
@@ -191,7 +209,7 @@ def _formula_in(text: str, wanted: Expected) -> str | None:
 
 def _is_choice(text: str, wanted: Expected) -> bool:
     text = unicodedata.normalize(
-        "NFKC", unwrapped(re.sub(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}", r"\1", text))
+        "NFKC", unwrapped(re.sub(r"\\(?:text|mathrm|mathbf|textbf)\s*\{([^{}]*)\}", r"\1", text).replace("**", ""))
     )
     found = LETTER.match(text)
     if found is None or OR.search(text) or ALSO.search(text[found.end() :]):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nemotron_data.verifier.claims import final_claim, unwrapped
+from nemotron_data.verifier.dates import dates_in
 from nemotron_data.verifier.numbers import Number, read_number
 
 Kind = Literal["number", "math", "choice", "text"]
@@ -40,6 +41,12 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
     text = gold.strip()
     claim = final_claim(text)
     text = unwrapped(claim.text if claim else text)
+    if (
+        kind is None
+        and len(dates_in(text)) == 1
+        and not re.search(r"[a-z]{4,} [a-z]{4,} [a-z]{4,}", text, re.IGNORECASE)
+    ):
+        return Expected(text, "text")
     number = read_number(text) if kind in (None, "number") else None
     if number is not None and not re.search(r"\d", text):
         number = None if kind is None else number  # "seven" is a word unless it is called a number

@@ -24,6 +24,9 @@ POWERS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u
 SUPERSCRIPT = re.compile(r"(?<=10)\s*([\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+)")
 SPACES = re.compile(r"[\u00a0\u2009\u202f\u2007]")
 LATEX = (
+    (re.compile(r"\\[()\[\]]"), " "),
+    (re.compile(r"\$(?=[^$\n]*\\[a-z])([^$\n]*)\$"), r" \1 "),
+    (re.compile(r"(?<=\d)\s*\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r" \1/\2"),
     (re.compile(r"\\d?t?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}"), r"(\1)/(\2)"),
     (re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)"), r"(\1)/(\2)"),
     (re.compile(r"(\d+)\.(\d*)\\overline\s*\{(\d{1,9})\}"), lambda found: _repeating(*found.groups())),
@@ -49,7 +52,10 @@ NUMBER = re.compile(
 )
 # A unit: words without a figure among them; `m^2`, `m²`, `km/h`.
 UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]+(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*){0,6}")
-UNIT_NAME = re.compile(r"\s*-?\s*([A-Za-z]+(?:\s*(?:/|\bper\b)\s*[A-Za-z]+)?)(?![A-Za-z^/\u00b2\u00b3])")
+ONE_UNIT = r"[A-Za-z]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
+UNIT_NAME = re.compile(
+    rf"\s*-?\s*((?:(?:square|sq\.?|cubic)\s+)?{ONE_UNIT}(?:\s*(?:/|\bper\b)\s*{ONE_UNIT})?)(?![A-Za-z^/\u00b2\u00b3])"
+)
 OPERATION = re.compile(r"\s*-?\s*(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power)\b", re.I)
 """What makes another number of one, where a unit would stand."""
 OPERATOR = re.compile(r"\b(?:half(?:\s+of)?|twice|double|triple|over|under|above|below)\s+[$\u20ac\u00a3]?$", re.I)
@@ -66,10 +72,14 @@ NAMED = {name: number for number, name in enumerate((
 TENS = {name: 10 * number for number, name in enumerate((
     "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
 ), start=2)}  # fmt: skip
-PARTS = {
-    "half": Fraction(1, 2), "third": Fraction(1, 3), "quarter": Fraction(1, 4), "fifth": Fraction(1, 5),
-    "two thirds": Fraction(2, 3), "three quarters": Fraction(3, 4), "three fourths": Fraction(3, 4),
-}  # fmt: skip
+PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
+         "ninth": 9, "tenth": 10, "hundredth": 100}  # fmt: skip
+IN_WORDS = re.compile(
+    rf"\b(?:(?:minus|negative)\s+)?(?:{'|'.join([*NAMED, *TENS])}|an?\s+(?:hundred|thousand|million|dozen|half|third|"
+    r"quarter|fourth|fifth|sixth|eighth|tenth)|half|three-quarters|two-thirds)\b",
+    re.IGNORECASE,
+)
+"""Where a number in words may begin."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +197,7 @@ def _in_words(text: str) -> Number | None:
     words = re.findall(r"[a-z]+", text.lower())
     negative = words[:1] in (["minus"], ["negative"])
     words = words[negative:]
-    if part := PARTS.get(" ".join(word for word in words[:2] if word not in ("a", "one"))):
+    if (part := _part(words)) is not None:
         return Number(-part if negative else part)
     words = words[words[:1] == ["a"] :]
     words = ["one", *words] if words and words[0] in SCALES else words
@@ -206,6 +216,24 @@ def _in_words(text: str) -> Number | None:
     value = Fraction(total + group)
     if rest[:3] == ["and", "a", "half"]:
         value, rest = value + Fraction(1, 2), rest[3:]
-    if len(rest) > 4 or {"or", "point", "half"} & set(rest):
+    if len(rest) > 4 or {"or", "point", "half", *known} & set(rest):
         return None
     return Number(-value if negative else value)
+
+
+def _part(words: list[str]) -> Fraction | None:
+    """One or several parts of a whole: half, a third, three quarters, one eighth of it."""
+    several, rest = (
+        NAMED.get(words[0], 1) if words else 0,
+        words[bool(words and (words[0] in NAMED or words[0] == "a")) :],
+    )
+    name = rest[0].removesuffix("s") if rest else ""
+    if not several or name not in PARTS or len(rest) > 4 or set(rest[1:]) & {"or", *NAMED, *TENS}:
+        return None
+    return Fraction(several, PARTS[name])
+
+
+def number_in_words(sentence: str) -> str | None:
+    """The end of a sentence that is a number in words, with its unit: "twenty-one years old"; None without one."""
+    ends = (sentence[found.start() :] for found in IN_WORDS.finditer(sentence))
+    return next((end for end in ends if not re.search(r"\d", end) and read_number(end) is not None), None)

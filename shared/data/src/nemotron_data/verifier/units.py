@@ -3,6 +3,7 @@
 unit_of("apples")      None: not one of these
 unit_of("minutes")     ("time", Fraction(60))
 unit_of("km/h")        ("length/time", Fraction(1000, 3600))
+unit_of("cm^2")        ("length^2", Fraction(1, 10000))
 """
 
 import re
@@ -24,6 +25,7 @@ UNITS: dict[str, dict[str, Fraction]] = {
     "mass": {
         "mg milligram milligrams": Fraction(1, 1000), "g gram grams": Fraction(1),
         "kg kilogram kilograms": Fraction(1000), "ton tons tonne tonnes": Fraction(10**6),
+        "lb lbs pound pounds": Fraction(45359237, 100000), "oz ounce ounces": Fraction(45359237, 1600000),
     },
     "volume": {"ml milliliter milliliters millilitre millilitres": Fraction(1, 1000),
                "l liter liters litre litres": Fraction(1)},
@@ -36,13 +38,25 @@ BY_NAME = {
 
 
 RATES = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour"}
+POWER = re.compile(r"(?:(square|sq\.?|cubic)\s+)?([a-z]+)(?:\^\{?([23])\}?|([\u00b2\u00b3]))?")
 
 
 def unit_of(text: str) -> tuple[str, Fraction] | None:
     """What a unit measures, and how much of it; None for one that stands for itself. A rate has both its units."""
     name = text.strip().strip(".").lower()
     over, sign, under = re.sub(r"\s*(?:/|\bper\b)\s*", "/", RATES.get(name, name)).partition("/")
-    if not sign or not (BY_NAME.get(over) and BY_NAME.get(under)):
-        return BY_NAME.get(over)
-    (one, much), (other, each) = BY_NAME[over], BY_NAME[under]
-    return f"{one}/{other}", much / each
+    (top, bottom) = (_power(over), _power(under))
+    if not sign or top is None or bottom is None:
+        return top
+    return f"{top[0]}/{bottom[0]}", top[1] / bottom[1]
+
+
+def _power(text: str) -> tuple[str, Fraction] | None:
+    """A unit that stands alone, or its square or cube: `cm^2`, `square metres`."""
+    found = POWER.fullmatch(text.strip())
+    if found is None or found[2] not in BY_NAME:
+        return None
+    word, name, figure, sign = found.groups()
+    power = 3 if "3" in (figure or "") or sign == "\u00b3" or word == "cubic" else 2 if word or figure or sign else 1
+    dimension, factor = BY_NAME[name]
+    return (dimension if power == 1 else f"{dimension}^{power}"), factor**power
