@@ -24,7 +24,9 @@ EXPLAINED = re.compile(
 WORKING = re.compile(r"\n|[\d)}]\s*=|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
 """What is no bare answer: several lines, a computation, a reason."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
-LINK = re.compile(r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from)|\b[Ii]t['\u2019]s)\s+")
+LINK = re.compile(
+    r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from|est|sont|ist|sind|es|son)|\b[Ii]t['\u2019]s)\s+"
+)
 STATES = re.compile(r"\b(?:is|are|was|were|be|comes?|came)\s")
 TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)\b")
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
@@ -56,6 +58,7 @@ LETTER = re.compile(
 NEGATED = re.compile(r"\b(?:not|never|neither|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
 
 
+SAYS = re.compile(r"\b(?:is|are|was|were|equals)\W*$")
 TAG = re.compile(r"</?(answer|b|i|u|p|em|strong|code|span|final)\s*/?>", re.IGNORECASE)
 YEAR, YEAR_IN = re.compile(r"1\d{3}|20\d\d"), re.compile(r"\bin\s+(1\d{3}|20\d\d)\W*$")
 UNSURE = re.compile(r"^\W*(?:true|the\s+case|correct|right|think|believe|sure|certain|know)\b.*", re.DOTALL)
@@ -127,7 +130,8 @@ def _number_in(text: str, wanted: Expected) -> str | None:
             return None
     sentence = CONTRAST_AFTER.sub("", REMARK.sub(" ", lines[-1]).strip())
     clauses = [clause for clause in re.split(r",\s+(?=[a-zA-Z])", sentence) if numbers_in(clause)] or [sentence]
-    hedged = BOUND.search(sentence) or re.search(r"\(\s*or\b|\breward\b", lines[-1])
+    until = sentence[: max((part.end() for part in BOLD.finditer(sentence)), default=len(sentence))]
+    hedged = BOUND.search(until) or re.search(r"\(\s*or\b|\breward\b", lines[-1])
     if sentence.endswith("?") or _denies(clauses[-1]) or hedged:
         return None
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
@@ -144,6 +148,7 @@ def _number_in(text: str, wanted: Expected) -> str | None:
     main = [
         start for before, start in zip([0, *starts], starts, strict=False)
         if TOTAL.search(aside[before:start]) or not BESIDE.search(aside[before:start])
+        or SAYS.search(aside[before:start])
     ]  # fmt: skip
     return _from(result, (main or starts)[-1])
 
@@ -161,7 +166,7 @@ def _value(text: str) -> Fraction | None:
 
 def _from(sentence: str, start: int) -> str | None:
     """The number that begins there, with its unit."""
-    rest = re.sub(r"(?<=\d)\$|\*\*|__", "", plain(sentence)[start:])
+    rest = re.sub(r"(?<=[\d)])\$|\*\*|__", "", plain(sentence)[start:])
     while rest and read_number(rest) is None:
         rest = rest.rpartition(" ")[0].rstrip(",;:")
     return rest or None
@@ -252,11 +257,16 @@ def _text_in(text: str, wanted: Expected) -> str | None:
     for read in (dates_in, clock_times_in, ratios_in):
         if asked := read(wanted.text):
             return wanted.text if read(sentence)[-1:] == asked else None
+    if "," in wanted.text:
+        said = (sentence[link.end() :] for link in LINK.finditer(sentence))
+        return next((end for end in said if _is_text(end, wanted)), None)
     if LIST.search(sentence):
         return None
     clauses = re.split(r"[,;(\u2014]|\s-\s|\bwhich\b|\bbecause\b|\bsince\b", sentence)
     turned = re.search(r"\b(?:but|however|instead)\b", sentence)
-    heads = [clauses[-1]] if turned else [clauses[0], *(one for one in clauses[1:] if STATES.search(one))]
+    heads = (
+        [clauses[-1]] if turned else [clauses[0], *(one for one in clauses[1:] if STATES.search(one) or ": " in one)]
+    )
     for head in heads:
         for part in (head, head.rpartition(": ")[2], *(head[link.end() :] for link in LINK.finditer(head))):
             for end in (part, TAIL.split(part)[0]):

@@ -29,6 +29,15 @@ UNITS: dict[str, dict[str, Fraction]] = {
     },
     "volume": {"ml milliliter milliliters millilitre millilitres": Fraction(1, 1000),
                "l liter liters litre litres": Fraction(1)},
+    "energy": {"joule joules": Fraction(1), "kj kilojoule kilojoules": Fraction(1000), "kwh": Fraction(3600000),
+               "kcal": Fraction(4184)},
+    "power": {"watt watts": Fraction(1), "kw kilowatt kilowatts": Fraction(1000)},
+    "force": {"newton newtons": Fraction(1), "kn kilonewton kilonewtons": Fraction(1000)},
+    "tension": {"volt volts": Fraction(1), "kv kilovolt kilovolts": Fraction(1000)},
+    "pressure": {"pa pascal pascals": Fraction(1), "kpa kilopascal kilopascals": Fraction(1000)},
+    "frequency": {"hz hertz": Fraction(1), "khz kilohertz": Fraction(1000), "mhz megahertz": Fraction(10**6)},
+    "celsius": {"celsius degreesc": Fraction(1)}, "fahrenheit": {"fahrenheit degreesf": Fraction(1)},
+    "kelvin": {"kelvin kelvins": Fraction(1)},
     "money": {"cent cents": Fraction(1, 100), "dollar dollars usd": Fraction(1)},
 }  # fmt: skip
 BY_NAME = {
@@ -37,13 +46,15 @@ BY_NAME = {
 }  # fmt: skip
 
 
+LETTERS = {"J": "joule", "W": "watt", "N": "newton", "V": "volt"}
+"""Names of which the small letter means something else."""
 RATES = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour"}
 POWER = re.compile(r"(?:(square|sq\.?|cubic)\s+)?([a-z]+)(?:\^\{?([23])\}?|([\u00b2\u00b3]))?")
 
 
 def unit_of(text: str) -> tuple[str, Fraction] | None:
     """What a unit measures, and how much of it; None for one that stands for itself. A rate has both its units."""
-    name = text.strip().strip(".").lower()
+    name = LETTERS.get(text.strip(), re.sub(r"^degrees\s+", "", text.strip().strip(".").lower()))
     over, sign, under = re.sub(r"\s*(?:/|\bper\b)\s*", "/", RATES.get(name, name)).partition("/")
     (top, bottom) = (_power(over), _power(under))
     if not sign or top is None or bottom is None:
