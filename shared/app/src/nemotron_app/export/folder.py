@@ -108,11 +108,12 @@ def _model_files(artifact: Artifact) -> dict[str, Path]:
 def _adapter_files(artifact: Artifact) -> dict[str, Path]:
     """The files of the adapter, and the tokenizer that it was trained with."""
     folder = artifact.path / ADAPTER
-    if not all((folder / name).is_file() for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)):
+    own = [folder / name for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)]
+    if not all(path.is_file() for path in own):
         what = f"{artifact.reference}: has no adapter; all of its weights were trained, or it was not made here"
         raise UserError(what, "leave --adapter out, which exports the whole weights")
     beside = [path for path in sorted(artifact.path.iterdir()) if TOKENIZER_FILES.fullmatch(path.name)]
-    return {path.name: path for path in (*(folder / name for name in (ADAPTER_WEIGHTS, ADAPTER_CONFIG)), *beside)}
+    return {path.name: path for path in (*own, *beside)}
 
 
 def _without_places(settings: Any, *, texts: bool) -> Any:

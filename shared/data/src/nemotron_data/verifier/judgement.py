@@ -56,8 +56,6 @@ LETTER = re.compile(
     r"(?:(?:option|choice|answer|letter)\s+)?[(\[]?([A-J])(?:[)\].:]|$|(?=\s*[-\u2013,]\s))", re.IGNORECASE
 )
 NEGATED = re.compile(r"\b(?:not|never|neither|cannot)\b|n['\u2019]t\b", re.IGNORECASE)
-
-
 SAYS = re.compile(r"\b(?:is|are|was|were|equals)\W*$")
 TAG = re.compile(r"</?(answer|b|i|u|p|em|strong|code|span|final)\s*/?>", re.IGNORECASE)
 YEAR, YEAR_IN = re.compile(r"1\d{3}|20\d\d"), re.compile(r"\bin\s+(1\d{3}|20\d\d)\W*$")
