@@ -1,0 +1,1 @@
+"""Profiles: what env.toml says about machines."""

@@ -1,0 +1,192 @@
+"""env.toml: found by walking up from the working folder, or named by NEMOTRON_ENV_FILE; read, and judged.
+
+loaded = load_profile("leonardo")
+loaded.profile.partition         "boost_usr_prod"
+loaded.origins["partition"]      "env.toml:4 [leonardo]"
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from nemotron_cluster.profiles.schema import PROFILES, RESERVED, Profile, Slurm, Wandb
+from nemotron_shared.errors import UserError, did_you_mean
+
+FILE = "env.toml"
+VARIABLE = "NEMOTRON_ENV_FILE"
+ROOT = "pyproject.toml"
+"""A project's own folder is the last one that is looked into."""
+EXTENDS = "extends"
+COPY = f"copy env.toml.example to {FILE} and fill in your machine"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A profile, and where each of its keys was written."""
+
+    name: str
+    profile: Profile
+    file: Path
+    origins: dict[str, str] = field(default_factory=dict)
+    wandb: Wandb | None = None
+
+
+def env_file(start: Path | None = None) -> Path | None:
+    """The file that holds for a folder; None where there is none.
+
+    Raises:
+        UserError: NEMOTRON_ENV_FILE names what is not there.
+    """
+    if named := os.environ.get(VARIABLE):
+        path = Path(named).expanduser()
+        if not path.is_file():
+            raise UserError(f"{VARIABLE} names {named}, and there is no such file", "correct the variable, or unset it")
+        return path.resolve()
+    for folder in [here := (start or Path.cwd()).resolve(), *here.parents]:
+        if (folder / FILE).is_file():
+            return folder / FILE
+        if (folder / ROOT).is_file() and "[tool.uv.workspace]" in (folder / ROOT).read_text(
+            encoding="utf-8", errors="replace"
+        ):
+            return None
+    return None
+
+
+def load_profile(name: str, start: Path | None = None) -> Loaded:
+    """The profile of a name, whatever it extends filled in.
+
+    Raises:
+        UserError: no file, no such profile, or something in it is unknown or wrong; the message names file and line.
+    """
+    file = env_file(start)
+    if file is None:
+        raise UserError(f"there is no {FILE} here or above, so no profile '{name}'", COPY)
+    tables = read_tables(file)
+    names = profile_names(tables)
+    if name not in names:
+        there = f"{file} has: {', '.join(names)}" if names else f"{file} has no profile; {COPY}"
+        raise UserError(f"no profile named '{name}'", did_you_mean(name, names, there))
+    values, origins = _extended(file, tables, name)
+    wandb = RESERVED["wandb"]
+    section = _checked(file, "wandb", wandb, tables["wandb"]) if "wandb" in tables else None
+    return Loaded(name, _profile(file, name, values, origins), file, origins, section)  # ty: ignore[invalid-argument-type]
+
+
+def read_tables(file: Path) -> dict[str, Any]:
+    """The tables of the file, as they are written.
+
+    Raises:
+        UserError: it is no TOML, or it holds something that is no table.
+    """
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{file}: not valid TOML: {error}") from error
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise UserError(
+                f"{file}:{line_of(file, None, name)}: '{name}' stands outside of a table", "put it below a [NAME]"
+            )
+    return tables
+
+
+def profile_names(tables: Iterable[str]) -> list[str]:
+    """The tables that are profiles."""
+    return [name for name in tables if name not in RESERVED]
+
+
+def check_file(file: Path) -> dict[str, Loaded]:
+    """Every profile of a file, and its reserved tables, judged."""
+    tables = read_tables(file)
+    for name, model in RESERVED.items():
+        if name in tables:
+            _checked(file, name, model, tables[name])
+    return {name: load_profile(name, file.parent) for name in profile_names(tables)}
+
+
+def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A profile's values over those of its parents, nearest last, and where each stands."""
+    chain = [name]
+    while (parent := tables[chain[-1]].get(EXTENDS)) is not None:
+        where = f"{file}:{line_of(file, chain[-1], EXTENDS)}: [{chain[-1]}] extends '{parent}'"
+        if parent not in profile_names(tables):
+            near = did_you_mean(str(parent), profile_names(tables), f"there are: {', '.join(profile_names(tables))}")
+            raise UserError(f"{where}, which is no profile", near)
+        if parent in chain:
+            raise UserError(f"{where} in a circle: {' -> '.join([*chain, parent])}", "take one of them out")
+        chain.append(parent)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for link in reversed(chain):
+        for key, value in tables[link].items():
+            if key == EXTENDS:
+                continue
+            joined = isinstance(value, dict) and isinstance(values.get(key), dict)
+            values[key] = values[key] | value if joined else value
+            origins[key] = f"{file.name}:{line_of(file, link, key)} [{link}]"
+    return values, origins
+
+
+def _profile(file: Path, name: str, values: dict[str, Any], origins: dict[str, str]) -> Profile:
+    executor = values.get("executor", "local")
+    where = f"{file}:{line_of(file, name, None)}: [{name}]"
+    if executor not in PROFILES:
+        near = did_you_mean(str(executor), PROFILES, f"there are: {', '.join(PROFILES)}")
+        raise UserError(f"{where} executor '{executor}' is unknown", near)
+    values = {"executor": executor} | values
+    profile = _checked(file, name, PROFILES[executor], values, origins)
+    if isinstance(profile, Slurm) and (wrong := profile.wrong_together()):
+        raise UserError(f"{where} {wrong}")
+    return profile  # ty: ignore[invalid-explicit-return]
+
+
+def _checked(
+    file: Path, table: str, model: type[BaseModel], values: dict[str, Any], origins: dict[str, str] | None = None
+) -> BaseModel:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = str(first["loc"][0]) if first["loc"] else ""
+        line = (origins or {}).get(key) or f"{file.name}:{line_of(file, table, key)} [{table}]"
+        where = f"{file.parent}/{line}"
+        if first["type"] == "extra_forbidden":
+            raise UserError(
+                f"{where} unknown key '{key}'", did_you_mean(key, _keys(model), _what_there_is(model))
+            ) from error
+        if first["type"] == "missing":
+            raise UserError(f"{file}:{line_of(file, table, None)} [{table}] lacks the key '{key}'") from error
+        deeper = "".join(f".{part}" for part in first["loc"][1:])
+        said = first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{where} {key}{deeper}: {said}, not {first['input']!r}"[:1000]) from error
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [*model.model_fields, EXTENDS]
+
+
+def _what_there_is(model: type[BaseModel]) -> str:
+    return f"there are: {', '.join(_keys(model))}"
+
+
+def line_of(file: Path, table: str | None, key: str | None) -> int:
+    """The line of a key in a table, or of the table itself: tomllib tells values and no places."""
+    inside = table is None
+    found = 1
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1):
+        if head := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
+            names = [part.strip().strip("'\"") for part in head[1].split(".", 1)]
+            inside = names[0] == table
+            if inside and (found == 1 or names[1:2] == [key]):
+                found = number
+                if key is None:
+                    return number
+        elif inside and key and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*[=.]", line):
+            return number
+    return found

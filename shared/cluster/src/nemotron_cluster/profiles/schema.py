@@ -1,0 +1,292 @@
+"""What a table of env.toml may say, by its executor. An unknown key is an error; every default stands here.
+
+    [leonardo]
+    executor = "slurm"
+    account = "IscrC_ABC"
+    partition = "boost_usr_prod"
+    gpus_per_node = 4
+
+Facts about machines and nothing about a run: what a run is stays in the recipes, images of containers included. A
+recipe's own `run.env` comes before a profile, and `run.env.KEY=VALUE` on the command line after it.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+Count = Annotated[int, Field(ge=1)]
+NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d?))?(?::(\d\d?))?")
+ONE_LINE = re.compile(r"[^\n\r\0]*")
+
+
+def _line(value: object) -> object:
+    """A text that ends up in a script stays one line of it."""
+    if isinstance(value, str) and not ONE_LINE.fullmatch(value):
+        raise ValueError("must be one line")
+    return value
+
+
+Line = Annotated[str, BeforeValidator(_line)]
+
+
+class Profile(BaseModel):
+    """What all executors have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    runs_here: ClassVar[bool] = False
+
+    executor: str
+    home: Line | None = None
+    """Artifact store of the jobs, as the nodes see it. Without it: the one of the command that submits."""
+    python: Line | None = None
+    """The interpreter that the jobs use, as the nodes see it. Without it: this one."""
+    nodes: Count = 1
+    gpus_per_node: int = Field(0, ge=0)
+    nproc_per_node: Count | None = None
+    """Processes on each node. Without it: one for each GPU, or one."""
+    env_vars: dict[Annotated[str, Field(pattern=NAME)], Line] = {}
+    """Variables of the jobs. What is secret belongs into `secrets`: these stand in scripts."""
+    secrets: list[Annotated[str, Field(pattern=NAME)]] = ["HF_TOKEN", "WANDB_API_KEY"]
+    """Names of variables that are handed over, where they are set here, in a file that only you can read."""
+    setup_lines: list[Line] = Field([], validation_alias=AliasChoices("setup_lines", "startup_commands"))
+    """Lines of shell before the step, such as `module load cuda`."""
+    mounts: list[Line] = []
+    """Folders that a container sees: "/lustre:/lustre"."""
+    container_image: Line | None = Field(None, validation_alias=AliasChoices("container_image", "container"))
+    """The image, where the recipe names none."""
+    set: dict[str, Any] = {}
+    """Settings of recipes on this machine, by their keys: after the recipe, before the command line."""
+
+    @property
+    def processes_per_node(self) -> int:
+        """How many processes a step has on each node."""
+        return self.nproc_per_node or self.gpus_per_node or 1
+
+    @field_validator("mounts")
+    @classmethod
+    def _two_paths(cls, mounts: list[str]) -> list[str]:
+        for mount in mounts:
+            if not all(mount.split(":")[:2]):
+                raise ValueError(f"'{mount}' is no mount: write SOURCE:TARGET, or SOURCE:TARGET:ro")
+        return mounts
+
+
+class Local(Profile):
+    """This machine, in the background."""
+
+    runs_here: ClassVar[bool] = True
+    executor: Literal["local"]
+
+
+class Docker(Profile):
+    """A container on this machine, or on the one that DOCKER_HOST names."""
+
+    executor: Literal["docker"]
+    runtime: Line | None = None
+    """Docker's runtime; `nvidia` where there are GPUs."""
+    ipc_mode: Line | None = None
+    shm_size: Line | None = None
+
+
+class Remote(Profile):
+    """What every executor has that copies code to another file system."""
+
+    packager: Literal["git", "pattern", "hybrid", "none"] = "git"
+    """What of your own folder travels besides the packages: its committed files, those that match a pattern, both, or
+    nothing."""
+    packager_include_pattern: list[Line] = []
+
+
+class Slurm(Remote):
+    """Slurm, from a login node or over ssh. Names as in sbatch."""
+
+    executor: Literal["slurm"]
+    account: Line | None = None
+    partition: Line | None = None
+    run_partition: Line | None = None
+    """For --run, where it differs."""
+    batch_partition: Line | None = None
+    """For --batch, where it differs."""
+    build_partition: Line | None = None
+    """For what is compiled or imported."""
+    qos: Line | None = None
+    reservation: Line | None = None
+    constraint: Line | None = None
+    ntasks_per_node: Count | None = None
+    """The same as nproc_per_node, in Slurm's word."""
+    gpus_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    """How GPUs are asked for."""
+    cpus_per_task: Count | None = None
+    mem: Line | None = None
+    """Memory of a node; "0" is all of it."""
+    exclusive: bool = False
+    time: Line = "04:00:00"
+    build_time: Line = "02:00:00"
+    signal_lead: int = Field(300, ge=10)
+    """Seconds before the time limit at which a step is told to save; longer than a checkpoint takes to write."""
+    requeue: bool = True
+    """Whether a job that ran out of time, was preempted or lost a node is queued again and continues."""
+    launcher: Literal["torchrun", "srun", "single"] = "torchrun"
+    """What starts the processes: torchrun on each node, one Slurm task for each process, or one process alone."""
+    container_runtime: Literal["pyxis", "apptainer", "none"] | None = None
+    """What runs an image. Without it: pyxis where an image is named."""
+    ray_sub: Line | None = None
+    """NeMo-RL's own ray.sub, whose head and workers are used for it instead of ours."""
+    extra_directives: list[Line] = []
+    """Further options of sbatch: "--nodelist=n[1-4]"."""
+    tunnel: Literal["local", "ssh"] = "local"
+    host: Line | None = None
+    user: Line | None = None
+    port: Count | None = None
+    identity: Line | None = None
+    """The key file for ssh; without it, what ssh itself finds."""
+    ssh_options: list[Line] = []
+    """Further options of ssh: "-oProxyJump=gate"."""
+    remote_job_dir: Line | None = None
+    """Folder on the cluster's shared file system where jobs lie. Without it, and without a tunnel: `.nemotron/jobs`."""
+
+    @property
+    def processes_per_node(self) -> int:
+        """See the base class."""
+        return self.nproc_per_node or self.ntasks_per_node or self.gpus_per_node or 1
+
+    @field_validator("time", "build_time")
+    @classmethod
+    def _is_time(cls, time: str) -> str:
+        if not TIME.fullmatch(time):
+            raise ValueError(f"'{time}' is no time limit: write MINUTES, HH:MM:SS or D-HH:MM:SS")
+        return time
+
+    @field_validator("extra_directives")
+    @classmethod
+    def _are_options(cls, options: list[str]) -> list[str]:
+        for option in options:
+            if not option.startswith("-"):
+                raise ValueError(f"'{option}' is no option of sbatch: it begins with - or --")
+        return options
+
+    def wrong_together(self) -> str | None:
+        """What is wrong between keys, as `key: what`."""
+        if self.tunnel == "ssh" and not self.host:
+            return "host: a tunnel over ssh needs the login node's name"
+        if self.tunnel == "ssh" and not self.remote_job_dir:
+            return "remote_job_dir: over ssh the folder for jobs on the cluster must be named"
+        if self.nproc_per_node and self.ntasks_per_node and self.nproc_per_node != self.ntasks_per_node:
+            return "nproc_per_node: it means the same as ntasks_per_node, which says another number"
+        return None
+
+
+class SkyPilot(Remote):
+    """SkyPilot, by its own YAML and command."""
+
+    executor: Literal["skypilot"]
+    cloud: Line | None = None
+    region: Line | None = None
+    instance_type: Line | None = None
+    accelerators: Line | None = None
+    """As SkyPilot writes them: "H100:8"."""
+    use_spot: bool = False
+    disk_size: Count | None = None
+    """GB."""
+    file_mounts: dict[str, Line] = {}
+    cluster_name: Line | None = None
+
+
+class DGXCloud(Remote):
+    """NVIDIA DGX Cloud (Run:ai), through NeMo-Run."""
+
+    executor: Literal["dgxcloud"]
+    base_url: Line
+    kube_apiserver_url: Line
+    client_id: Line = Field(validation_alias=AliasChoices("client_id", "app_id"))
+    client_secret_env: Annotated[str, Field(pattern=NAME)] = "DGX_CLIENT_SECRET"
+    """The variable that holds the client's secret: it stands in no file."""
+    project_name: Line
+    pvc_nemo_run_dir: Line
+    pvcs: list[dict[str, Any]] = []
+    distributed_framework: Line = "PyTorch"
+    custom_spec: dict[str, Any] = {}
+
+
+class Lepton(Remote):
+    """NVIDIA DGX Cloud Lepton, through NeMo-Run."""
+
+    executor: Literal["lepton"]
+    nemo_run_dir: Line
+    resource_shape: Line
+    node_group: Line
+    node_reservation: Line | None = None
+    shared_memory_size: int = Field(65536, ge=0)
+    mounts: list[dict[str, Line]] = []  # ty: ignore[incompatible-attribute-override] - Lepton's own form: path, mount_path
+    image_pull_secrets: list[Line] = []
+    pre_launch_commands: list[Line] = []
+    custom_spec: dict[str, Any] = {}
+
+    @field_validator("mounts")
+    @classmethod
+    def _paths_of_lepton(cls, mounts: list[dict[str, str]]) -> list[dict[str, str]]:
+        for mount in mounts:
+            if not {"path", "mount_path"} <= set(mount):
+                raise ValueError("a mount of Lepton has the keys path and mount_path")
+        return mounts
+
+
+class Kubeflow(Remote):
+    """Kubeflow's training operator, through NeMo-Run."""
+
+    executor: Literal["kubeflow"]
+    namespace: Line = "default"
+    workdir_pvc: Line | None = None
+    workdir_pvc_path: Line = "/nemo_run"
+    image_pull_secrets: list[Line] = []
+    labels: dict[str, Line] = {}
+    annotations: dict[str, Line] = {}
+    tolerations: list[dict[str, Any]] = []
+    volumes: list[dict[str, Any]] = []
+    volume_mounts: list[dict[str, Any]] = []
+    cpu_requests: Line | None = None
+    memory_requests: Line | None = None
+
+
+PROFILES: dict[str, type[Profile]] = {
+    "local": Local,
+    "docker": Docker,
+    "slurm": Slurm,
+    "skypilot": SkyPilot,
+    "dgxcloud": DGXCloud,
+    "lepton": Lepton,
+    "kubeflow": Kubeflow,
+}
+
+
+class Wandb(BaseModel):
+    """[wandb]: where runs are mirrored to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    project: Line
+    entity: Line | None = None
+    name: Line | None = Field(None, validation_alias=AliasChoices("name", "run_name"))
+    group: Line | None = None
+    job_type: Line | None = None
+    tags: list[Line] = []
+
+
+class Artifacts(BaseModel):
+    """[artifacts]: the store of this machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    root: Line | None = None
+    """Folder of the artifact store, for commands that run here and name none."""
+
+    @field_validator("root")
+    @classmethod
+    def _whole(cls, root: str | None) -> str | None:
+        return str(Path(root).expanduser()) if root else root
+
+
+RESERVED: dict[str, type[BaseModel]] = {"wandb": Wandb, "artifacts": Artifacts}

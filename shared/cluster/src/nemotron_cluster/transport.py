@@ -1,0 +1,161 @@
+"""How commands and files reach the machine that takes jobs: this one, or a login node over ssh with rsync.
+
+with transport_of(profile) as there:
+    there.run(["squeue", "--me"])
+    there.send(folder)
+"""
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_shared.errors import UserError
+
+PATIENCE = 120.0
+"""Seconds that a scheduler or a login node may take to answer: a busy one takes a minute."""
+UNREACHABLE = 255
+"""ssh's own exit code: whatever it was to run has not run."""
+Answer = subprocess.CompletedProcess[str]
+
+
+class NoAnswer(UserError):
+    """A program did not answer in time; nothing is known about what it was asked."""
+
+
+class Transport(Protocol):
+    """Where jobs are submitted."""
+
+    place: str
+    """For people: "here", or the login node's name."""
+
+    def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
+        """Run a command there, its texts captured; an exit code other than 0 is the caller's to judge.
+
+        Raises:
+            NoAnswer: it took longer than `patience` seconds.
+            UserError: the program is not there, or the machine cannot be reached.
+        """
+        ...
+
+    def send(self, folder: Path, to: PurePosixPath) -> None:
+        """Copy the content of a folder of this machine there; files that are only yours stay only yours."""
+        ...
+
+    def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
+        """A file's content from a byte on; None where there is no such file."""
+        ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine."""
+
+    place: str = "here"
+
+    def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
+        """See the protocol."""
+        return _run(command, patience)
+
+    def send(self, folder: Path, to: PurePosixPath) -> None:
+        """The folder lies there already, where both have one name."""
+        if Path(to) != folder:
+            _must(_run(["cp", "-a", f"{folder}/.", str(to)], None), f"{folder} could not be copied to {to}")
+
+    def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
+        """See the protocol."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(start)
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """A login node. ssh itself knows keys, jumps and hosts: ~/.ssh/config counts, and nothing is asked for."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    identity: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """See the protocol."""
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+    def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
+        """See the protocol."""
+        answer = _run([*self._ssh(), self.place, "--", shlex.join(command)], patience)
+        if answer.returncode == UNREACHABLE:
+            raise UserError(
+                f"{self.place} cannot be reached: {_last_line(answer.stderr)}", f"try: ssh {self.place} true"
+            )
+        return answer
+
+    def send(self, folder: Path, to: PurePosixPath) -> None:
+        """See the protocol."""
+        _must(self.run(["mkdir", "-p", "-m", "700", "--", str(to)]), f"{self.place}:{to} could not be made")
+        command = ["rsync", "-a", "--protect-args", "-e", shlex.join(self._ssh()), f"{folder}/", f"{self.place}:{to}/"]
+        _must(_run(command, None), f"{folder} could not be copied to {self.place}:{to}")
+
+    def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
+        """See the protocol."""
+        there = shlex.quote(str(path))
+        script = f"[ -e {there} ] || exit 44; exec tail -c +{start + 1} -- {there}"
+        command = [*self._ssh(), self.place, "--", shlex.join(["sh", "-c", script])]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise NoAnswer(f"{self.place} did not answer within {PATIENCE:.0f} s") from error
+        if done.returncode == UNREACHABLE:
+            raise UserError(f"{self.place} cannot be reached: {_last_line(done.stderr.decode(errors='replace'))}")
+        return None if done.returncode else done.stdout
+
+    def _ssh(self) -> list[str]:
+        words = ["ssh", "-o", "BatchMode=yes", *self.options]
+        words += ["-p", str(self.port)] if self.port else []
+        return words + (["-i", self.identity] if self.identity else [])
+
+
+def transport_of(profile: Profile) -> Transport:
+    """The way to the machine where a profile's jobs are submitted."""
+    if isinstance(profile, Slurm) and profile.tunnel == "ssh" and profile.host:
+        identity = str(Path(profile.identity).expanduser()) if profile.identity else None
+        return Ssh(profile.host, profile.user, profile.port, identity, tuple(profile.ssh_options))
+    return Here()
+
+
+def _run(command: Sequence[str], patience: float | None) -> Answer:
+    try:
+        return subprocess.run(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=patience,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise UserError(
+            f"the program '{command[0]}' is not on this machine", "run it where it is, or install it"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise NoAnswer(f"{command[0]} did not answer within {patience:.0f} s", "try again in a minute") from error
+
+
+def _must(answer: Answer, what: str) -> None:
+    if answer.returncode:
+        raise UserError(f"{what}: {_last_line(answer.stderr)}", "check the path and your permissions there")
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "no message"
