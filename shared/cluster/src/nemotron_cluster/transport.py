@@ -29,8 +29,10 @@ class NoAnswer(UserError):
 class Transport(Protocol):
     """Where jobs are submitted."""
 
-    place: str
-    """For people: "here", or the login node's name."""
+    @property
+    def place(self) -> str:
+        """For people: "here", or the login node's name."""
+        ...
 
     def run(self, command: Sequence[str], patience: float = PATIENCE) -> Answer:
         """Run a command there, its texts captured; an exit code other than 0 is the caller's to judge.
@@ -68,7 +70,7 @@ class Here:
     def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
         """See the protocol."""
         try:
-            with open(path, "rb") as file:
+            with Path(path).open("rb") as file:
                 file.seek(start)
                 return file.read()
         except FileNotFoundError:
