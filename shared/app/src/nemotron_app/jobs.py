@@ -7,7 +7,6 @@
 A job is named by its id or its folder's name; `last` is the newest.
 """
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path

@@ -26,7 +26,7 @@ from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 
 if TYPE_CHECKING:
-    from nemotron_app.remote.place import Remote
+    from nemotron_app.remote.place import Mode, Remote
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -198,16 +198,20 @@ def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
     Raises:
         UserError: more than one of them.
     """
-    given = {mode: options[mode] for mode in ("run", "batch", "stage") if options[mode]}
+    modes: "tuple[Mode, ...]" = ("run", "batch", "stage")
+    given = [(mode, options[mode]) for mode in modes if options[mode]]
     if len(given) > 1:
-        raise UserError(f"--{' and --'.join(given)} exclude each other", "--run waits for the job, --batch does not")
+        raise UserError(
+            f"--{' and --'.join(mode for mode, _ in given)} exclude each other",
+            "--run waits for the job, --batch does not",
+        )
     if not given:
         return None
     from nemotron_app.remote.place import Remote
 
     if options["machine"] is not None:
         raise UserError("--machine describes a machine, and so does the profile", "leave one of them out")
-    return Remote(*next(iter(given.items())))
+    return Remote(*given[0])
 
 
 def _check_command(family: str, command: list[str]) -> None:

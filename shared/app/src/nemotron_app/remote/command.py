@@ -1,4 +1,4 @@
-"""A step as a job: shown (--dry-run), submitted and followed (--run), only submitted (--batch), or laid out (--stage)."""
+"""A step as a job: shown (--dry-run), submitted and followed (--run), submitted (--batch), laid out (--stage)."""
 
 import json
 import shlex
@@ -19,7 +19,6 @@ from nemotron_cluster.backends import backend_of
 from nemotron_cluster.folder import Record
 from nemotron_cluster.job import Job
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
