@@ -41,10 +41,18 @@ class LocalBackend:
         refuse_what_needs_slurm(job, "local", one_node=True)
         return start_script(job, self.profile, sys.executable, shlex.quote(str(Path.cwd())))
 
+    def judge(self, job: Job, folder: Path) -> str | None:
+        """Nobody decides here when a job starts."""
+        return None
+
+    def lay_out(self, job: Job, folder: Path) -> None:
+        """See the protocol."""
+        atomic.write_text(folder / SCRIPT, self.render(job, folder))
+
     def submit(self, job: Job, folder: Path) -> str:
         """See the protocol."""
+        self.lay_out(job, folder)
         script = folder / SCRIPT
-        atomic.write_text(script, self.render(job, folder))
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(
                 ["bash", str(script)],
