@@ -53,9 +53,8 @@ class Desk:
 
     def job(self, number: str) -> Path:
         """The folder of a job."""
-        found = [
-            one.parent for one in self.folder.glob("store/jobs/*/job.json") if f'"id": "{number}"' in one.read_text()
-        ]
+        records = self.folder.glob("store/jobs/*/job.json")
+        found = [one.parent for one in records if f'"id": "{number}"' in one.read_text()]
         assert len(found) == 1, found
         return found[0]
 

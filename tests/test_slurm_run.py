@@ -32,10 +32,9 @@ def test_a_stage_trains_over_two_nodes_and_its_log_is_shown(desk: Desk) -> None:
     assert [one["machine"]["processes"] for one in manifest["segments"]] == [2]
 
 
-def test_a_step_that_fails_gives_its_exit_code(desk: Desk) -> None:
-    result = desk.run(
-        "super3", "sft", *short("sft"), "run.env.nodes=1", "model.architecture=none.yaml", "--run", "test-slurm"
-    )
+def test_what_could_not_start_is_not_submitted(desk: Desk) -> None:
+    wrong = ("run.env.nodes=1", "model.architecture=none.yaml")
+    result = desk.run("super3", "sft", *short("sft"), *wrong, "--run", "test-slurm")
     assert result.returncode == 2
     assert "could not run on test-slurm" in result.stderr and "none.yaml" in result.stderr
     assert not list(desk.folder.glob("store/jobs/*"))
