@@ -37,12 +37,12 @@ class SlurmBackend:
         return render(job, self.profile, self.there(folder))
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """What `sbatch --test-only` says; None where there is no sbatch to ask."""
+        """What `sbatch --test-only` says."""
         job = replace(job, after=())  # those before it are not submitted yet
         try:
             return submit.test_only(self.transport, self.render(job, folder))
-        except submit.NoScheduler:
-            return None
+        except submit.NoScheduler as error:
+            return f"not asked: {error.message}"
 
     def lay_out(self, job: Job, folder: Path) -> None:
         """See the protocol."""
