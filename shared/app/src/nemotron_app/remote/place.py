@@ -7,6 +7,7 @@ the last word.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -108,12 +109,8 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Profile:
     each = profile.processes_per_node
     if rows is None or rows % (profile.nodes * each) == 0:
         return profile
-    fits = [
-        (nodes, some)
-        for nodes in range(1, profile.nodes + 1)
-        for some in range(each, 0, -1)
-        if rows % (nodes * some) == 0
-    ]
+    sizes = product(range(1, profile.nodes + 1), range(1, each + 1))
+    fits = [(nodes, some) for nodes, some in sizes if rows % (nodes * some) == 0]
     nodes, some = max(fits, key=lambda fit: (fit[0] * fit[1], -fit[0]))
     say(
         f"{rows} rows per step: {nodes * some} of the {profile.nodes * each} processes of {loaded.name} are used, "
