@@ -41,7 +41,7 @@ def checks(
         yield MACHINE.warn("open files", f"at most {files}; Ray needs thousands", f"ulimit -n {FILES_WANTED}")
     else:
         yield MACHINE.ok("open files", str(files))
-    yield from _store(home, wanted_bytes, judged=profile is None or profile.runs_here)
+    yield from _store(home, wanted_bytes, judged=_writes_here(profile))
     yield _token(environment)
     if online:
         yield _hub(environment)
@@ -88,6 +88,12 @@ def room(group: Group, said: str, free: int, wanted: int) -> Check:
     if free < wanted:
         return group.fail("disk", f"{said}; {size(wanted)} are wanted", "free some space, or take a larger disk")
     return group.ok("disk", f"{said}; {size(wanted)} are wanted")
+
+
+def _writes_here(profile: Profile | None) -> bool:
+    """Whether the jobs write to the store of this machine."""
+    near = profile is None or profile.runs_here or (isinstance(profile, Slurm) and profile.tunnel == "local")
+    return near and not (profile and profile.home)
 
 
 def _token(environment: Mapping[str, str]) -> Check:

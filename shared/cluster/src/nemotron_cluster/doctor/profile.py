@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nemotron_cluster import secrets
-from nemotron_cluster.doctor.report import Check, Group
+from nemotron_cluster.doctor.report import Check, Checks, Group
 from nemotron_cluster.profiles.find import Loaded
 from nemotron_cluster.profiles.schema import Docker, Local, Slurm
 from nemotron_cluster.transport import Transport
@@ -71,7 +71,7 @@ def _identity(name: str) -> Check:
     return PROFILE.ok("identity", str(path))
 
 
-def _on_machine(loaded: Loaded, there: Transport) -> Iterator[Check]:
+def _on_machine(loaded: Loaded, there: Transport) -> Checks:
     """What the profile names, asked in one go: every command over ssh takes a second or two."""
     if isinstance(loaded.profile, Docker):
         answer = there.run(["docker", "version", "--format", "{{.Server.Version}}"])
@@ -90,6 +90,7 @@ def _on_machine(loaded: Loaded, there: Transport) -> Iterator[Check]:
     yield PROFILE.ok("machine", f"{there.place} answers")
     for (key, path), line in zip(paths.items(), lines, strict=True):
         exists, writable, runs, nearest = line.split(" ", 3)
+        where = there.place if there.place == "here" else f"on {there.place}"
         if key in ("home", "remote_job_dir"):
             if writable == "no":
                 yield PROFILE.fail(key, f"{nearest} cannot be written", f"make {path}, or name a folder that is yours")
@@ -97,7 +98,7 @@ def _on_machine(loaded: Loaded, there: Transport) -> Iterator[Check]:
                 yield PROFILE.ok(key, path if exists == "yes" else f"{path} (not there yet, and can be made)")
         elif exists == "no" or (key == "python" and runs == "no"):
             at = loaded.origins.get(key.split()[0], str(loaded.file))
-            said, remedy = f"{at}: there is no {path} on {there.place}", "correct it, unless the nodes alone have it"
+            said, remedy = f"{at}: there is no {path} {where}", "correct it, unless the nodes alone have it"
             yield PROFILE.fail(key, said, remedy) if key == "ray_sub" else PROFILE.warn(key, said, remedy)
         else:
             yield PROFILE.ok(key, path)

@@ -1,14 +1,17 @@
 """What one check found, and how the checks are shown."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.redaction import redact
 
 State = Literal["PASS", "WARN", "FAIL", "SKIP"]
 """WARN: it works, and something about it will surprise. SKIP: not looked at, and why."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,9 @@ class Check:
     state: State
     said: str
     remedy: str | None = None
+
+
+Checks = Generator[Check, None, None]
 
 
 @dataclass(frozen=True)
@@ -47,12 +53,13 @@ class Group:
         """Nothing is known about it."""
         return Check(self.title, name, "SKIP", why)
 
-    def guarded(self, name: str, checks: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-        """The checks; where one cannot go on, what it says becomes the last of them."""
+    def guarded(self, name: str, checks: Callable[[], Generator[Check, None, T]]) -> Generator[Check, None, T | None]:
+        """The checks and their result; where one cannot go on, what it says becomes the last of them."""
         try:
-            yield from checks()
+            return (yield from checks())
         except UserError as error:
             yield self.fail(name, error.message, error.remedy or "correct it, and ask again")
+            return None
 
 
 def on_all(checks: Mapping[str, Iterable[Check]]) -> Iterator[Check]:
@@ -79,7 +86,7 @@ def text_lines(checks: Iterable[Check]) -> Iterator[str]:
             group = check.group
         yield f"  {check.state}  {check.name}: {clean(check.said)}"
         if check.remedy:
-            yield f"        {clean(check.remedy)}"
+            yield from (f"        {clean(line.strip())}" for line in check.remedy.splitlines())
 
 
 def clean(text: str) -> str:

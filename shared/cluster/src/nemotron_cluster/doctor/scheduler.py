@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from nemotron_cluster.doctor.report import Check, Group
+from nemotron_cluster.doctor.report import Check, Checks, Group
 from nemotron_cluster.profiles.schema import TIME, Slurm
 from nemotron_cluster.transport import Transport
 from nemotron_shared.errors import UserError, did_you_mean
@@ -78,7 +78,7 @@ def _said(there: Transport, *command: str) -> str:
     return answer.stdout
 
 
-def _partition(profile: Slurm, there: Transport) -> Iterator[Check]:
+def _partition(profile: Slurm, there: Transport) -> Checks:
     """The partitions that are named, against what sinfo lists."""
     lines = _said(there, "sinfo", "--noheader", "--format=%P|%a|%l|%D|%G|%T").splitlines()
     rows = [[cell.strip() for cell in line.split("|")] for line in lines if line.count("|") == 5]
@@ -131,7 +131,7 @@ def _gpus(gres: str) -> int:
     return sum(int(count) for count in re.findall(r"gpu(?::[^:,()]+)?:(\d+)", gres))
 
 
-def _settings(profile: Slurm, there: Transport) -> Iterator[Check]:
+def _settings(profile: Slurm, there: Transport) -> Checks:
     """How Slurm ends jobs and queues them again, against what our jobs count on."""
     pairs = (line.partition("=") for line in _said(there, "scontrol", "show", "config").splitlines())
     values = {name.strip(): value.strip() for name, _, value in pairs if name.strip()}
@@ -156,7 +156,7 @@ def _settings(profile: Slurm, there: Transport) -> Iterator[Check]:
         yield SCHEDULER.warn("ProctrackType", what, "after a Ray job that was killed, look for processes on its nodes")
 
 
-def _limits(profile: Slurm, there: Transport) -> Iterator[Check]:
+def _limits(profile: Slurm, there: Transport) -> Checks:
     """Accounts and queues (QOS) of this user; and how many jobs a queue takes."""
     user = _said(there, "id", "-un").strip()
     form = "format=Account,Partition,QOS,DefaultQOS"
@@ -220,7 +220,7 @@ def _qos(profile: Slurm, name: str, limits: dict[str, str], there: Transport) ->
     yield SCHEDULER.ok(queue, " and ".join(said) or "no limit of jobs")
 
 
-def _container(profile: Slurm, there: Transport) -> Iterator[Check]:
+def _container(profile: Slurm, there: Transport) -> Checks:
     runtime = profile.container_runtime or ("pyxis" if profile.container_image else None)
     if runtime == "pyxis":
         if "--container-image" in _said(there, "srun", "--help"):
@@ -230,7 +230,7 @@ def _container(profile: Slurm, there: Transport) -> Iterator[Check]:
             yield SCHEDULER.fail("pyxis", "srun has no --container-image", remedy)
 
 
-def _test_only(profile: Slurm, there: Transport) -> Iterator[Check]:
+def _test_only(profile: Slurm, there: Transport) -> Checks:
     """Slurm's own judgement of a job of this size; nothing is queued."""
     options: Sequence[str] = [*asked(profile), f"--time={profile.time}", *profile.extra_directives]
     answer = there.run(["sbatch", "--test-only", *options, "--wrap=true"])
