@@ -99,7 +99,7 @@ def program_problems(
             require_versions(find_program(name, configured, key), wanted)
     except UserError as error:
         yield Problem(error.message, error.remedy)
-    for package, version in () if machine.is_here else wanted.items():
+    for package, version in () if machine.is_here or not machine.knows_packages else wanted.items():
         if (found := machine.version_of(package)) != version:
             yield Problem(f"{package} {found or 'is missing'}, and this engine is made for {version}", HOW_TO_INSTALL)
 

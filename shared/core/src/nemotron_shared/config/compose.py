@@ -32,7 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
 from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults
-from nemotron_shared.config.overrides import override_key
+from nemotron_shared.config.overrides import Said, override_key
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -131,14 +131,19 @@ def _compose(
         circle = " -> ".join(file.name for file in _circle([path]))
         where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
         raise UserError(where, "take one of these files out of the other's 'defaults'") from error
-    for key in filter(None, map(override_key, overrides)):
-        origins[key] = f"{COMMAND_LINE} ({theirs[key]})" if key in theirs else COMMAND_LINE
+    origins |= {key: _who_says(text, theirs.get(key)) for text in overrides if (key := override_key(text))}
     for key in list(_trust_keys(OmegaConf.to_container(tree, resolve=False))):
         section, _, name = key.rpartition(".")
         with open_dict(tree):
             OmegaConf.select(tree, section).pop(name)
         trust_keys.setdefault(key, origins.pop(key, "config"))
     return Composed(tree, origins, files, [*(said.notes if said else []), *notes], trust_keys)
+
+
+def _who_says(override: str, theirs: str | None) -> str:
+    """Args: theirs: the key of another library that was written."""
+    who = override.origin if isinstance(override, Said) else COMMAND_LINE
+    return f"{who} ({theirs})" if theirs else who
 
 
 def _in_our_keys(

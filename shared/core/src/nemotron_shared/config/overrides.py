@@ -7,6 +7,18 @@ PLAIN = re.compile(r"[/.]*[A-Za-z][\w./:@-]*", re.ASCII)
 OTHER_VALUES = ("null", "true", "false", "nan", "inf")
 
 
+class Said(str):
+    """An override that somebody else than the command line says, such as a file about the machine."""
+
+    origin: str
+
+    def __new__(cls, text: str, origin: str) -> "Said":
+        """Args: origin: who says it, for people."""
+        said = super().__new__(cls, text)
+        said.origin = origin
+        return said
+
+
 def override(key: str, value: str | Sequence[str]) -> str:
     """`key=value`, or `key=[one,'and two']`, in the quotes of Hydra's grammar where a text needs them."""
     if not isinstance(value, str):

@@ -57,6 +57,8 @@ class RunSection(Section):
     """CPU threads per process. `null`: as many as torch likes."""
     nproc_per_node: How[int] = Field(ge=1)
     """Processes that the `nemotron` command starts on this machine. torchrun sets its own number."""
+    env: How[dict[str, Any]]
+    """Facts about machines that this recipe wants, by the keys of env.toml; a profile comes after them."""
 
 
 class TokenizerSection(Section):

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from nemotron_shared.config.overrides import Said
 from nemotron_shared.errors import UserError
 
 # The seeds write `sample=1000` and `force=true`; in the one config file these have a section.
@@ -20,6 +21,9 @@ SHORT_KEYS = {"sample": "data_prep.sample", "force": "run.force"}
 
 OPTIONS = (
     click.Option(["-c", "--config"], metavar="NAME|PATH", help="config file; without it, the production recipe"),
+    click.Option(
+        ["--setting"], nargs=2, multiple=True, hidden=True, help="an override, and who says so: ORIGIN KEY=VALUE"
+    ),
     click.Option(["--sample"], type=int, metavar="N", help="prepare at most N rows (data_prep.sample=N)"),
     click.Option(["--workers"], type=int, metavar="N", help="processes of data preparation (data_prep.workers=N)"),
     click.Option(
@@ -82,9 +86,9 @@ def machine_of(options: dict[str, Any]) -> Path | None:
     return options["machine"]
 
 
-def overrides_of(options: dict[str, object], typed: Sequence[str]) -> tuple[str, ...]:
-    """Overrides as typed, the short keys spelled out, followed by what the options mean."""
-    overrides = []
+def overrides_of(options: dict[str, Any], typed: Sequence[str]) -> tuple[str, ...]:
+    """Overrides of others, as typed with the short keys spelled out, and what the options mean: the last one counts."""
+    overrides: list[str] = [Said(text, origin) for origin, text in options["setting"]]
     for override in typed:
         key, equals, value = override.partition("=")
         overrides.append(f"{SHORT_KEYS.get(key, key)}{equals}{value}")

@@ -52,7 +52,7 @@ def full_disk_explained(path: Path) -> Generator[None]:
         raise full from error
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Bytes for people."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:

@@ -12,8 +12,11 @@ A description is YAML or TOML; sizes are in GB (10^9 bytes):
     memory_gb: 2000
     free_disk_gb: 20000
     packages: {torch: 2.9.0, megatron-core: 0.19.2, megatron-bridge: 0.6.2}
+
+Only `processes` is needed: what is left out is not judged.
 """
 
+import math
 import os
 import platform
 import shutil
@@ -42,21 +45,23 @@ class GPU:
     """One GPU and its memory in bytes."""
 
     name: str
-    memory: int
+    memory: float
 
 
 @dataclass(frozen=True)
 class Machine:
     """Attributes: `python` its version, "3.12"; `processes` those of this run, over all `nodes`; `gpus` those of a
-    node; `memory`, `free_disk` in bytes; `packages` version by name, None for those of this environment."""
+    node; `memory`, `free_disk` in bytes, infinite where nobody knows them; `packages` version by name; `is_here`
+    whether it is this machine, with the packages of this environment. What a description leaves out is None."""
 
-    python: str
+    python: str | None
     processes: int
     gpus: tuple[GPU, ...]
-    memory: int
-    free_disk: int
+    memory: float
+    free_disk: float
     nodes: int = 1
     packages: Mapping[str, str] | None = None
+    is_here: bool = True
 
     @classmethod
     def here(cls, folder: Path, processes: int = 1) -> "Machine":
@@ -93,17 +98,18 @@ class Machine:
         return cls(
             python=said.python,
             processes=said.processes,
-            gpus=(GPU(gpus.name, int(gpus.memory_gb * GB)),) * gpus.count if gpus else (),
-            memory=int(said.memory_gb * GB),
-            free_disk=int(said.free_disk_gb * GB),
+            gpus=(GPU(gpus.name, gpus.memory_gb * GB),) * gpus.count if gpus else (),
+            memory=said.memory_gb * GB,
+            free_disk=said.free_disk_gb * GB,
             nodes=said.nodes,
-            packages={_normal(name): version for name, version in said.packages.items()},
+            packages=said.packages and {_normal(name): version for name, version in said.packages.items()},
+            is_here=False,
         )
 
     @property
-    def is_here(self) -> bool:
-        """Whether it is this machine, whose programs and folders can be looked at."""
-        return self.packages is None
+    def knows_packages(self) -> bool:
+        """Whether there is a list of packages to judge by."""
+        return self.is_here or self.packages is not None
 
     @property
     def processes_per_node(self) -> int:
@@ -111,9 +117,9 @@ class Machine:
         return -(-self.processes // self.nodes)
 
     def version_of(self, package: str) -> str | None:
-        """Version of an installed package; None where there is none. Nothing is imported."""
-        if self.packages is not None:
-            return self.packages.get(_normal(package))
+        """Version of an installed package, nothing imported; None where there is none, "unknown" where nobody says."""
+        if not self.is_here:
+            return "unknown" if self.packages is None else self.packages.get(_normal(package))
         try:
             return metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -125,19 +131,19 @@ class GPUDescription(Section):
 
     name: str
     count: int = Field(ge=1)
-    memory_gb: float = Field(gt=0)
+    memory_gb: float = Field(gt=0, default=math.inf)
 
 
 class MachineDescription(Section):
     """What a file says about a machine."""
 
-    python: str = Field(pattern=r"^3\.\d+$")
+    python: str | None = Field(pattern=r"^3\.\d+$", default=None)
     nodes: int = Field(ge=1, default=1)
     processes: int = Field(ge=1)
-    gpus: GPUDescription | None
-    memory_gb: float = Field(gt=0)
-    free_disk_gb: float = Field(ge=0)
-    packages: dict[str, str]
+    gpus: GPUDescription | None = None
+    memory_gb: float = Field(gt=0, default=math.inf)
+    free_disk_gb: float = Field(ge=0, default=math.inf)
+    packages: dict[str, str] | None = None
 
     @field_validator("python", mode="before")
     @classmethod

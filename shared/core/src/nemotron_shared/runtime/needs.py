@@ -91,8 +91,10 @@ def missing(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
 
 
 def _packages(engine: str, needs: Needs, machine: Machine) -> Iterator[Problem]:
+    if not machine.knows_packages:
+        return
     remedy = how_to_get(engine) + (f"; or use the container {needs.container}" if needs.container else "")
-    if not needs.python.contains(f"{machine.python}.0"):
+    if machine.python and not needs.python.contains(f"{machine.python}.0"):
         python = str(needs.python).removesuffix(".*").lstrip("=")
         what = f"engine '{engine}' has packages for Python {python} only, and this is Python {machine.python}"
         yield Problem(what, remedy)

@@ -50,7 +50,7 @@ def _lacking(
             installation = find_installation(engine)
         except UserError as error:
             yield Problem(error.message, error.remedy)
-    elif (found := machine.version_of(PACKAGE)) != known.package:
+    elif machine.knows_packages and (found := machine.version_of(PACKAGE)) != known.package:
         what = f"NeMo-RL {found or 'is not there'}, and this recipe is written for {known.package}"
         yield Problem(what, how_to_get(engine.version))
     values = build(config, algorithm, places, load_table(engine.version).bases[engine.base].values)

@@ -1,0 +1,1 @@
+"""Slurm: its scripts, its answers."""
