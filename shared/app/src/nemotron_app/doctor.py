@@ -11,7 +11,7 @@ Each line is PASS, WARN, FAIL or SKIP (not looked at, and why). The exit code is
 import json
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -107,6 +107,11 @@ def _checks(asked: Asked) -> Iterator[Check]:
         except UserError as error:
             yield RECIPE.fail("recipe", error.message, error.remedy or "correct the config")
     chosen = loaded.profile if loaded else None
+    if (
+        loaded and chosen and recipe and recipe.container
+    ):  # it comes before the profile's, which the jobs have otherwise
+        chosen = chosen.model_copy(update={"container_image": recipe.container})
+        loaded = replace(loaded, profile=chosen)
     home = asked.look.store.home
     wanted = recipe.wanted_bytes if recipe else 0
     yield from machine.checks(chosen, home, wanted, online=asked.online)
@@ -117,12 +122,14 @@ def _checks(asked: Asked) -> Iterator[Check]:
         there = transport_of(loaded.profile)
         yield from profile.checks(loaded, there)
         if isinstance(loaded.profile, Slurm):
-            answers = True
+            takes = True
             for check in scheduler.checks(loaded.profile, there):
-                answers = answers and (check.name, check.state) != ("settings", "FAIL")
+                takes = takes and (check.name, check.state) != (scheduler.LIKE_THIS, "FAIL")
                 yield check
-            if not asked.nodes or not answers:
-                yield nodes.NODES.skip("nodes", "Slurm does not answer" if asked.nodes else "--no-nodes was given")
+            if not asked.nodes or not takes:
+                yield nodes.NODES.skip(
+                    "nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given"
+                )
             else:
                 read = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, loaded.profile, recipe))
                 if read and recipe and asked.stage:

@@ -45,6 +45,11 @@ class Recipe:
         return self.values.get("engine", {}).get("name")
 
     @property
+    def container(self) -> str | None:
+        """The image that it names."""
+        return self.values.get("engine", {}).get("container")
+
+    @property
     def uses_ray(self) -> bool:
         """Whether its processes are Ray's."""
         return self.engine == "nemo_rl" or self.values.get("data_prep", {}).get("executor") == "ray"

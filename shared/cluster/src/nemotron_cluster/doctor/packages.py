@@ -1,5 +1,6 @@
 """Packages of an environment, here or on a node: against what this project pins, each other, and the GPU's driver."""
 
+import contextlib
 import json
 import re
 import subprocess
@@ -47,14 +48,16 @@ def ask_here(python: str, question: Mapping[str, Any]) -> Facts:
 
 
 def facts_in(text: str) -> list[Facts]:
-    """The probes' lines between whatever else was printed."""
-    found = []
+    """The probes' answers, each put together from its lines, between whatever else was printed."""
+    pieces: dict[str, str] = {}
     for line in text.splitlines():
-        if (start := line.find(probe.MARK)) >= 0:
-            try:
-                facts = json.loads(line[start + len(probe.MARK) :])
-            except ValueError:
-                continue
+        words = line.partition(f"{probe.MARK} ")[2].split(" ", 1)
+        if len(words) == 2:
+            pieces[words[0]] = pieces.get(words[0], "") + words[1]
+    found = []
+    for whole in pieces.values():
+        with contextlib.suppress(ValueError):
+            facts = json.loads(whole)
             found += [facts] if isinstance(facts, dict) else []
     return found
 

@@ -1,4 +1,4 @@
-"""What a machine has, as one line of JSON. Run as a program of its own, here and on every node of a cluster:
+"""What a machine has, as JSON. Run as a program of its own, here and on every node of a cluster:
 
     python -c "$(cat probe.py)" '{"imports": ["torch"], "folders": ["/lustre/me"]}'
 
@@ -21,8 +21,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-MARK = "nemotron-doctor "
-"""Begins the line, between whatever a module system or a shell's start files print."""
+MARK = "nemotron-doctor"
+"""Begins each line, between whatever a module system or a shell's start files print."""
+LINE = 400
+"""Characters of a line: srun mixes the nodes' lines, and cuts long ones into pieces before it does."""
 TORCH = """
 import json, torch
 print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "available": torch.cuda.is_available(),
@@ -53,7 +55,10 @@ def main() -> None:
         "bytecode": bytecode(),
         "imports": {name: imported(name, asked.get("patience", 120)) for name in asked.get("imports", [])},
     }
-    print(MARK + json.dumps(facts), flush=True)
+    text = json.dumps(facts)
+    who = f"{facts['host']}/{os.environ.get('SLURM_PROCID', '0')}"
+    for start in range(0, len(text), LINE):
+        print(f"{MARK} {who} {text[start : start + LINE]}", flush=True)
 
 
 def run(command: list[str], patience: float = 60) -> tuple[int | None, str, str]:

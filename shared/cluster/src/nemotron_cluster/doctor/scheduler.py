@@ -14,6 +14,7 @@ UNUSABLE = re.compile(r"down|drain|fail|unk|maint|\*$|boot|power")
 LONG_ENOUGH = 30
 """Seconds between the signal to end and the one that kills, in which a checkpoint may be written."""
 USUAL_EXPIRY = 120
+LIKE_THIS = "a job like this"
 QOS_KEYS = ("Name", "MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxTRES", "MaxTRESPU", "GrpTRES", "GrpJobs")
 
 
@@ -59,7 +60,7 @@ def checks(profile: Slurm, there: Transport) -> Iterator[Check]:
         "settings": lambda: _settings(profile, there),
         "limits": lambda: _limits(profile, there),
         "container": lambda: _container(profile, there),
-        "a job like this": lambda: _test_only(profile, there),
+        LIKE_THIS: lambda: _test_only(profile, there),
     }
     for name, part in parts.items():
         yield from SCHEDULER.guarded(name, part)
@@ -237,6 +238,6 @@ def _test_only(profile: Slurm, there: Transport) -> Checks:
     said = (answer.stderr.strip() or answer.stdout.strip() or "no message").splitlines()[-1]
     said = re.sub(r"^(?:sbatch|allocation failure|error): (?:error: )?", "", said)
     if answer.returncode:
-        yield SCHEDULER.fail("a job like this", f"would be refused: {said}", "correct what Slurm names in the profile")
+        yield SCHEDULER.fail(LIKE_THIS, f"would be refused: {said}", "correct what Slurm names in the profile")
     else:
-        yield SCHEDULER.ok("a job like this", re.sub(r"^Job \d+ to start", "would start", said))
+        yield SCHEDULER.ok(LIKE_THIS, re.sub(r"^Job \d+ to start", "would start", said))
