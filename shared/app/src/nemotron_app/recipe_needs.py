@@ -20,7 +20,7 @@ from nemotron_shared.runtime.disk import size
 from nemotron_shared.stages import STAGES
 
 RECIPE = Group("recipe")
-GUIDES_GB = {"nano3": 200, "super49b": 500}
+GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}
 """Free space that the guides of these recipes ask for: model, data, cache and checkpoints."""
 SPARE = 1.25
 """A job's time over the longest that its steps should take: loading, compiling, saving."""
@@ -71,7 +71,7 @@ class Recipe:
     @property
     def wanted_bytes(self) -> int:
         """Free space for a run; what the guide asks for, where that is more than the files tell."""
-        guide = GUIDES_GB.get(self.family, 0) * 10**9 if self.config.startswith(self.family) else 0
+        guide = GUIDES_GB.get((self.family, self.stage), 0) * 10**9 if self.config.startswith(self.family) else 0
         return max(self.disk_bytes + self.named_bytes, guide)
 
 

@@ -14,6 +14,7 @@ UNUSABLE = re.compile(r"down|drain|fail|unk|maint|\*$|boot|power")
 LONG_ENOUGH = 30
 """Seconds between the signal to end and the one that kills, in which a checkpoint may be written."""
 USUAL_EXPIRY = 120
+NAME = re.compile(r"[\w.@+-]+")
 LIKE_THIS = "a job like this"
 QOS_KEYS = ("Name", "MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxTRES", "MaxTRESPU", "GrpTRES", "GrpJobs")
 
@@ -160,6 +161,8 @@ def _settings(profile: Slurm, there: Transport) -> Checks:
 def _limits(profile: Slurm, there: Transport) -> Checks:
     """Accounts and queues (QOS) of this user; and how many jobs a queue takes."""
     user = _said(there, "id", "-un").strip()
+    if not NAME.fullmatch(user):
+        raise UserError(f"id -un says {user[:40]!r}", "try it there yourself: it should print a user's name alone")
     form = "format=Account,Partition,QOS,DefaultQOS"
     answer = there.run(["sacctmgr", "-nP", "show", "assoc", "where", f"user={user}", form])
     rows = [line.split("|") for line in answer.stdout.splitlines() if line.count("|") == 3]
@@ -183,7 +186,7 @@ def _limits(profile: Slurm, there: Transport) -> Checks:
     every = {line.split("|")[0]: dict(zip(QOS_KEYS, line.split("|"), strict=False)) for line in shown}
     default = next((row[3] for row in mine if row[3]), "")
     for name in dict.fromkeys([profile.qos or default, _partition_qos(profile, there)]):
-        if name in every:
+        if NAME.fullmatch(name) and name in every:
             yield from _qos(profile, name, every[name], there)
 
 
