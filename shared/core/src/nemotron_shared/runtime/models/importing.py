@@ -115,7 +115,7 @@ def import_hub(store: Store, look: Look) -> Artifact:
                 name=name,
                 type=look.artifact.manifest.type,
                 fingerprint=json_digest({"address": address, "digest": look.artifact.manifest.digest}),
-                producer=producer("model", f"nemotron model import {wanted}"),
+                producer=producer(f"model import {wanted}"),
                 sources=[Source(address, look.artifact.manifest.digest, {})],
                 metadata=about | look.artifact.manifest.metadata,
                 digests=digests,
@@ -163,7 +163,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         if made is not None:
             say(f"[{label}] unchanged: {made.reference}")
             return made
-        return publish(store, staged, name, source, type, producer("model", f"nemotron model import {label}"), label)
+        return publish(store, staged, name, source, type, producer(f"model import {label}"), label)
 
 
 def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
@@ -210,7 +210,7 @@ def import_megatron(store: Store, model: MegatronModel, name: str | None = None)
             command = [python, "-m", CONVERTER, str(model.path.absolute()), str(folder)]
             if subprocess.run(command, check=False).returncode:
                 raise UserError(f"{model}: Megatron-Bridge could not convert it", "see what it printed above")
-            how = producer("model", f"nemotron model import {model}")
+            how = producer(f"model import {model}")
             return publish(store, folder, name, source, "ModelArtifact", how, str(model))
 
 

@@ -82,17 +82,17 @@ def require_name(store: Store, name: str, type: ArtifactType) -> None:
             raise UserError(f"'{name}' is a name for a {other}, and this is a {type}", "choose another name: --as NAME")
 
 
-def producer(stage: str, command: str) -> Producer:
-    """Who imports."""
+def producer(command: str) -> Producer:
+    """Who imports; `command` is `model import hf://org/name`."""
     return Producer(
-        stage=stage,
+        stage=command.partition(" ")[0],
         verb="import",
         stage_version="",
         shared_version=package_version("nemotron-shared") or "not installed",
         config_digest="",
         code_digest="",
         git=None,
-        command=command,
+        command=f"nemotron {command}",
         environment=environment(),
     )
 
