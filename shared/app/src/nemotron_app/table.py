@@ -46,6 +46,7 @@ commands
                                  from a file to a fine-tuned model, compared with the one before
   data inspect PATH [--html FILE]
                                  look at prepared data: text, loss mask, lengths, duplicates
+  data import STAGE DIR          make an artifact of data that was prepared elsewhere
   artifacts [list|show|lineage|verify|alias|path|rm|gc]
                                  what has been made, from what; make room
   model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
