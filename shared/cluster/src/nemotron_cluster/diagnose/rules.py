@@ -14,7 +14,7 @@ from typing import Literal
 
 import yaml
 
-TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "disk", "python", "ray", "launch", "slurm")
+TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")
 """The files of rules, in this order: a line belongs to the first rule that matches it, so the special ones stand
 before the general ones, between files as within each."""
 Level = Literal["cause", "end", "consequence", "hint"]
