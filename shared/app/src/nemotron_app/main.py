@@ -38,6 +38,7 @@ OTHER_COMMANDS = {
     "check": "nemotron_app.check.command",
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
+    "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
     "export": "nemotron_app.export.command",
     "finetune": "nemotron_app.finetune.command",

@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Protocol, get_args
 
+from nemotron_cluster.backends import Condition
 from nemotron_cluster.diagnose.logs import Logs, Text
-from nemotron_cluster.diagnose.rules import Rule, rules
+from nemotron_cluster.diagnose.rules import Level, Rule, rules
 from nemotron_shared.errors import printable
 from nemotron_shared.redaction import redact
 
@@ -22,32 +23,72 @@ OWN = re.compile(rf"^{LABEL}error: .+((?:\n{LABEL}  \S.*){{0,4}})", re.MULTILINE
 TRACEBACK = "Traceback (most recent call last)"
 RAISED = re.compile(rf"^{LABEL}(?!Traceback|During|The above)[A-Za-z_][\w.]*(?::|$)")
 SIGNS = ("Traceback", "Error", "ERROR", "error:", "rror ", "FATAL", "Fatal", "Killed", "Aborted", "dumped", "failed")
-ORDER = ("cause", "unknown", "end", "consequence", "hint")
-GOOD = ("COMPLETED", "RUNNING", "PENDING", "COMPLETING", "CONFIGURING")
-OWN_MESSAGE = Rule("own-message", (), "", "The program itself says what is wrong.", ())
-UNKNOWN = Rule("unknown-exception", (), "", "An exception of Python for which there is no rule.", ())
+ORDER = get_args(Level)
+OWN_MESSAGE = Rule(id="own-message", match=(), example="error: ", means="The program itself says what is wrong.", do=())
+UNKNOWN = Rule(
+    id="unknown-exception",
+    match=(),
+    example=TRACEBACK,
+    means="An exception of Python for which there is no rule.",
+    do=(),
+    level="unknown",
+)
+
+
+class Facts(Protocol):
+    """What is known of a job besides its log, and who said so; slurm/scheduler.py has it for Slurm."""
+
+    @property
+    def state(self) -> str:
+        """The scheduler's own word, such as NODE_FAIL."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, or how it failed."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """What its script ended with."""
+        ...
+
+    @property
+    def signal(self) -> int | None:
+        """What ended its script."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Who said so."""
+        ...
+
+    @property
+    def condition(self) -> Condition:
+        """The state in the words that all executors share."""
+        ...
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known of a job from its scheduler, and who said so."""
+class Ended:
+    """What an exit code alone tells, or a backend that has no words of its own."""
 
-    state: str
+    condition: Condition
     source: str
-    reason: str | None = None
     exit_code: int | None = None
     signal: int | None = None
+    reason: str = ""
 
     @property
-    def line(self) -> str:
-        """One line for the rules."""
-        code = "" if self.exit_code is None else f" exit={self.exit_code}:{self.signal or 0}"
-        return f"state={self.state} reason={self.reason}{code}"
+    def state(self) -> str:
+        """See the protocol."""
+        return self.condition.upper()
 
-    @property
-    def failed(self) -> bool:
-        """Whether it has ended, and not well."""
-        return self.state.split(" ")[0] not in GOOD
+
+def line_of(facts: Facts) -> str:
+    """One line for the rules."""
+    code = "" if facts.exit_code is None else f" exit={facts.exit_code}:{facts.signal or 0}"
+    return f"scheduler: state={facts.state} reason={facts.reason or None}{code}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +96,6 @@ class Finding:
     """A rule that was found, where it was found first."""
 
     rule: Rule
-    level: Literal["cause", "unknown", "end", "consequence", "hint"]
     place: str
     line: int | None
     text: str
@@ -63,6 +103,8 @@ class Finding:
     moment: float = 0.0
     count: int = 1
     files: int = 1
+    fact: bool = False
+    """The scheduler says it, and no log."""
     over: bool = False
     """It stands before a restart of the job, which went on after it."""
 
@@ -75,11 +117,12 @@ class Diagnosis:
     facts: Facts | None
     logs: Logs
     failed: bool
+    """Whether it has ended badly, as far as can be seen."""
 
     @property
     def known(self) -> bool:
         """Whether something says why it failed."""
-        return any(found.level in ("cause", "end") for found in self.findings)
+        return any(found.rule.level in ("cause", "end") for found in self.findings)
 
     def last_lines(self, count: int = 15) -> list[str]:
         """The end of the newest log."""
@@ -98,23 +141,26 @@ def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
         first = min(before, one, key=lambda each: (each.over, each.moment))
         found[one.rule.id] = replace(first, count=before.count + one.count, files=before.files + one.files)
     findings = sorted(found.values(), key=_rank)
-    if facts:
-        failed = facts.failed
+    if facts and facts.condition != "unknown":
+        failed = facts.condition in ("failed", "cancelled")
     else:
         ends = "".join(text.text[-4000:] for text in logs.texts)
-        failed = any(each.level != "hint" and not each.over for each in findings) or any(sign in ends for sign in SIGNS)
+        failed = any(each.rule.level != "hint" and not each.over for each in findings) or any(
+            sign in ends for sign in SIGNS
+        )
     return Diagnosis(tuple(findings), facts, logs, failed)
 
 
 def _rank(found: Finding) -> tuple[bool, int, bool, float]:
     """What the scheduler calls a cause comes first, then time decides."""
-    return found.over, ORDER.index(found.level), found.rule.source == "log", found.moment
+    return found.over, ORDER.index(found.rule.level), not found.fact, found.moment
 
 
 def _of_scheduler(facts: Facts) -> Iterator[Finding]:
+    line = line_of(facts)
     for rule in rules():
-        if rule.source == "scheduler" and any(rule.lines(facts.line)):
-            yield Finding(rule, rule.level, facts.source, None, facts.line, rule.do)
+        if any(rule.lines(line)):
+            yield Finding(rule, facts.source, None, line, rule.do, fact=True)
             return
 
 
@@ -125,12 +171,10 @@ def _of_text(text: Text) -> list[Finding]:
     claimed: dict[int, Rule] = {}
     places: list[tuple[int, Finding]] = []
     for rule in rules():
-        if rule.source == "scheduler":
-            continue
         mine = [line for line in rule.lines(text.text) if line[0] not in claimed]
         claimed.update((start, rule) for start, _, _ in mine)
         if mine:
-            places.append(_finding(text, rule, rule.level, mine, restart, rule.do))
+            places.append(_finding(text, rule, mine, restart, rule.do))
     places += _own_messages(text, claimed, restart)
     places += _exceptions(text, claimed, restart)
     places.sort(key=lambda each: each[0], reverse=True)
@@ -142,11 +186,11 @@ def _of_text(text: Text) -> list[Finding]:
 
 
 def _finding(
-    text: Text, rule: Rule, level: str, lines: Sequence[tuple[int, int, int]], restart: int, do: tuple[str, ...]
+    text: Text, rule: Rule, lines: Sequence[tuple[int, int, int]], restart: int, do: tuple[str, ...]
 ) -> tuple[int, Finding]:
     """Args: lines: start, end, and where the telling part is, of every line in question."""
     start, end, at = min([line for line in lines if line[0] > restart] or lines)
-    found = Finding(rule, level, text.name, text.number(start), shown(text.text[start:end], at - start), do)
+    found = Finding(rule, text.name, text.number(start), shown(text.text[start:end], at - start), do)
     return start, replace(found, count=len({line[0] for line in lines}), over=start < restart)
 
 
@@ -158,7 +202,7 @@ def _own_messages(text: Text, claimed: dict[int, Rule], restart: int) -> list[tu
         do = tuple(shown(re.sub(rf"^{LABEL}", "", line), 0).strip() for line in found[1].splitlines() if line.strip())
         end = found.start(1)
         claimed[found.start()] = OWN_MESSAGE
-        return [_finding(text, OWN_MESSAGE, "cause", [(found.start(), end, found.start())], restart, do)]
+        return [_finding(text, OWN_MESSAGE, [(found.start(), end, found.start())], restart, do)]
     return []
 
 
@@ -174,7 +218,7 @@ def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tupl
             if RAISED.match(text.text[start : min(end, start + AROUND)]):
                 if start in claimed:
                     break
-                return [_finding(text, UNKNOWN, "unknown", [(start, end, start)], restart, ())]
+                return [_finding(text, UNKNOWN, [(start, end, start)], restart, ())]
             start = end + 1
         at = stop
     return []

@@ -4,6 +4,7 @@ import codecs
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,11 @@ def _text(file: Path, name: str) -> Text:
         head = _decoded(stream.read(HEAD))
         stream.seek(size - TAIL)
         return Text(name, f"{head}\n{_decoded(stream.read(TAIL))}", changed, skipped_at=len(head))
+
+
+def text_of(name: str, data: bytes) -> Text:
+    """A log that lies elsewhere, as it was sent."""
+    return Text(name, _decoded(data[-TAIL:]), time.time(), skipped_at=0 if len(data) > TAIL else None)
 
 
 def _decoded(data: bytes) -> str:

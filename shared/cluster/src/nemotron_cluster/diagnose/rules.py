@@ -1,38 +1,39 @@
 """The known causes, as data: `rules/*.yaml`.
 
 A pattern is text in which `*` stands for anything within the line; there is nothing else to learn, and nothing that
-can take long on a hostile line. A rule about the scheduler is matched with one line that `Facts.line` makes:
+can take long on a hostile line. What a scheduler says of a job is one more line, which `causes.line_of` makes:
 
-    state=TIMEOUT reason=None exit=0:15
+    scheduler: state=TIMEOUT reason=None exit=0:15
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 TOPICS = ("own", "build", "container", "hub", "gpu", "nccl", "memory", "launch", "disk", "python", "ray", "slurm")
 """The files of rules, in this order: a line belongs to the first rule that matches it, so the special ones stand
 before the general ones, between files as within each."""
-Level = Literal["cause", "end", "consequence", "hint"]
-"""What ended the job; how it ended, where something earlier in a log may say why; what other processes say because
-one has failed; what is no failure, and worth knowing."""
+Level = Literal["cause", "unknown", "end", "consequence", "hint"]
+"""In the order of what is shown first. What ended the job; an exception without a rule; how it ended, where something
+earlier may say why; what other processes say because one has failed; what is no failure, and worth knowing."""
+Texts = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(BaseModel):
     """One known message."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     id: str
-    match: tuple[str, ...]
+    match: Texts
     example: str
     """A line as the software prints it, with other names."""
     means: str
-    do: tuple[str, ...]
-    source: Literal["log", "scheduler"] = "log"
+    do: Texts
     level: Level = "cause"
 
     def lines(self, text: str) -> Iterator[tuple[int, int, int]]:
@@ -66,12 +67,5 @@ def _in_order(text: str, parts: list[str], start: int, end: int) -> bool:
 def rules() -> tuple[Rule, ...]:
     """All of them, in the order in which they are asked."""
     folder = files("nemotron_cluster.diagnose") / "rules"
-    return tuple(
-        Rule(**{**row, "match": _tuple(row["match"]), "do": _tuple(row["do"])})
-        for topic in TOPICS
-        for row in yaml.safe_load((folder / f"{topic}.yaml").read_text(encoding="utf-8"))
-    )
-
-
-def _tuple(value: str | list[str]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(value)
+    texts = [(folder / f"{topic}.yaml").read_text(encoding="utf-8") for topic in TOPICS]
+    return tuple(Rule.model_validate(row) for text in texts for row in yaml.safe_load(text))

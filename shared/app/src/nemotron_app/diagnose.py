@@ -1,0 +1,141 @@
+"""`nemotron diagnose`: why a job failed, and what to do about it.
+
+nemotron diagnose last                  the newest job that was submitted from here; or its id, or its folder's name
+nemotron diagnose slurm-4711.out        one log, of whatever started it
+nemotron diagnose 4711-logs             a folder of logs, such as one for each node
+"""
+
+from pathlib import Path
+
+import click
+
+from nemotron_app.jobs import backend_for, find
+from nemotron_app.remote.follow import state_of
+from nemotron_app.store_options import Look, store_options
+from nemotron_cluster.diagnose.causes import Diagnosis, Ended, Facts, Finding, diagnose, line_of
+from nemotron_cluster.diagnose.logs import Logs, read_logs, text_of
+from nemotron_cluster.folder import EXIT_CODE, LOG, RECORD, Record, read_record
+from nemotron_shared.errors import NotFound, UserError, printable
+from nemotron_shared.redaction import redact
+
+MORE = 4
+"""How many further findings are shown."""
+
+
+@click.command("diagnose", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("wanted", metavar="LOGDIR|LOGFILE|JOB")
+@store_options
+def command(look: Look, wanted: str) -> int:
+    """See the head of this module."""
+    path = Path(wanted).expanduser()
+    record = read_record(path / RECORD) if path.is_dir() else None
+    if record is None and path.exists():
+        title, found = str(path), diagnose(read_logs(path), _exit_code(path))
+    else:
+        record = record or _job(look, wanted)
+        title = f"job {record.id} ({record.name})" if record.id else f"{record.name}, which was not submitted"
+        found = diagnose(*_of_job(record))
+    look.tell(_document(title, found), *_lines(title, found))
+    return 1 if found.failed and not found.known else 0
+
+
+def _job(look: Look, wanted: str) -> Record:
+    try:
+        return find(look, wanted)
+    except NotFound as error:
+        raise NotFound(f"{wanted}: no file or folder; and {error.message}", error.remedy) from error
+
+
+def _of_job(record: Record) -> tuple[Logs, Facts | None]:
+    """What a job has said, here or where it ran, and what is known of how it ended."""
+    folder = Path(record.folder)
+    logs = read_logs(folder)
+    facts = _exit_code(folder)
+    try:
+        backend = backend_for(record)
+        if record.id is not None:
+            state = state_of(backend, record)
+            facts = Ended(state.state, state.source or record.executor, state.exit_code, None, state.sentence)
+        if not (folder / LOG).exists() and (said := backend.log(record)):
+            logs = Logs((text_of(LOG, said),))
+    except UserError as error:  # what lies here can be read all the same
+        logs = Logs(logs.texts, (*logs.left_out, error.message))
+    return logs, facts
+
+
+def _exit_code(folder: Path) -> Ended | None:
+    """What a job's own script wrote at its end."""
+    try:
+        code = int((folder / EXIT_CODE).read_text(encoding="ascii")[:20])
+    except (OSError, ValueError):
+        return None
+    return Ended("failed" if code else "done", EXIT_CODE, code)
+
+
+def _lines(title: str, found: Diagnosis) -> list[str]:
+    """The first cause whole, the others in a line each."""
+    read = f"{len(found.logs.texts)} log{'' if len(found.logs.texts) == 1 else 's'} read"
+    lines = [printable(redact(title)) + (f": {_facts(found.facts)}" if found.facts else "")]
+    lines.append("; ".join([read, *(printable(redact(left)) for left in found.logs.left_out)]))
+    known = [one for one in found.findings if one.rule.level in ("cause", "end")]
+    first = known[0] if found.failed and known else None
+    if first:
+        lines += [
+            "",
+            first.rule.means,
+            f"  {_place(first)}",
+            f"    {first.text}",
+            *(f"  - {each}" for each in first.do),
+        ]
+    elif found.failed:
+        lines += ["", "It failed, and nothing in the logs says why in words that are known here."]
+    else:
+        lines += ["", "No sign of a failure." if found.logs.texts or found.facts else "There is no log to read."]
+    others = [one for one in found.findings if one is not first]
+    if others:
+        lines += ["", "Also seen:"]
+    for one in others[:MORE]:
+        lines += [f"  {one.rule.means}", f"    {_place(one)}: {one.text}"]
+    if len(others) > MORE:
+        lines.append(f"  and {len(others) - MORE} more; --json has them")
+    if not first and found.failed and found.logs.texts:
+        lines += [
+            "",
+            f"The end of {printable(found.logs.texts[0].name)}:",
+            *(f"  {line}" for line in found.last_lines()),
+        ]
+    return lines
+
+
+def _facts(facts: Facts) -> str:
+    code = "" if facts.exit_code is None else f", exit code {facts.exit_code}"
+    said = f" ({facts.reason})" if facts.reason else ""
+    return printable(redact(f"{facts.state}{said}{code}, as {facts.source} says"))
+
+
+def _place(found: Finding) -> str:
+    line = f":{found.line}" if found.line else ""
+    often = f", {found.count} lines" if found.count > 1 else ""
+    where = f" in {found.files} logs" if found.files > 1 else ""
+    return (
+        f"{printable(redact(found.place))}{line}{often}{where}{', before the job was restarted' if found.over else ''}"
+    )
+
+
+def _document(title: str, found: Diagnosis) -> dict[str, object]:
+    """The same for programs."""
+    keys = ("place", "line", "text", "do", "count", "files", "over")
+    return {
+        "target": redact(title),
+        "failed": found.failed,
+        "known": found.known,
+        "facts": None if found.facts is None else {"line": redact(line_of(found.facts)), "source": found.facts.source},
+        "findings": [
+            {"id": one.rule.id, "level": one.rule.level, "means": one.rule.means}
+            | {key: getattr(one, key) for key in keys}
+            for one in found.findings
+        ],
+        "read": [text.name for text in found.logs.texts],
+        "left_out": [redact(left) for left in found.logs.left_out],
+        "last_lines": found.last_lines(),
+    }
