@@ -18,6 +18,7 @@ from nemotron_cluster.folder import EXIT_CODE, LOG, RECORD, Record, read_record
 from nemotron_shared.errors import NotFound, UserError, printable
 from nemotron_shared.redaction import redact
 
+WHY = ("cause", "unknown", "end")
 MORE = 4
 """How many further findings are shown."""
 
@@ -77,8 +78,8 @@ def _lines(title: str, found: Diagnosis) -> list[str]:
     read = f"{len(found.logs.texts)} log{'' if len(found.logs.texts) == 1 else 's'} read"
     lines = [printable(redact(title)) + (f": {_facts(found.facts)}" if found.facts else "")]
     lines.append("; ".join([read, *(printable(redact(left)) for left in found.logs.left_out)]))
-    known = [one for one in found.findings if one.rule.level in ("cause", "end")]
-    first = known[0] if found.failed and known else None
+    goes_on = found.facts is not None and found.facts.condition in ("waiting", "running")
+    first = next((one for one in found.findings if (found.failed or goes_on) and one.rule.level in WHY), None)
     if first:
         lines += [
             "",
@@ -98,7 +99,7 @@ def _lines(title: str, found: Diagnosis) -> list[str]:
         lines += [f"  {one.rule.means}", f"    {_place(one)}: {one.text}"]
     if len(others) > MORE:
         lines.append(f"  and {len(others) - MORE} more; --json has them")
-    if not first and found.failed and found.logs.texts:
+    if found.failed and not found.known and found.logs.texts:
         lines += [
             "",
             f"The end of {printable(found.logs.texts[0].name)}:",

@@ -21,7 +21,8 @@ LABEL = r"(?:\[[\w:.-]+\]:? ?|\([^()\n]{1,80}\) |\d{1,5}: )*"
 """What launchers put in front of a process's lines."""
 OWN = re.compile(rf"^{LABEL}error: .+((?:\n{LABEL}  \S.*){{0,4}})", re.MULTILINE)
 TRACEBACK = "Traceback (most recent call last)"
-RAISED = re.compile(rf"^{LABEL}(?!Traceback|During|The above)[A-Za-z_][\w.]*(?::|$)")
+RAISED = re.compile(rf"^{LABEL}(?:\w+\.)*[A-Z]\w*[a-z]\w*(?::|$)")
+CODE = re.compile(rf"{LABEL} {{4}}")
 SIGNS = ("Traceback", "Error", "ERROR", "error:", "rror ", "FATAL", "Fatal", "Killed", "Aborted", "dumped", "failed")
 ORDER = get_args(Level)
 OWN_MESSAGE = Rule(id="own-message", match=(), example="error: ", means="The program itself says what is wrong.", do=())
@@ -29,7 +30,7 @@ UNKNOWN = Rule(
     id="unknown-exception",
     match=(),
     example=TRACEBACK,
-    means="An exception of Python for which there is no rule.",
+    means="Python raised an exception for which there is no rule.",
     do=(),
     level="unknown",
 )
@@ -144,10 +145,9 @@ def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
     if facts and facts.condition != "unknown":
         failed = facts.condition in ("failed", "cancelled")
     else:
-        ends = "".join(text.text[-4000:] for text in logs.texts)
-        failed = any(each.rule.level != "hint" and not each.over for each in findings) or any(
-            sign in ends for sign in SIGNS
-        )
+        ends = [text.text[max(_restart(text.text), len(text.text) - 2 * AROUND, 0) :] for text in logs.texts]
+        signs = any(sign in end for sign in SIGNS for end in ends)
+        failed = signs or any(each.rule.level != "hint" and not each.over for each in findings)
     return Diagnosis(tuple(findings), facts, logs, failed)
 
 
@@ -166,12 +166,11 @@ def _of_scheduler(facts: Facts) -> Iterator[Finding]:
 
 def _of_text(text: Text) -> list[Finding]:
     """The first line of each rule in a log: of those after the last restart, where there are any."""
-    restart = max(text.text.rfind(mark) for mark in RESTARTS)
-    restart = restart if text.text.find("\n", restart) < len(text.text.rstrip()) - 1 else -1
+    restart = _restart(text.text)
     claimed: dict[int, Rule] = {}
     places: list[tuple[int, Finding]] = []
     for rule in rules():
-        mine = [line for line in rule.lines(text.text) if line[0] not in claimed]
+        mine = [line for line in rule.lines(text.text) if line[0] not in claimed and not _is_code(text.text, line[0])]
         claimed.update((start, rule) for start, _, _ in mine)
         if mine:
             places.append(_finding(text, rule, mine, restart, rule.do))
@@ -182,7 +181,19 @@ def _of_text(text: Text) -> list[Finding]:
     for at, found in places:  # a line without a time is before the next one that has one
         later = _moment(text.text, at) or later
         findings.append(replace(found, moment=later))
-    return findings
+    return findings[::-1]
+
+
+def _restart(text: str) -> int:
+    """Where the job was started again for the last time; -1 where it was not, or has said nothing since."""
+    at = max(text.rfind(mark) for mark in RESTARTS)
+    return at if text.find("\n", at) < len(text.rstrip()) - 1 else -1
+
+
+def _is_code(text: str, start: int) -> bool:
+    """Whether a line is the program's own text, as a traceback shows it below the file's name."""
+    above = text[text.rfind("\n", 0, max(start - 1, 0)) + 1 : start][:AROUND]
+    return 'File "' in above and '", line ' in above and CODE.match(text, start, start + AROUND) is not None
 
 
 def _finding(

@@ -59,7 +59,7 @@ def read_logs(path: Path) -> Logs:
     numbers = {name: _job_number(name) for _, name in found}
     newest = next((number for number in numbers.values() if number), None)
     older = [name for name, number in numbers.items() if number not in (None, newest)]
-    left_out = [f"{len(older)} logs of earlier jobs"] if older else []
+    left_out = [f"{len(older)} of earlier jobs left out"] if older else []
     texts: list[Text] = []
     budget = IN_ALL
     wanted = [name for _, name in found if name not in set(older)]
@@ -73,7 +73,7 @@ def read_logs(path: Path) -> Logs:
             continue
         budget -= len(texts[-1].text)
     if len(wanted) > len(texts) + len(left_out):
-        left_out.append(f"{len(wanted) - len(texts)} older files, beyond what is read at once")
+        left_out.append(f"{len(wanted) - len(texts)} more left out, beyond what is read at once")
     return Logs(tuple(texts), tuple(left_out))
 
 
