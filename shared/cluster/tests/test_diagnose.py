@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_cluster.diagnose.causes import Diagnosis, Ended, diagnose, line_of
+from nemotron_cluster.diagnose.causes import Diagnosis, Facts, diagnose
 from nemotron_cluster.diagnose.logs import HEAD, TAIL, read_logs
 from nemotron_cluster.diagnose.rules import Rule, rules
 
@@ -115,11 +115,13 @@ def test_of_two_causes_the_earlier_one_is_first(tmp_path: Path) -> None:
 
 def test_what_the_scheduler_knows_comes_first_where_it_is_a_cause(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(f"{OOM}\n")
-    lost = Ended("failed", "sacct", 1)
+    lost = Facts("failed", "sacct", exit_code=1)
     assert diagnose(read_logs(tmp_path), lost).findings[0].rule.id == "cuda-out-of-memory"
-    ids = [one.rule.id for one in diagnose(read_logs(tmp_path), Ended("cancelled", "sacct")).findings]
+    ids = [
+        one.rule.id for one in diagnose(read_logs(tmp_path), Facts("cancelled", "sacct", state="CANCELLED")).findings
+    ]
     assert ids == ["fact-cancelled", "cuda-out-of-memory"]
-    assert line_of(lost) == "scheduler: state=FAILED reason=None exit=1:0"
+    assert lost.line == "scheduler: state=FAILED reason=None exit=1:0"
 
 
 def test_what_was_before_a_restart_is_over(tmp_path: Path) -> None:

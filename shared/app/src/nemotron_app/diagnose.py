@@ -5,22 +5,35 @@ nemotron diagnose slurm-4711.out        one log, of whatever started it
 nemotron diagnose 4711-logs             a folder of logs, such as one for each node
 """
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import click
 
 from nemotron_app.jobs import backend_for, find
 from nemotron_app.remote.follow import state_of
 from nemotron_app.store_options import Look, store_options
-from nemotron_cluster.diagnose.causes import Diagnosis, Ended, Facts, Finding, diagnose, line_of
+from nemotron_cluster.backends import OVER, Backend
+from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
 from nemotron_cluster.diagnose.logs import Logs, read_logs, text_of
 from nemotron_cluster.folder import EXIT_CODE, LOG, RECORD, Record, read_record
+from nemotron_cluster.slurm import scheduler
 from nemotron_shared.errors import NotFound, UserError, printable
 from nemotron_shared.redaction import redact
 
 WHY = ("cause", "unknown", "end")
 MORE = 4
 """How many further findings are shown."""
+
+
+@runtime_checkable
+class HasFacts(Protocol):
+    """A backend whose scheduler has more to say of a job than how it is."""
+
+    def facts(self, record: Record) -> scheduler.Facts | None:
+        """What it says; None where it knows nothing of it."""
+        ...
 
 
 @click.command("diagnose", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -55,8 +68,7 @@ def _of_job(record: Record) -> tuple[Logs, Facts | None]:
     try:
         backend = backend_for(record)
         if record.id is not None:
-            state = state_of(backend, record)
-            facts = Ended(state.state, state.source or record.executor, state.exit_code, None, state.sentence)
+            facts = _facts_of(backend, record)
         if not (folder / LOG).exists() and (said := backend.log(record)):
             logs = Logs((text_of(LOG, said),))
     except UserError as error:  # what lies here can be read all the same
@@ -64,19 +76,29 @@ def _of_job(record: Record) -> tuple[Logs, Facts | None]:
     return logs, facts
 
 
-def _exit_code(folder: Path) -> Ended | None:
+def _facts_of(backend: Backend, record: Record) -> Facts:
+    """How a job is in the words that all executors share, and in its scheduler's own where it has some."""
+    state = state_of(backend, record)
+    facts = Facts(state.state, state.source or record.executor, state.sentence, exit_code=state.exit_code)
+    raw = backend.facts(record) if isinstance(backend, HasFacts) and state.state in OVER else None
+    if raw is None:
+        return facts
+    return replace(facts, state=raw.state, reason=raw.reason, exit_code=raw.exit_code, signal=raw.signal)
+
+
+def _exit_code(folder: Path) -> Facts | None:
     """What a job's own script wrote at its end."""
     try:
         code = int((folder / EXIT_CODE).read_text(encoding="ascii")[:20])
     except (OSError, ValueError):
         return None
-    return Ended("failed" if code else "done", EXIT_CODE, code)
+    return Facts("failed" if code else "done", EXIT_CODE, f"ended with exit code {code}", exit_code=code)
 
 
 def _lines(title: str, found: Diagnosis) -> list[str]:
     """The first cause whole, the others in a line each."""
     read = f"{len(found.logs.texts)} log{'' if len(found.logs.texts) == 1 else 's'} read"
-    lines = [printable(redact(title)) + (f": {_facts(found.facts)}" if found.facts else "")]
+    lines = [printable(redact(title)) + (f": {_said(found.facts)}" if found.facts else "")]
     lines.append("; ".join([read, *(printable(redact(left)) for left in found.logs.left_out)]))
     goes_on = found.facts is not None and found.facts.condition in ("waiting", "running")
     first = next((one for one in found.findings if (found.failed or goes_on) and one.rule.level in WHY), None)
@@ -108,10 +130,8 @@ def _lines(title: str, found: Diagnosis) -> list[str]:
     return lines
 
 
-def _facts(facts: Facts) -> str:
-    code = "" if facts.exit_code is None else f", exit code {facts.exit_code}"
-    said = f" ({facts.reason})" if facts.reason else ""
-    return printable(redact(f"{facts.state}{said}{code}, as {facts.source} says"))
+def _said(facts: Facts) -> str:
+    return printable(redact(f"{facts.sentence} ({facts.source})"))
 
 
 def _place(found: Finding) -> str:
@@ -130,7 +150,9 @@ def _document(title: str, found: Diagnosis) -> dict[str, object]:
         "target": redact(title),
         "failed": found.failed,
         "known": found.known,
-        "facts": None if found.facts is None else {"line": redact(line_of(found.facts)), "source": found.facts.source},
+        "facts": None
+        if found.facts is None
+        else {key: getattr(found.facts, key) for key in ("condition", "sentence", "line", "source")},
         "findings": [
             {"id": one.rule.id, "level": one.rule.level, "means": one.rule.means}
             | {key: getattr(one, key) for key in keys}

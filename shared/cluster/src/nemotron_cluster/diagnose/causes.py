@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol, get_args
+from typing import get_args
 
 from nemotron_cluster.backends import Condition
 from nemotron_cluster.diagnose.logs import Logs, Text
@@ -36,60 +36,28 @@ UNKNOWN = Rule(
 )
 
 
-class Facts(Protocol):
-    """What is known of a job besides its log, and who said so; slurm/scheduler.py has it for Slurm."""
-
-    @property
-    def state(self) -> str:
-        """The scheduler's own word, such as NODE_FAIL."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why it waits, or how it failed."""
-        ...
-
-    @property
-    def exit_code(self) -> int | None:
-        """What its script ended with."""
-        ...
-
-    @property
-    def signal(self) -> int | None:
-        """What ended its script."""
-        ...
-
-    @property
-    def source(self) -> str:
-        """Who said so."""
-        ...
-
-    @property
-    def condition(self) -> Condition:
-        """The state in the words that all executors share."""
-        ...
-
-
 @dataclass(frozen=True)
-class Ended:
-    """What an exit code alone tells, or a backend that has no words of its own."""
+class Facts:
+    """What is known of a job besides its log, and who said so.
+
+    Attributes:
+        sentence: for people.
+        state: the scheduler's own word, such as NODE_FAIL.
+    """
 
     condition: Condition
     source: str
+    sentence: str = ""
+    state: str = ""
+    reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    reason: str = ""
 
     @property
-    def state(self) -> str:
-        """See the protocol."""
-        return self.condition.upper()
-
-
-def line_of(facts: Facts) -> str:
-    """One line for the rules."""
-    code = "" if facts.exit_code is None else f" exit={facts.exit_code}:{facts.signal or 0}"
-    return f"scheduler: state={facts.state} reason={facts.reason or None}{code}"
+    def line(self) -> str:
+        """One line for the rules."""
+        code = "" if self.exit_code is None else f" exit={self.exit_code}:{self.signal or 0}"
+        return f"scheduler: state={self.state or self.condition.upper()} reason={self.reason or None}{code}"
 
 
 @dataclass(frozen=True)
@@ -157,10 +125,9 @@ def _rank(found: Finding) -> tuple[bool, int, bool, float]:
 
 
 def _of_scheduler(facts: Facts) -> Iterator[Finding]:
-    line = line_of(facts)
     for rule in rules():
-        if any(rule.lines(line)):
-            yield Finding(rule, facts.source, None, line, rule.do, fact=True)
+        if any(rule.lines(facts.line)):
+            yield Finding(rule, facts.source, None, facts.line.removeprefix("scheduler: "), rule.do, fact=True)
             return
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemotron_cluster.folder import CODE
 from nemotron_shared.errors import UserError
 
 MB = 1 << 20
@@ -81,7 +82,7 @@ def _log_files(folder: Path) -> Iterator[tuple[float, str]]:
     """When it was changed, and its name below the folder; neither links nor anything but regular files."""
     seen = 0
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != CODE)
         for name in names:
             seen += 1
             if seen > MOST_ENTRIES:

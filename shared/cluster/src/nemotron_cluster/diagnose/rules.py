@@ -1,7 +1,7 @@
 """The known causes, as data: `rules/*.yaml`.
 
 A pattern is text in which `*` stands for anything within the line; there is nothing else to learn, and nothing that
-can take long on a hostile line. What a scheduler says of a job is one more line, which `causes.line_of` makes:
+can take long on a hostile line. What a scheduler says of a job is one more line, which `Facts.line` makes:
 
     scheduler: state=TIMEOUT reason=None exit=0:15
 """
