@@ -39,6 +39,7 @@ OTHER_COMMANDS = {
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
     "doctor": "nemotron_app.doctor",
+    "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
     "export": "nemotron_app.export.command",
     "finetune": "nemotron_app.finetune.command",

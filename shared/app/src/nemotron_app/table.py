@@ -60,6 +60,7 @@ commands
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is
   jobs [list|logs|cancel]        jobs that --run and --batch made: their state and logs; end one
+  diagnose JOB|LOGDIR|LOGFILE    why a job failed, and what to do about it
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]

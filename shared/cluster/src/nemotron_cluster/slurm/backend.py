@@ -61,10 +61,14 @@ class SlurmBackend:
 
     def state(self, record: Record) -> State:
         """See the protocol."""
-        facts = ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
+        facts = self.facts(record)
         if facts is None:
             return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
         return _state(facts, self._exit_code(record) if facts.over else None)
+
+    def facts(self, record: Record) -> Facts | None:
+        """What Slurm says, in its own words."""
+        return ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
         """See the protocol."""
