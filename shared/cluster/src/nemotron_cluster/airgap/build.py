@@ -155,7 +155,7 @@ def _verify(manifest: Manifest, python: Path, report: Report) -> None:
 def _probe(python: Path, names: list[str]) -> dict:
     """Ask an environment's Python what it has."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONHOME")}
-    command = [python, PROBE, json.dumps({"import": names})]
+    command = [python, PROBE, *names]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, env=kept, cwd=python.parent)
     if answer.returncode:
         raise UserError(

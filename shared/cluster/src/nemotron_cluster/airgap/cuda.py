@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from nemotron_cluster.airgap.uv import uv
+from nemotron_cluster.airgap.uv import SCRATCH, remove_scratch, uv
 from nemotron_shared.runtime.console import say
 
 SWITCHES = {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE", "MAMBA_FORCE_BUILD": "TRUE"}
@@ -29,10 +29,11 @@ class Toolkit:
     """What compiles.
 
     Attributes:
+        home: the folder that holds its `bin` and `include`.
         architectures: "90", without the point; none: all that the packages name.
     """
 
-    nvcc: Path
+    home: Path
     version: str
     architectures: tuple[str, ...]
     jobs: int
@@ -40,11 +41,11 @@ class Toolkit:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that the packages' builds read."""
-        chosen = {"CUDA_HOME": str(self.nvcc.parent.parent), "MAX_JOBS": str(self.jobs), "NVCC_THREADS": "1"}
+        chosen = {"CUDA_HOME": str(self.home), "MAX_JOBS": str(self.jobs), "NVCC_THREADS": "1"}
         if self.architectures:
             chosen |= {
                 "PYTORCH_NVCC": str(WRAPPER),
-                "NEMOTRON_NVCC": str(self.nvcc),
+                "NEMOTRON_NVCC": str(self.home / "bin" / "nvcc"),
                 "NEMOTRON_ARCHITECTURES": " ".join(self.architectures),
             }
         return chosen | SWITCHES
@@ -77,7 +78,7 @@ def toolkit(python: Path, architectures: tuple[str, ...], jobs: int | None) -> T
         return "there is no C++ compiler; load the module of gcc, or set CXX"
     wanted = architectures or tuple(_said(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).split())
     chosen = tuple(sorted({each.replace(".", "") for each in wanted if re.fullmatch(r"\d+\.\d+[af]?", each)}))
-    return Toolkit(Path(found).resolve(), f"{release[1]}.{release[2]}", chosen, jobs or _jobs())
+    return Toolkit(_home(found), f"{release[1]}.{release[2]}", chosen, jobs or _jobs())
 
 
 def compile_wheel(source: Path, python: Path, using: Toolkit, into: Path) -> Path:
@@ -88,20 +89,28 @@ def compile_wheel(source: Path, python: Path, using: Toolkit, into: Path) -> Pat
     """
     name, version = re.sub(r"\.tar\.gz$", "", source.name).rsplit("-", 1)
     torch = _said([str(python), "-c", "import sys, torch; print(f'{torch.__version__}-{sys.version_info.minor}')"])
-    key = f"torch{torch.strip()}-cuda{using.version}-sm{'_'.join(using.architectures) or 'all'}"
+    key = f"torch{torch.strip()}-cuda{using.version}-{'_'.join(using.architectures) or 'all'}"
     folder = into / BUILT / key
+    remove_scratch(folder)
     if found := sorted(folder.glob(f"{name}-{version}*.whl")):
         return found[0]
     for_what = ", ".join(f"{each[:-1]}.{each[-1]}" for each in using.architectures) or "every GPU that it knows"
     say(f"compiling {name} {version} with CUDA {using.version} for {for_what}, {using.jobs} jobs; this takes minutes")
     folder.mkdir(parents=True, exist_ok=True)
     words = ["build", "--wheel", "--offline", "--no-build-isolation", "--python", python]
-    with TemporaryDirectory(dir=folder, prefix=".") as scratch:
+    with TemporaryDirectory(dir=folder, prefix=SCRATCH) as scratch:
         # ninja is looked for on PATH
         variables = using.environment | {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
         uv([*words, "--out-dir", scratch, source], f"{name} {version} was not compiled", env=variables)
         (built,) = Path(scratch).glob("*.whl")
         return built.replace(folder / built.name)
+
+
+def _home(nvcc: str) -> Path:
+    """Where the toolkit of an nvcc is: what stands on PATH may be a script that calls it."""
+    asked = subprocess.run([nvcc, "-dryrun", "-x", "cu", os.devnull], capture_output=True, text=True, check=False)
+    told = re.search(r"_HERE_=(.+)", asked.stderr)
+    return Path(told[1].strip()).resolve().parent if told else Path(nvcc).resolve().parent.parent
 
 
 def _said(command: list[str]) -> str:

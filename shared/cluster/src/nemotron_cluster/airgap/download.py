@@ -45,7 +45,7 @@ def begun(path: Path) -> int:
 def size_on_index(file: File) -> int:
     """What the index says about a file for which the lock has no size; 0 where it says nothing."""
     try:
-        with urllib.request.urlopen(urllib.request.Request(file.url, method="HEAD"), timeout=TIMEOUT) as answer:
+        with _answer(urllib.request.Request(file.url, method="HEAD")) as answer:
             return int(answer.headers.get("Content-Length") or 0)
     except (OSError, http.client.HTTPException, ValueError):
         return 0
@@ -119,7 +119,7 @@ def _transfer(partial: Path, file: File, stop: threading.Event) -> None:
     if start and start == file.bytes:
         return
     request = urllib.request.Request(file.url, headers={"Range": f"bytes={start}-"} if start else {})
-    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+    with _answer(request) as answer:
         continued = answer.status == http.HTTPStatus.PARTIAL_CONTENT
         with partial.open("ab" if continued else "wb") as target:
             while not stop.is_set() and (block := answer.read(BLOCK)):
@@ -128,3 +128,8 @@ def _transfer(partial: Path, file: File, stop: threading.Event) -> None:
             length = target.tell()
     if file.bytes and length < file.bytes and not stop.is_set():
         raise ConnectionError(f"the connection ended after {length} of {file.bytes} bytes")
+
+
+def _answer(request: urllib.request.Request) -> http.client.HTTPResponse:
+    # urlopen would keep the proxy of its first call
+    return urllib.request.build_opener().open(request, timeout=TIMEOUT)

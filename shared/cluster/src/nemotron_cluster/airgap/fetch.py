@@ -22,7 +22,7 @@ from nemotron_cluster.airgap.manifest import NAME, READERS, Locked, Manifest, en
 from nemotron_cluster.airgap.materials import Material
 from nemotron_cluster.airgap.packages import LOCK, File, Package, Wanted, resolve
 from nemotron_cluster.airgap.target import Target
-from nemotron_cluster.airgap.uv import uv
+from nemotron_cluster.airgap.uv import SCRATCH, remove_scratch, uv
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked
@@ -57,12 +57,12 @@ class Plan:
     @property
     def bytes(self) -> int:
         """All that the folder will hold, but for what is built."""
-        return sum(each.file.bytes or 0 for each in self.packages if each.file) + sum(m.bytes for m in self.materials)
+        return sum(each.bytes for each in [*self.packages, *self.materials])
 
     def to_json(self) -> dict[str, object]:
         """For programs."""
         listed = [
-            {"name": each.name, "version": each.version, "kind": each.kind, "bytes": each.file and each.file.bytes}
+            {"name": each.name, "version": each.version, "kind": each.kind, "bytes": each.bytes}
             for each in self.packages
         ]
         return {
@@ -119,11 +119,10 @@ def _place(package: Package) -> str:
 def show(plan: Plan, folder: Path) -> None:
     """Tell a person what will happen."""
     kinds = {kind: [each for each in plan.packages if each.kind == kind] for kind in ("wheel", "compiled", "member")}
-    wheels = sum(each.file.bytes or 0 for each in kinds["wheel"] if each.file)
     say(f"for Python {plan.target.python} on {plan.target.platform}, CUDA {plan.wanted.cuda}, into {folder}:")
-    say(f"  {len(kinds['wheel'])} wheels, {size(wheels)}")
-    for each in sorted((each for each in kinds["wheel"] if each.file), key=lambda each: -(each.file.bytes or 0))[:5]:
-        say(f"    {each.name} {each.version}: {size(each.file.bytes or 0)}")
+    say(f"  {len(kinds['wheel'])} wheels, {size(sum(each.bytes for each in kinds['wheel']))}")
+    for each in sorted(kinds["wheel"], key=lambda each: -each.bytes)[:5]:
+        say(f"    {each.name} {each.version}: {size(each.bytes)}")
     if compiled := [f"{each.name} {each.version}" for each in kinds["compiled"]]:
         say(f"  sources, to be compiled with nvcc on the other side: {', '.join(compiled)}")
     if built := [each.name for each in plan.packages if each.kind in ("sdist", "member")]:
@@ -142,6 +141,7 @@ def fetch(plan: Plan, folder: Path) -> Manifest:
     require_room(folder, plan.bytes - plan.here, "the download")
     with locked(folder / ".lock", wait=False):
         (folder / NAME).unlink(missing_ok=True)  # from here on it is not complete
+        remove_scratch(folder)
         write_text(folder / LOCK, plan.lock)
         for place in plan.missing:
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
@@ -152,6 +152,7 @@ def fetch(plan: Plan, folder: Path) -> Manifest:
             if names := plan.missing_materials[material.place + material.origin]:
                 say(f"{material.origin}: {len(names)} files to {folder / material.place}")
                 (folder / material.place).mkdir(parents=True, exist_ok=True)
+                remove_scratch(folder / material.place)
                 material.bring(names, folder / material.place)
         brought = [f"{material.place}/{name}" for material in plan.materials for name in material.files]
         manifest = Manifest(
@@ -181,7 +182,7 @@ def _wheel(package: Package, folder: Path, target: Target) -> str:
         return _place(package)
     say(f"building the wheel of {package.name} {package.version}")
     failed = f"{package.name} {package.version}: its wheel was not built"
-    with TemporaryDirectory(dir=folder, prefix=".") as scratch:
+    with TemporaryDirectory(dir=folder, prefix=SCRATCH) as scratch:
         source = folder / _place(package) if package.file else Path(scratch, "source")
         if package.directory:
             # a copy: setuptools leaves folders beside the code, and packs what an earlier build has left there

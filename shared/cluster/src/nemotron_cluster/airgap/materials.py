@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from nemotron_cluster.airgap.uv import SCRATCH
 from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.fetching import fetch
@@ -87,7 +88,7 @@ def model(text: str, *, weights: bool, trusted: bool) -> Material:
     look = look_at(outside, weights=weights, trusted=trusted)
 
     def bring(names: list[str], into: Path) -> None:
-        with TemporaryDirectory(dir=into, prefix=".") as scratch:
+        with TemporaryDirectory(dir=into, prefix=SCRATCH) as scratch:
             fetch(look, Path(scratch))
             for name in names:
                 if (linked := Path(scratch, name)).is_symlink():  # the hub's cache is on another disk

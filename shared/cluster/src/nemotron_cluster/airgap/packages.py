@@ -67,6 +67,11 @@ class Package:
     file: File | None = None
     directory: Path | None = None
 
+    @property
+    def bytes(self) -> int:
+        """What is fetched."""
+        return (self.file.bytes or 0) if self.file else 0
+
 
 def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], str]:
     """The packages, and the text of their lock.

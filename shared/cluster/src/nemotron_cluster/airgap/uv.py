@@ -10,6 +10,8 @@ from pathlib import Path
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 
+SCRATCH = ".scratch-"
+"""How folders begin in which something is built."""
 LINES = 20
 """Of what it says when it fails, this many are shown: the last ones tell why."""
 
@@ -43,3 +45,9 @@ def uv(words: Sequence[str | Path], failed: str, cwd: Path | None = None, env: M
         said = "\n    ".join(redact(answer.stderr).strip().splitlines()[-LINES:])
         raise UserError(f"{failed}: uv ended with exit code {answer.returncode}", f"it says:\n    {said}")
     return answer.stdout
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove what builds have left that were killed; whoever calls this holds the lock."""
+    for left in folder.glob(f"{SCRATCH}*"):
+        shutil.rmtree(left, ignore_errors=True)
