@@ -87,9 +87,7 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
 
     from nemotron_cluster.airgap.build import build, lines
 
-    for each in architectures:
-        if not re.fullmatch(r"\d+\.\d[af]?", each):
-            raise UserError(f"--arch {each}: no compute capability", "write it as in NVIDIA's tables: --arch 9.0")
+    _check_architectures(architectures)
     report = build(folder.expanduser().absolute(), target.expanduser().absolute(), architectures, jobs)
     if as_json:
         print(json.dumps(asdict(report), indent=2))
@@ -97,6 +95,45 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
         print("\n".join(lines(report)))
         print(f"use it: source {target}/bin/activate")
     return 0 if report.is_whole else 1
+
+
+@command.command("scripts", context_settings={"ignore_unknown_options": True})
+@click.argument("profile")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--output", default="scripts", show_default=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--folder", default="airgap", show_default=True, help="where `airgap fetch` puts everything")
+@click.option("--environment", default="automodel_env", show_default=True, help="the environment to make")
+@click.option("--python", default="3.11", show_default=True, help="of the compute nodes")
+@click.option("--platform", default="x86_64", show_default=True, help="of the compute nodes")
+@click.option(
+    "--cuda", type=click.Choice(["13", "12"]), default="13", show_default=True, help="what their driver is for"
+)
+@click.option("--arch", "architectures", multiple=True, metavar="9.0", help="GPUs to compile for [those of the node]")
+def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: Any) -> int:
+    """Write scripts for a site whose compute nodes have no network. ARGUMENTS are those of the training, such as
+    `-c tiny engine=automodel`."""
+    from nemotron_cluster.airgap.scripts import Layout, scripts, write_scripts
+    from nemotron_cluster.airgap.target import Target
+    from nemotron_cluster.profiles.find import load_profile
+
+    target = Target(asked["python"], asked["platform"])
+    fetched = ("--package", "nemotron-sft", "--extra", "automodel", "--extra", "kernels", "--python", target.python,
+               "--platform", target.platform, "--cuda", asked["cuda"])  # fmt: skip
+    _check_architectures(asked["architectures"])
+    layout = Layout(
+        str(repository() or "."), asked["folder"], asked["environment"], fetched, asked["architectures"],
+        arguments or ("-c", "tiny", "engine=automodel"),
+    )  # fmt: skip
+    found = scripts(load_profile(profile), layout)
+    write_scripts(found, output)
+    print("\n".join(str(output / name) for name in found))
+    return 0
+
+
+def _check_architectures(asked: tuple[str, ...]) -> None:
+    for each in asked:
+        if not re.fullmatch(r"\d+\.\d[af]?", each):
+            raise UserError(f"--arch {each}: no compute capability", "write it as in NVIDIA's tables: --arch 9.0")
 
 
 def _data(text: str) -> Any:

@@ -21,8 +21,10 @@ from nemotron_shared.errors import UserError
 LOCK = "pylock.toml"
 COMPILED = ("causal-conv1d", "mamba-ssm")
 """Packages with kernels for CUDA that exist as sources only: nvcc compiles them where the CUDA toolkit is."""
-CUDA_12 = "torch<2.11"
-"""From 2.11 on, PyPI's torch is made for CUDA 13."""
+CUDA_12 = "torch==2.10.0"
+"""PyPI's last torch for CUDA 12 (12.8); from 2.11 on they are for 13."""
+TRITON_12 = "triton==3.6.0 ; sys_platform == 'linux'"
+"""What that torch asks for, also where an extra of ours names the one of a younger torch."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,9 @@ def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], 
     Raises:
         UserError: no such member or extra, uv.lock is out of date, or a package does not exist for the target.
     """
+    if wanted.cuda == "12" and target.platform != "x86_64":
+        what = f"torch for CUDA 12 is on the index for x86_64 only; for {target.platform} it is one without CUDA"
+        raise UserError(what, "use a driver for CUDA 13, or NVIDIA's own container")
     with TemporaryDirectory() as scratch:
         lock = Path(scratch) / LOCK
         command = ["export", "--quiet", "--locked", "--no-dev", "--format", LOCK, "--output-file", lock]
@@ -111,15 +116,15 @@ def _resolve_cuda_12(root: Path, target: Target, wanted: Wanted, lock: Path) -> 
     members = {entry["name"]: entry["directory"]["path"] for entry in tomllib.loads(lock.read_text(encoding="utf-8"))
                ["packages"] if "directory" in entry}  # fmt: skip
     extras = f"[{','.join(wanted.extras)}]" if wanted.extras else ""
-    asked, limits = lock.with_name("asked.txt"), lock.with_name("limits.txt")
+    asked, limits, overrides = (lock.with_name(name) for name in ("asked.txt", "limits.txt", "overrides.txt"))
     # uv reports an extra that one of several members lacks as a warning
     lines = [f"{name}{extras} @ {(lock.parent / members[name]).resolve().as_uri()}" for name in wanted.packages]
     write_text(asked, "\n".join(lines) + "\n")
     write_text(limits, CUDA_12 + "\n")
-    platform = f"{target.platform}-manylinux_2_28"
+    write_text(overrides, TRITON_12 + "\n")
     uv(
-        ["pip", "compile", asked, "--constraints", limits, "--quiet", "--python-version", target.python,
-         "--python-platform", platform, "--format", LOCK, "--output-file", lock],
+        ["pip", "compile", asked, "--quiet", "--constraints", limits, "--overrides", overrides, "--python-version",
+         target.python, "--python-platform", "x86_64-manylinux_2_28", "--format", LOCK, "--output-file", lock],
         "the packages for CUDA 12 cannot be worked out",
         cwd=root,
     )  # fmt: skip
