@@ -84,7 +84,7 @@ def test_what_is_fetched_fits_the_target_and_the_manifest_names_all(
         "tiny-member": ("member", "wheels/tiny_member-0.3-py3-none-any.whl"),
     }
     assert read_manifest(folder) == manifest
-    assert len(manifest.files) == 6  # the wheels and the lock
+    assert len(manifest.files) == 7  # the wheels, the lock and build.sh
     for name, entry in manifest.files.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == entry.sha256
     require_intact(folder, manifest)

@@ -4,6 +4,7 @@
     FOLDER/wheels/*.whl         those that exist as wheels, those built here from sources, and our own members
     FOLDER/wheels/source/NAME/  sources of what nvcc compiles on the other side
     FOLDER/models, tokenizers, data
+    FOLDER/build.sh             for a machine that has nothing of this project
     FOLDER/manifest.json        SHA-256 of everything; written last
 
 Run again after a kill it keeps what is whole, goes on with what is not, and makes the rest.
@@ -31,6 +32,7 @@ from nemotron_shared.runtime.disk import require_room, size
 
 WHEELS = "wheels"
 SOURCES = "wheels/source"
+BOOTSTRAP = Path(__file__).with_name("build.sh")
 SDISTS = ".sdists"
 """Sources that become wheels here and do not travel."""
 NOT_THE_CODE = shutil.ignore_patterns("build", "dist", "tests", "*.egg-info", "__pycache__", ".venv")
@@ -143,6 +145,7 @@ def fetch(plan: Plan, folder: Path) -> Manifest:
         (folder / NAME).unlink(missing_ok=True)  # from here on it is not complete
         remove_scratch(folder)
         write_text(folder / LOCK, plan.lock)
+        write_text(folder / BOOTSTRAP.name, BOOTSTRAP.read_text(encoding="utf-8"))
         for place in plan.missing:
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
         download({folder / place: file for place, file in plan.missing.items()})
@@ -164,7 +167,7 @@ def fetch(plan: Plan, folder: Path) -> Manifest:
                 for each in plan.packages
             ],
             materials={_title(material): material.origin for material in plan.materials},
-            files=entries(folder, [LOCK, *files.values(), *brought]),
+            files=entries(folder, [LOCK, BOOTSTRAP.name, *files.values(), *brought]),
         )
         write_manifest(folder, manifest)
     return manifest
