@@ -33,6 +33,7 @@ STEP = "a step"
 """What click calls every line that begins with a model; nobody can type it by accident."""
 # Imported when they are called, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
+    "airgap": "nemotron_app.airgap",
     "artifacts": "nemotron_app.artifacts",
     "chat": "nemotron_serving.chat",
     "check": "nemotron_app.check.command",
