@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["slurm_support"]
+"""A Slurm for the tests of every member."""
+
 SERVER = Path(__file__).parent / "tests" / "fork_server.py"
 SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()
 

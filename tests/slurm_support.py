@@ -1,0 +1,159 @@
+"""A real Slurm of a head and two nodes for tests: the fixtures `slurm` and `accounting_slurm` (see tests/slurm/up.sh).
+
+    def test_both_nodes(slurm):
+        assert slurm.run("head", "srun", "-N2", "hostname").stdout.split() == ["n1", "n2"]
+
+Files are shared: head, nodes and test see the same paths. A test ends its own jobs (`slurm.clear()`).
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "slurm"
+NEEDED = "NEMOTRON_NEEDS_SLURM"
+"""Set to 1 where the cluster is known to work: what would be a skip elsewhere is a failure there."""
+
+
+class Cluster:
+    """A cluster that is up. `with Cluster(folder, "--account") as cluster:` also ends it."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        # It ends with its standard input, so also when the tests are killed.
+        up = [SCRIPTS / "up.sh", folder, "--tied", *options]
+        self._up = subprocess.Popen(up, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert self._up.stderr is not None
+        said = self._up.stderr.read()
+        assert self._up.wait() == 0, f"the test cluster did not start\n{said}"
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.down()
+
+    @property
+    def shared(self) -> Path:
+        """A folder for the files of jobs."""
+        return self.folder / "shared"
+
+    def command(self, node: str, *argv: str | Path) -> list[str]:
+        """What runs `argv` on the head or on a node, for who wants to start it themselves."""
+        return [str(word) for word in (SCRIPTS / "in.sh", self.folder, node, *argv)]
+
+    def run(
+        self,
+        node: str,
+        *argv: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout: float = 600,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on "head", "n1" or "n2"; the caller looks at the exit code."""
+        return subprocess.run(
+            self.command(node, *argv),
+            env=os.environ | dict(env or {}),
+            cwd=cwd or self.shared,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def checked(self, node: str, *argv: str | Path) -> str:
+        """What a command prints that has to succeed."""
+        result = self.run(node, *argv)
+        assert result.returncode == 0, f"{argv}: {result.stdout}{result.stderr}"
+        return result.stdout.strip()
+
+    def script(self, body: str, *options: str) -> str:
+        """Submit a batch script; its output goes to `output(job)`. Returns the job's id."""
+        file = self.shared / f"{time.time_ns()}.sh"
+        file.write_text(f"#!/bin/bash\n{body}\n")
+        log = f"--output={self.shared}/%j.out"
+        return self.checked("head", "sbatch", "--parsable", "--open-mode=append", log, *options, file)
+
+    def output(self, job: str) -> str:
+        """What a job of `script` has printed so far."""
+        file = self.shared / f"{job}.out"
+        return file.read_text() if file.exists() else ""
+
+    def state(self, job: str) -> str:
+        """RUNNING, COMPLETED, ...: as the controller has it, which forgets a job five minutes after its end."""
+        found = re.search(r"JobState=(\w+)", self.checked("head", "scontrol", "show", "job", job))
+        assert found
+        return found[1]
+
+    def wait_until(self, predicate: Callable[[], object], minutes: float = 5) -> None:
+        """Ask every tenth of a second; other work makes the machine slow, so the limit is generous."""
+        end = time.monotonic() + 60 * minutes
+        while not predicate():
+            if time.monotonic() > end:
+                queue = self.run("head", "squeue", "-t", "all").stdout + self.run("head", "sinfo", "-N").stdout
+                raise AssertionError(f"not so after {minutes} minutes\n{queue}")
+            time.sleep(0.1)
+
+    def wait_for(self, job: str, *states: str, minutes: float = 5) -> str:
+        """Wait until a job is in one of the states; returns it."""
+        self.wait_until(lambda: self.state(job) in states, minutes)
+        return self.state(job)
+
+    def lose(self, node: str) -> None:
+        """The node loses power: all of its processes and its network are gone at once. Slurm has to notice."""
+        process = (self.folder / "run" / f"{node}.pid").read_text().strip()
+        self.checked("head", "kill", "-9", process)
+        self.wait_until(lambda: self.run("head", "kill", "-0", process).returncode)
+
+    def bring_back(self, node: str) -> None:
+        """The node boots; returns when it can be given jobs again."""
+        self.checked("head", "setsid", "--fork", SCRIPTS / "node.sh", node)
+        self.wait_until(
+            lambda: self.run("head", "sinfo", "-h", "-n", node, "-p", "batch", "-o", "%t").stdout == "idle\n"
+        )
+
+    def clear(self) -> None:
+        """End all jobs, and wait until the nodes are free."""
+        self.checked("head", "scancel", "--me")
+        self.wait_until(lambda: not self.checked("head", "squeue", "-h"))
+
+    def down(self) -> None:
+        """End every process of the cluster, whatever a test has left."""
+        subprocess.run([SCRIPTS / "down.sh", self.folder], check=True, timeout=600)
+        assert self._up.stdin is not None
+        self._up.stdin.close()
+
+
+def need_slurm() -> None:
+    """Skip, loudly, where Slurm is not installed or namespaces are not allowed; fail where they have to be."""
+    probe = subprocess.run([SCRIPTS / "probe.sh"], capture_output=True, text=True, check=False)
+    if probe.returncode:
+        reason = f"NO TEST CLUSTER: {(probe.stdout + probe.stderr).strip()}"
+        if os.environ.get(NEEDED) == "1":
+            pytest.fail(f"{reason} ({NEEDED}=1)")
+        pytest.skip(reason)
+
+
+def started(factory: pytest.TempPathFactory, options: Sequence[str] = ()) -> Iterator[Cluster]:
+    """The body of a fixture: a cluster with these options of up.sh, which is ended whatever happens."""
+    need_slurm()
+    with Cluster(factory.mktemp("slurm"), *options) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A head and two nodes without accounting, one cluster for each of xdist's workers."""
+    yield from started(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def accounting_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The same with slurmdbd: sacct, QOS and associations. Account `demo`."""
+    yield from started(tmp_path_factory, ["--account"])
