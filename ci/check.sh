@@ -10,5 +10,7 @@ uv run ruff format --check .
 uv run ruff check .
 uv run ty check
 uv run lint-imports
+# Shell scripts, where the program that reads them is at hand.
+! command -v shellcheck >/dev/null || git ls-files '*.sh' .ci/run | xargs shellcheck
 # The guides that the project implements, where their texts are at hand.
 [[ -z "${NEMOTRON_GUIDES:-}" ]] || uv run python ci/guides.py "$NEMOTRON_GUIDES"

@@ -64,10 +64,12 @@ def networks(cluster: Cluster) -> set[str]:
 
 
 def test_two_clusters_at_once_and_neither_leaves_a_process(tmp_path: Path, slurm: Cluster) -> None:
-    with Cluster(tmp_path / "other") as other:
+    with Cluster(tmp_path / "other", "--sshd") as other:
         namespaces = networks(other)
         assert len(namespaces) == 3
         assert not namespaces & networks(slurm)
+        key = other.folder / "ssh" / "user"
+        assert other.checked("n1", "ssh", "-i", key, "root@10.77.0.1", "sinfo -h -p debug -o %N") == "n1"
         # a daemon that no longer belongs to any job
         other.checked("head", "srun", "env", "-i", "setsid", "--fork", "sh", "-c", "exec sleep 1000 >/dev/null 2>&1")
         other.script("srun sleep 1000", "--nodes=2")
