@@ -11,17 +11,22 @@ It turns words into the stage's own script and runs that: `nemotron super3 sft -
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nemotron_app.table import STAGES, usage
+from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
+
+if TYPE_CHECKING:
+    from nemotron_app.remote.place import Mode, Remote
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -36,6 +41,7 @@ OTHER_COMMANDS = {
     "engine": "nemotron_app.engines",
     "export": "nemotron_app.export.command",
     "finetune": "nemotron_app.finetune.command",
+    "jobs": "nemotron_app.jobs",
     "generate": "nemotron_serving.generate",
     "model": "nemotron_app.models",
     "report": "nemotron_app.report.command",
@@ -58,6 +64,7 @@ class Request:
     json: bool
     machine: Path | None = None
     trust_code: bool = False
+    remote: "Remote | None" = None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,9 +135,12 @@ nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "-
 @click.option("-h", "--help", "asks_help", is_flag=True)
 @click.option("--version", is_flag=True)
 @click.option("--allow-experimental", is_flag=True)
+@click.option("-r", "--run", metavar="PROFILE")
+@click.option("-b", "--batch", metavar="PROFILE")
+@click.option("--stage", metavar="PROFILE")
 @click.argument("words", nargs=-1, shell_complete=_complete)
 @click.pass_context
-def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: bool) -> int:
+def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **options: Any) -> int:
     """Run steps of a model's stages."""
     if options["version"]:
         from nemotron_shared.runtime.provenance import package_version
@@ -154,15 +164,54 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
             raise UserError("-t picks tasks of an evaluation", f"say: nemotron {family} eval{chosen} -t {task[0]}")
         overrides += (f"evaluation.tasks=[{','.join(task)}]",)
     asked = options["dry_run"], options["json"], machine_of(ctx.params), bool(options["trust_code"])
-    request = Request(family, tuple(command), ctx.params["config"], overrides, *asked)
-    if command == ["pipeline"]:
+    request = Request(family, tuple(command), ctx.params["config"], overrides, *asked, _remote_of(options))
+    return _run(request)
+
+
+def _run(request: Request) -> int:
+    """Here, or as jobs elsewhere."""
+    command = request.command
+    # `data prep sft` is the first step of a stage, its name alone the second
+    stage, verb = command[-1], "data_prep" if command[0] == "data" else "train"
+    if request.remote is not None:
+        if command == ("pipeline",):
+            from nemotron_app.remote.chain import run_chain
+
+            return run_chain(request)
+        from nemotron_app.remote.command import run_remote
+
+        return run_remote(stage, verb, request)
+    if any(override_key(text).startswith("run.env.") for text in request.overrides):
+        raise UserError("run.env is about the machines of a job, and this runs here", "add --run or --batch PROFILE")
+    if command == ("pipeline",):
         from nemotron_app.pipeline import run_pipeline
 
         return run_pipeline(request)
     from nemotron_app.launch import run_step
 
-    # `data prep sft` is the first step of a stage, its name alone the second
-    return run_step(command[-1], "data_prep" if command[0] == "data" else "train", request)
+    return run_step(stage, verb, request)
+
+
+def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
+    """What --run, --batch or --stage asks for.
+
+    Raises:
+        UserError: more than one of them.
+    """
+    modes: "tuple[Mode, ...]" = ("run", "batch", "stage")
+    given = [(mode, options[mode]) for mode in modes if options[mode]]
+    if len(given) > 1:
+        raise UserError(
+            f"--{' and --'.join(mode for mode, _ in given)} exclude each other",
+            "--run waits for the job, --batch does not",
+        )
+    if not given:
+        return None
+    from nemotron_app.remote.place import Remote
+
+    if options["machine"] is not None:
+        raise UserError("--machine describes a machine, and so does the profile", "leave one of them out")
+    return Remote(*given[0])
 
 
 def _check_command(family: str, command: list[str]) -> None:

@@ -33,7 +33,7 @@ def run_pipeline(request: "Request") -> int:
         stage_directory(step.stage)
     if request.dry_run:
         return max(run_step(step.stage, verb, for_stage(request, step.stage)) for step in steps for verb in step.verbs)
-    _require_configs(steps, request)
+    require_configs(steps, request)
     began, timings = time.monotonic(), []
     for number, step in enumerate(steps, start=1):
         say(f"\n── {number}/{len(steps)}  {step.title} ──")
@@ -54,7 +54,7 @@ def run_pipeline(request: "Request") -> int:
     )
 
 
-def _require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
+def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
     """Stop before the first step for a setting that would stop a later one.
 
     Raises:

@@ -58,6 +58,7 @@ commands
   runs [list|stop|rm]            what is running or was stopped; stop it, remove it
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is
+  jobs [list|logs|cancel]        jobs that --run and --batch made: their state and logs; end one
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]
@@ -68,6 +69,8 @@ options, before or after the words above
   key=value, +key=, ++key=, ~key change config values (Hydra grammar)
   --sample N                     prepare at most N rows
   --force                        redo the work even where a result exists
+  -r, --run PROFILE              as a job of a machine in env.toml: submit, wait, show its log
+  -b, --batch PROFILE            the same without waiting; --stage PROFILE only lays everything out there
   -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
   --machine FILE                 with --dry-run: judge for the machine that FILE describes
   --json                         results as JSON on stdout

@@ -17,18 +17,16 @@ LEFT_OUT = ("__pycache__", "tests", "*.pyc", "*.egg-info", ".*", "node_modules")
 def copy_packages(names: Iterable[str], to: Path) -> list[str]:
     """Copy packages, by the names they are imported as, into a folder that PYTHONPATH can name; returns those found.
 
-    A package of several places, as `stages` is, becomes one.
-
     Raises:
         UserError: none of them is installed here.
     """
     found = []
     for name in names:
         spec = importlib.util.find_spec(name)
-        places = list(spec.submodule_search_locations or ()) if spec else []
-        for place in map(Path, places):
-            shutil.copytree(place, to / name, ignore=shutil.ignore_patterns(*LEFT_OUT), dirs_exist_ok=True)
-        found += [name] if places else []
+        if spec is not None and spec.origin is not None:
+            place = to.joinpath(*name.split("."))
+            shutil.copytree(Path(spec.origin).parent, place, ignore=shutil.ignore_patterns(*LEFT_OUT))
+            found.append(name)
     if not found:
         raise UserError("none of the packages that the job runs is installed here", "uv sync --all-packages")
     return found

@@ -16,6 +16,8 @@ class Job:
 
     Attributes:
         name: for queues and lists, such as "super3-sft".
+        python: the interpreter, as the nodes see it.
+        workdir: the working folder there; without it, the job's own.
         command: arguments of python, such as ("-m", "stages.sft.train", "-c", CONFIG).
         environment: variables that everybody may read.
         secrets: names of variables whose values go through a file of their own.
@@ -25,6 +27,8 @@ class Job:
 
     name: str
     command: tuple[str, ...]
+    python: str = "python3"
+    workdir: str | None = None
     start: Start = "single"
     nodes: int = 1
     processes_per_node: int = 1

@@ -46,6 +46,19 @@ class Backend(Protocol):
         """What would be submitted, as text. Touches nothing, here or there."""
         ...
 
+    def judge(self, job: Job, folder: Path) -> str | None:
+        """What the place itself says of a job that is not handed over, such as when it would start; None where it says
+        nothing.
+
+        Raises:
+            UserError: it would refuse it.
+        """
+        ...
+
+    def lay_out(self, job: Job, folder: Path) -> None:
+        """Bring the job's folder to where it would run, and start nothing."""
+        ...
+
     def submit(self, job: Job, folder: Path) -> str:
         """Hand the job over, and say its id.
 

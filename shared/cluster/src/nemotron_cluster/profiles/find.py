@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +190,33 @@ def line_of(file: Path, table: str | None, key: str | None) -> int:
         elif inside and key and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*[=.]", line):
             return number
     return found
+
+
+def changed(loaded: Loaded, recipe: dict[str, Any], typed: dict[str, Any], origins: dict[str, str]) -> Loaded:
+    """A profile over what a recipe wants, and below what was typed.
+
+    Args:
+        origins: where the keys of these two were written.
+
+    Raises:
+        UserError: a key is unknown, or a value wrong; the message says where it was written.
+    """
+    own = loaded.profile.model_dump(exclude_unset=True)
+    if "executor" in typed or "executor" in recipe:
+        raise UserError("run.env.executor: the profile says what kind of cluster it is", "name another profile")
+    origins = {key: origin for key, origin in origins.items() if key in typed or key not in own} | {
+        key: origin for key, origin in loaded.origins.items() if key not in typed
+    }
+    values = recipe | own | typed
+    for key in (*recipe, *typed):
+        _checked_key(loaded, key, origins.get(key, "run.env"))
+    profile = _profile(loaded.file, loaded.name, values, origins)
+    return replace(loaded, profile=profile, origins=origins)
+
+
+def _checked_key(loaded: Loaded, key: str, where: str) -> None:
+    known = _keys(type(loaded.profile))
+    if key not in known:
+        raise UserError(
+            f"{where}: run.env has no key '{key}'", did_you_mean(key, known, f"there are: {', '.join(known)}")
+        )

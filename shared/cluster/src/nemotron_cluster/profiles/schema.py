@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 Count = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -29,7 +29,14 @@ def _line(value: object) -> object:
     return value
 
 
+def _two_paths(mount: str) -> str:
+    if ":" not in mount or not all(mount.split(":")[:2]):
+        raise ValueError(f"'{mount}' is no mount: write SOURCE:TARGET, or SOURCE:TARGET:ro")
+    return mount
+
+
 Line = Annotated[str, BeforeValidator(_line)]
+Mount = Annotated[Line, AfterValidator(_two_paths)]
 
 
 class Profile(BaseModel):
@@ -53,7 +60,7 @@ class Profile(BaseModel):
     """Names of variables that are handed over, where they are set here, in a file that only you can read."""
     setup_lines: list[Line] = Field([], validation_alias=AliasChoices("setup_lines", "startup_commands"))
     """Lines of shell before the step, such as `module load cuda`."""
-    mounts: list[Line] = []
+    mounts: list[Mount] = []
     """Folders that a container sees: "/lustre:/lustre"."""
     container_image: Line | None = Field(None, validation_alias=AliasChoices("container_image", "container"))
     """The image, where the recipe names none."""
@@ -64,14 +71,6 @@ class Profile(BaseModel):
     def processes_per_node(self) -> int:
         """How many processes a step has on each node."""
         return self.nproc_per_node or self.gpus_per_node or 1
-
-    @field_validator("mounts")
-    @classmethod
-    def _two_paths(cls, mounts: list[str]) -> list[str]:
-        for mount in mounts:
-            if not all(mount.split(":")[:2]):
-                raise ValueError(f"'{mount}' is no mount: write SOURCE:TARGET, or SOURCE:TARGET:ro")
-        return mounts
 
 
 class Local(Profile):

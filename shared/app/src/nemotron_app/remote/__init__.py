@@ -1,0 +1,1 @@
+"""`--run`, `--batch` and `--stage`: the same steps as jobs of a machine that env.toml describes."""

@@ -1,0 +1,92 @@
+"""`pipeline --batch`: each step is a job that waits for the one before it, and the last one writes the report."""
+
+import shlex
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nemotron_app.pipeline import for_stage, require_configs
+from nemotron_app.remote.command import problems, show, tell
+from nemotron_app.remote.follow import follow
+from nemotron_app.remote.place import Place, place_of
+from nemotron_app.remote.prepare import job_of, make_folder, submit
+from nemotron_app.table import PIPELINE
+from nemotron_cluster.backends import backend_of
+from nemotron_cluster.folder import Record
+from nemotron_cluster.job import Job
+from nemotron_cluster.profiles.find import load_profile
+from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
+
+
+def run_chain(request: "Request") -> int:
+    """Submit all steps; with --run, follow them. Returns the exit code of the first that failed, or 0."""
+    assert request.remote is not None
+    executor = load_profile(request.remote.profile).profile.executor
+    if executor != "slurm":
+        raise UserError(f"jobs of {executor} cannot wait for each other", "run the pipeline there step by step")
+    if request.remote.mode == "stage":
+        raise UserError("--stage lays one step out", "name the step: nemotron super3 sft --stage PROFILE")
+    steps = [step for step in PIPELINE if step.stage in families()[request.family].stages]
+    works = [(step.stage, verb) for step in steps for verb in step.verbs]
+    if request.dry_run:
+        codes = []
+        for stage, verb in works:
+            place = place_of(stage, verb, for_stage(request, stage))
+            codes.append(show(stage, verb, place, job_of(stage, verb, place)))
+        return max(codes)
+    places = {work: place_of(*work, for_stage(request, work[0])) for work in works}
+    require_configs(steps, replace(request, overrides=_of_steps(request)))
+    first = works[0]
+    if wrong := problems(*first, places[first], job_of(*first, places[first])):
+        raise UserError("\n".join(["the first step could not run:", *wrong]))
+    done: list[Record] = []
+    for work in works:
+        job = replace(job_of(*work, places[work]), after=tuple(str(record.id) for record in done[-1:]))
+        done.append(_submit(job, places[work], done))
+    last = places[works[-1]]
+    done.append(
+        _submit(_report(request, job_of(*works[-1], last), str(last.composed.tree.run.home), done[-1]), last, done)
+    )
+    if request.remote.mode == "batch":
+        tell(request, done)
+        return 0
+    return next((code for record in done if (code := follow(backend_of(last.profile), record))), 0)
+
+
+def _of_steps(request: "Request") -> tuple[str, ...]:
+    """The overrides that are settings of steps, and not facts about machines."""
+    return tuple(text for text in request.overrides if not text.lstrip("+~").startswith("run.env."))
+
+
+def _submit(job: Job, place: Place, before: list[Record]) -> Record:
+    """One job of the chain; where it is refused, those before it are named, for they are submitted."""
+    try:
+        return submit(job, make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
+    except UserError as error:
+        if not before:
+            raise
+        ids = " ".join(str(record.id) for record in before)
+        raise UserError(
+            f"{job.name}: {error.message}", f"{error.remedy or ''}\n  submitted before it: {ids}".strip()
+        ) from error
+
+
+def _report(request: "Request", model: Job, home: str, after: Record) -> Job:
+    """The job that writes the report."""
+    words = ("-m", "nemotron_app.main", "report", "--family", request.family, "--home", home)
+    return replace(
+        model,
+        name=f"{request.family}-report",
+        command=words,
+        start="single",
+        nodes=1,
+        processes_per_node=1,
+        gpus_per_node=0,
+        secrets=(),
+        force=False,
+        after=(str(after.id),),
+    )

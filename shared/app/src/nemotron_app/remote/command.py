@@ -1,0 +1,138 @@
+"""A step as a job: shown (--dry-run), submitted and followed (--run), submitted (--batch), laid out (--stage)."""
+
+import json
+import shlex
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from nemotron_app.launch import run_process, step_command
+from nemotron_app.remote.follow import follow
+from nemotron_app.remote.place import Place, described, place_of
+from nemotron_app.remote.prepare import facts, job_of, make_folder, submit
+from nemotron_cluster.backends import backend_of
+from nemotron_cluster.folder import Record
+from nemotron_cluster.job import Job
+from nemotron_shared.errors import UserError
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
+
+
+def run_remote(stage: str, verb: str, request: "Request") -> int:
+    """Do with one step what was asked for; returns the exit code."""
+    place = place_of(stage, verb, request)
+    job = job_of(stage, verb, place)
+    if request.dry_run:
+        return show(stage, verb, place, job)
+    if wrong := problems(stage, verb, place, job):
+        raise UserError("\n".join([f"{job.name} could not run on {place.loaded.name}:", *wrong]))
+    assert request.remote is not None
+    record = hand_over(job, place, request)
+    if request.remote.mode == "run":
+        return follow(backend_of(place.profile), record)
+    tell(request, [record])
+    return 0
+
+
+def hand_over(job: Job, place: Place, request: "Request") -> Record:
+    """The job, submitted or laid out; its record."""
+    assert request.remote is not None
+    record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
+    backend = backend_of(place.profile)
+    if request.remote.mode == "stage":
+        backend.lay_out(job, Path(record.folder))
+        return record
+    return submit(job, record, place.profile)
+
+
+def tell(request: "Request", records: list[Record]) -> None:
+    """What was submitted, and what can be done with it."""
+    assert request.remote is not None
+    if request.json:
+        print(json.dumps([asdict(record) for record in records]))
+        return
+    for record in records:
+        if record.id is None:
+            print(f"laid out: {record.there}\nstart it on a node: bash {shlex.quote(f'{record.there}/job.sh')}")
+        else:
+            print(f"submitted job {record.id} ({record.name}) to {record.profile}: {record.folder}")
+    last = records[-1]
+    if last.id is not None:
+        print(
+            f"state: nemotron jobs\nlog: nemotron jobs logs {last.id} --follow\nend it: nemotron jobs cancel {last.id}"
+        )
+
+
+def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
+    """What keeps the step from starting there, as far as its profile tells."""
+    _, preview = _preview(stage, verb, place, job)
+    return preview["problems"]
+
+
+def show(stage: str, verb: str, place: Place, job: Job) -> int:
+    """The step's own dry run, then the job and what would be submitted. Nothing is kept."""
+    backend = backend_of(place.profile)
+    with tempfile.TemporaryDirectory(prefix="nemotron-job-") as scratch:
+        folder = Path(scratch) / job.name
+        folder.mkdir()
+        rendered = backend.render(job, folder)
+        try:
+            judged, refused = backend.judge(job, folder), None
+        except UserError as error:
+            judged, refused = None, str(error)
+    code, preview = _preview(stage, verb, place, job)
+    if place.request.json:
+        more = {
+            "profile": place.loaded.name,
+            "job": dict(facts(job)),
+            "script": rendered,
+            "scheduler": judged or refused,
+        }
+        problems = [*preview["problems"], *([refused] if refused else [])]
+        print(json.dumps(preview | more | {"problems": problems}, indent=2))
+        return 1 if problems else 0
+    with _machine(place, job) as machine:
+        _print_preview(stage, verb, place, machine)
+    print("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
+    print("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
+    if judged or refused:
+        print("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))
+    return 1 if code or refused else 0
+
+
+def _about_profile(place: Place) -> list[str]:
+    said = place.profile.model_dump(exclude_unset=True)
+    lines = [f"{f'{key}: {value}':<56}  # {place.loaded.origins.get(key, 'default')}" for key, value in said.items()]
+    return [f"# profile {place.loaded.name}, {place.loaded.file}", *lines]
+
+
+def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
+    """A file that describes the machine of the job."""
+    file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
+    yaml.safe_dump(dict(described(place, job.nodes * job.processes_per_node, job.nodes)), file)
+    file.flush()
+    return file
+
+
+def _command(stage: str, verb: str, place: Place, machine: str, *, as_json: bool) -> list[str]:
+    return step_command(stage, verb, replace(place.request, dry_run=True, json=as_json, machine=Path(machine)))
+
+
+def _print_preview(stage: str, verb: str, place: Place, machine: Any) -> int:
+    return run_process(_command(stage, verb, place, machine.name, as_json=False))
+
+
+def _preview(stage: str, verb: str, place: Place, job: Job) -> tuple[int, dict[str, Any]]:
+    """The step's own dry run for the job's machine, as data."""
+    with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
+        code = run_process(_command(stage, verb, place, machine.name, as_json=True), stdout=answer)
+        answer.seek(0)
+        with suppress(ValueError):
+            return code, json.loads(answer.read())
+    raise UserError(f"the settings of {stage} are not right; see above")

@@ -1,0 +1,67 @@
+"""Wait for a job and show what it says; it goes on without us."""
+
+import sys
+import time
+
+from nemotron_cluster.backends import OVER, Backend, State
+from nemotron_cluster.folder import Record
+from nemotron_cluster.transport import NoAnswer
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
+
+LOOK_SECONDS = 2.0
+REMIND_SECONDS = 600.0
+DETACHED = 130
+
+
+def follow(backend: Backend, record: Record) -> int:
+    """Show a job's log until its end; returns its exit code.
+
+    Ctrl-C leaves the job alone, and says how to come back to it or end it.
+    """
+    say(f"job {record.id} ({record.name}) on {record.profile}; Ctrl-C leaves it running")
+    try:
+        state = _until_over(backend, record)
+    except KeyboardInterrupt:
+        say(
+            f"job {record.id} goes on without this command\n"
+            f"  come back: nemotron jobs logs {record.id} --follow\n  end it: nemotron jobs cancel {record.id}"
+        )
+        return DETACHED
+    say(f"job {record.id}: {state.sentence} ({state.source})")
+    if state.state == "done":
+        return 0
+    return state.exit_code or 1
+
+
+def _until_over(backend: Backend, record: Record) -> State:
+    told, said_at, shown = "", 0.0, 0
+    while True:
+        try:
+            state = backend.state(record)
+            shown += _show(backend, record, shown)
+        except NoAnswer as error:  # a scheduler that is silent has not said that the job is over
+            state = State("unknown", str(error.message))
+        if state.state in OVER:
+            _show(backend, record, shown)
+            return state
+        if state.state != "running" and (state.sentence != told or time.monotonic() - said_at > REMIND_SECONDS):
+            say(f"job {record.id}: {state.sentence}")
+            told, said_at = state.sentence, time.monotonic()
+        time.sleep(LOOK_SECONDS)
+
+
+def _show(backend: Backend, record: Record, start: int) -> int:
+    """Print what the log has beyond a byte; returns how much that was."""
+    new = backend.log(record, start) or b""
+    sys.stdout.buffer.write(new)
+    sys.stdout.flush()
+    return len(new)
+
+
+def state_of(backend: Backend, record: Record) -> State:
+    """How a job is; an answer that does not come is no end of it."""
+    try:
+        return backend.state(record)
+    except UserError as error:
+        return State("unknown", error.message)

@@ -1,0 +1,130 @@
+"""Where a step is to run, and which of its settings that decides: recipe, then profile, then command line.
+
+A recipe may say in `run.env` what machines it wants, by the keys of env.toml; `run.env.nodes=8` on the command line has
+the last word.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Literal
+
+import yaml
+from omegaconf import OmegaConf
+
+from nemotron_app.launch import config_of, stage_directory
+from nemotron_cluster.profiles.find import Loaded, changed, load_profile
+from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_shared.artifacts import Store
+from nemotron_shared.config.compose import COMMAND_LINE, Composed, compose
+from nemotron_shared.config.overrides import Said, override, override_key
+from nemotron_shared.config.references import resolve_section
+from nemotron_shared.errors import UserError
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
+
+ENV = "run.env"
+Mode = Literal["run", "batch", "stage"]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What --run, --batch or --stage asks for."""
+
+    mode: Mode
+    profile: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """A profile as it holds for one step, and the step's request with the settings that it decides."""
+
+    loaded: Loaded
+    request: "Request"
+    composed: Composed
+    store: Path
+    """Of commands that run here; the records of jobs lie beside it."""
+
+    @property
+    def profile(self) -> Profile:
+        """The profile alone."""
+        return self.loaded.profile
+
+
+def place_of(stage: str, verb: str, request: "Request") -> Place:
+    """Merge recipe, profile and command line.
+
+    Raises:
+        UserError: no such profile, or something in it or in `run.env` is wrong.
+    """
+    asked = request.remote
+    assert asked is not None
+    typed = {key.removeprefix(f"{ENV}."): _value(text) for key, text in _of_machine(request)}
+    request = replace(request, overrides=tuple(text for text in request.overrides if not _is_of_machine(text)))
+    loaded = load_profile(asked.profile)
+    folder, config = stage_directory(stage) / "config", config_of(request, stage)
+    composed = compose(folder, config, request.overrides)
+    recipe: Any = OmegaConf.to_container(composed.tree.run.env, resolve=True)
+    origins = {key: composed.origins.get(f"{ENV}.{key}", config) for key in recipe}
+    loaded = changed(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
+    loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
+    store = Store.open(resolve_section(composed.tree, "run")["home"]).home
+    request = replace(request, overrides=(*_decided(loaded, verb, composed, store), *request.overrides))
+    return Place(loaded, request, compose(folder, config, request.overrides), store)
+
+
+def _of_machine(request: "Request") -> list[tuple[str, str]]:
+    return [(override_key(text), text) for text in request.overrides if _is_of_machine(text)]
+
+
+def _is_of_machine(text: str) -> bool:
+    return override_key(text).startswith(f"{ENV}.")
+
+
+def _value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text.partition("=")[2])
+    except yaml.YAMLError as error:
+        raise UserError(f"{text}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]") from error
+
+
+def _for_mode(profile: Profile, mode: Mode) -> Profile:
+    """A Slurm cluster may have partitions of its own for those who wait and for those who do not."""
+    if not isinstance(profile, Slurm):
+        return profile
+    partition = profile.run_partition if mode == "run" else profile.batch_partition
+    return profile.model_copy(update={"partition": partition or profile.partition})
+
+
+def _decided(loaded: Loaded, verb: str, composed: Composed, store: Path) -> list[Said]:
+    """The settings of a step that follow from where it runs."""
+    profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
+    said = [Said(override("run.home", _home(profile, store)), loaded.origins.get("home", origin))]
+    if verb == "train":
+        said.append(Said(f"run.nproc_per_node={profile.processes_per_node}", origin))
+    if loaded.wandb and OmegaConf.select(composed.tree, "logger") is not None and verb == "train":
+        table = f"{loaded.file.name} [wandb]"
+        said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
+        said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []
+    for key, value in profile.set.items():
+        text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
+        said.append(Said(text, loaded.origins.get("set", origin)))
+    return said
+
+
+def _home(profile: Profile, store: Path) -> str:
+    """The store of the jobs: the profile's, or over ssh one beside the jobs, or the one of commands here."""
+    if profile.home:
+        return profile.home
+    if isinstance(profile, Slurm) and profile.tunnel == "ssh":
+        return str(PurePosixPath(str(profile.remote_job_dir)) / "store")
+    return str(store)
+
+
+def described(place: Place, processes: int, nodes: int) -> Mapping[str, Any]:
+    """The machine of a job, as far as its profile tells, for the checks of a dry run."""
+    gpus = place.profile.gpus_per_node
+    machine: dict[str, Any] = {"nodes": nodes, "processes": processes}
+    return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})

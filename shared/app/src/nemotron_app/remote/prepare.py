@@ -1,0 +1,195 @@
+"""From a step to a job, and to the folder that travels with it: resolved config, code, secrets, record."""
+
+import os
+import platform
+import shutil
+import signal
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nemotron_app.remote.place import Place
+from nemotron_cluster import secrets
+from nemotron_cluster.backends import backend_of
+from nemotron_cluster.code import copy_packages
+from nemotron_cluster.folder import CODE, CONFIG_FILE, LOG, Record, jobs_folder, new_folder
+from nemotron_cluster.job import CONFIG, Job, Start
+from nemotron_cluster.profiles.schema import Local, Profile, Slurm
+from nemotron_shared import atomic
+from nemotron_shared.config.compose import Composed
+from nemotron_shared.config.references import resolve_section
+from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
+from nemotron_shared.runtime.provenance import git_commit
+from nemotron_shared.stages import STAGES
+
+PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
+DRIVERS = ("nemo_rl",)
+"""Engines of one driver, whose workers are started by Ray."""
+ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
+"""Engines of one process, whatever the profile says."""
+FORCE = "run.force"
+
+
+def job_of(stage: str, verb: str, place: Place) -> Job:
+    """The job of one step."""
+    profile, tree = place.profile, place.composed.tree
+    engine = OmegaConf.select(tree, "engine.name") if verb == "train" else None
+    start = _start(profile, verb, engine, place.composed)
+    many = start == "ray" or (verb == "train" and engine not in ALONE)
+    processes = resolve_section(tree, "run")["nproc_per_node"] if start in ("torchrun", "srun") else 1
+    trust = ("--trust-code",) if place.request.trust_code else ()
+    container = _container(profile, place.composed) if verb == "train" or profile.container_image else None
+    return Job(
+        name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
+        command=("-m", f"stages.{stage}.{verb}", "-c", CONFIG, *trust),
+        python=_python(profile, engine, container),
+        workdir=_workdir(profile),
+        start=start,
+        nodes=profile.nodes if many and start != "single" else 1,
+        processes_per_node=processes,
+        gpus_per_node=profile.gpus_per_node if verb == "train" or start == "ray" else 0,
+        container=container,
+        environment=_environment(profile, engine),
+        secrets=secrets.names_of(profile),
+        force=bool(resolve_section(tree, "run")["force"]),
+    )
+
+
+def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) -> Start:
+    if engine in DRIVERS or (verb == "data_prep" and OmegaConf.select(composed.tree, "data_prep.executor") == "ray"):
+        return "ray" if isinstance(profile, Slurm) else "single"
+    processes = profile.nodes * int(resolve_section(composed.tree, "run")["nproc_per_node"])
+    if verb == "data_prep" or engine in ALONE or processes == 1:
+        return "single"
+    return profile.launcher if isinstance(profile, Slurm) else "torchrun"
+
+
+def _container(profile: Profile, composed: Composed) -> str | None:
+    """The recipe's image, or the profile's where the recipe names none."""
+    if isinstance(profile, Slurm) and profile.container_runtime == "none":
+        return None
+    return OmegaConf.select(composed.tree, "engine.container") or profile.container_image
+
+
+def _python(profile: Profile, engine: str | None, container: str | None) -> str:
+    if profile.python:
+        return profile.python
+    if container or _is_elsewhere(profile):
+        return "python3"
+    environment = environment_of(engine) if engine else None
+    own = environment is not None and environment.runs_step and not environment.is_here and environment.programs
+    return str(own / "python") if own else sys.executable
+
+
+def _is_elsewhere(profile: Profile) -> bool:
+    """Whether this machine's paths mean nothing there."""
+    return not (isinstance(profile, Local) or (isinstance(profile, Slurm) and profile.tunnel == "local"))
+
+
+def _workdir(profile: Profile) -> str | None:
+    return None if _is_elsewhere(profile) else str(Path.cwd())
+
+
+def _environment(profile: Profile, engine: str | None) -> dict[str, str]:
+    """What a job's processes find. A working folder with a folder `stages` must not hide the code that travels."""
+    found = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    environment = environment_of(engine) if engine else None
+    if environment is not None and environment.folder and not _is_elsewhere(profile):
+        found[FOLDER_VARIABLE] = str(environment.folder.parent)
+    offline = {
+        name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
+    }
+    return found | (offline if not _is_elsewhere(profile) else {}) | profile.env_vars
+
+
+def make_folder(job: Job, place: Place, line: str) -> Record:
+    """The job's folder with all that it needs but for what its backend adds, and the record, still without an id."""
+    folder = new_folder(job.name, jobs_folder(str(place.store)))
+    try:
+        atomic.write_text(folder / CONFIG_FILE, _config_text(place))
+        copy_packages((*PACKAGES, *(f"stages.{name}" for name in STAGES)), folder / CODE)
+        (folder / LOG).touch(mode=0o600)
+        secrets.write_secrets(folder, job.secrets)
+        record = Record(
+            name=job.name,
+            profile=place.loaded.name,
+            executor=place.profile.executor,
+            folder=str(folder),
+            there=str(backend_of(place.profile).there(folder)),
+            host=platform.node(),
+            submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+            line=line,
+            after=job.after,
+            commit=git_commit(Path(__file__).parent),
+            more={"profile": place.profile.model_dump(mode="json", exclude_unset=True)},
+        )
+        record.write()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return record
+
+
+def _config_text(place: Place) -> str:
+    """The settings as they are resolved, references to artifacts and variables still as such."""
+    tree = OmegaConf.create(OmegaConf.to_container(place.composed.tree, resolve=False))
+    tree.run.force = False  # the job's own business: it counts at the first start only
+    tree.run.env = {}
+    merged = ", ".join(file.name for file in place.composed.files)
+    head = f"# {place.request.family}: {merged}, then [{place.loaded.name}] of {place.loaded.file}"
+    return f"{head}\n{OmegaConf.to_yaml(tree)}"
+
+
+def submit(job: Job, record: Record, profile: Profile) -> Record:
+    """Hand a job over. Ctrl-C waits until it is known under which id it runs.
+
+    Raises:
+        UserError: it was refused; its folder is gone.
+    """
+    try:
+        with uninterrupted():
+            record = replace(record, id=backend_of(profile).submit(job, Path(record.folder)))
+            record.write()
+    except BaseException:
+        if record.id is None:
+            shutil.rmtree(record.folder, ignore_errors=True)
+        raise
+    return record
+
+
+@contextmanager
+def uninterrupted() -> Generator[None]:
+    """Signals that come in here are heard at its end."""
+    heard: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: heard.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        signal.raise_signal(heard[0])
+
+
+def facts(job: Job) -> Iterator[tuple[str, Any]]:
+    """A job for people."""
+    yield "name", job.name
+    yield "start", job.start
+    yield "nodes", job.nodes
+    yield "processes per node", job.processes_per_node
+    if job.gpus_per_node:
+        yield "GPUs per node", job.gpus_per_node
+    if job.container:
+        yield "container", job.container
+    yield "python", job.python
+    if job.secrets:
+        yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"
