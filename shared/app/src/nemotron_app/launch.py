@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from nemotron_shared.config.compose import compose
+from nemotron_shared.config.overrides import Said
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
@@ -45,7 +46,8 @@ def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     """The command line of one step's process."""
     config = config_of(request, stage)
     command = [*start_command(stage, verb, config, request), "-c", config]
-    command += request.overrides
+    for text in request.overrides:
+        command += ["--setting", text.origin, text] if isinstance(text, Said) else [text]
     command += ["--dry-run"] if request.dry_run else []
     command += ["--machine", str(request.machine)] if request.machine else []
     command += ["--json"] if request.json else []

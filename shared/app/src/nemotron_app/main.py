@@ -198,7 +198,7 @@ def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
     Raises:
         UserError: more than one of them.
     """
-    modes: "tuple[Mode, ...]" = ("run", "batch", "stage")
+    modes: tuple[Mode, ...] = ("run", "batch", "stage")
     given = [(mode, options[mode]) for mode in modes if options[mode]]
     if len(given) > 1:
         raise UserError(

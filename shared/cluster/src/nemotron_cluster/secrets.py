@@ -5,6 +5,7 @@ The file is a shell's: the job's script reads it with its echo off and removes i
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -54,3 +55,8 @@ def write_secrets(folder: Path, names: Iterable[str], environment: Mapping[str, 
         os.fsync(file.fileno())
     sync(place)
     return path
+
+
+def remove(folder: Path) -> None:
+    """Remove the secrets of a job's folder."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)

@@ -71,8 +71,7 @@ def tell(request: "Request", records: list[Record]) -> None:
 
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
     """What keeps the step from starting there, as far as its profile tells."""
-    _, preview = _preview(stage, verb, place, job)
-    return preview["problems"]
+    return _preview(stage, verb, place, job)["problems"]
 
 
 def show(stage: str, verb: str, place: Place, job: Job) -> int:
@@ -86,8 +85,8 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
             judged, refused = backend.judge(job, folder), None
         except UserError as error:
             judged, refused = None, str(error)
-    code, preview = _preview(stage, verb, place, job)
     if place.request.json:
+        preview = _preview(stage, verb, place, job)
         more = {
             "profile": place.loaded.name,
             "job": dict(facts(job)),
@@ -98,7 +97,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         print(json.dumps(preview | more | {"problems": problems}, indent=2))
         return 1 if problems else 0
     with _machine(place, job) as machine:
-        _print_preview(stage, verb, place, machine)
+        code = run_process(_command(stage, verb, place, machine.name, as_json=False))
     print("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
     print("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
@@ -124,15 +123,11 @@ def _command(stage: str, verb: str, place: Place, machine: str, *, as_json: bool
     return step_command(stage, verb, replace(place.request, dry_run=True, json=as_json, machine=Path(machine)))
 
 
-def _print_preview(stage: str, verb: str, place: Place, machine: Any) -> int:
-    return run_process(_command(stage, verb, place, machine.name, as_json=False))
-
-
-def _preview(stage: str, verb: str, place: Place, job: Job) -> tuple[int, dict[str, Any]]:
+def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
     """The step's own dry run for the job's machine, as data."""
     with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
-        code = run_process(_command(stage, verb, place, machine.name, as_json=True), stdout=answer)
+        run_process(_command(stage, verb, place, machine.name, as_json=True), stdout=answer)
         answer.seek(0)
         with suppress(ValueError):
-            return code, json.loads(answer.read())
+            return json.loads(answer.read())
     raise UserError(f"the settings of {stage} are not right; see above")

@@ -1,0 +1,123 @@
+"""This machine, in the background: a process of its own session, which outlives the terminal that started it.
+
+The id is the process and its start, as 48213-99123: a number that another process has taken over since is not taken
+for the job.
+"""
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from nemotron_cluster.backends import State
+from nemotron_cluster.backends.start import refuse_what_needs_slurm, start_script, state_of
+from nemotron_cluster.folder import EXIT_CODE, LOG, SCRIPT, Record
+from nemotron_cluster.job import Job
+from nemotron_cluster.profiles.schema import Profile
+from nemotron_shared import atomic
+from nemotron_shared.errors import UserError
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class LocalBackend:
+    """See the module."""
+
+    profile: Profile
+
+    def there(self, folder: Path) -> PurePosixPath:
+        """See the protocol."""
+        return PurePosixPath(folder)
+
+    def render(self, job: Job, folder: Path) -> str:
+        """See the protocol."""
+        refuse_what_needs_slurm(job, "local", one_node=True)
+        return start_script(job, self.profile, sys.executable, shlex.quote(str(Path.cwd())))
+
+    def judge(self, job: Job, folder: Path) -> str | None:
+        """Nobody decides here when a job starts."""
+        return None
+
+    def lay_out(self, job: Job, folder: Path) -> None:
+        """See the protocol."""
+        atomic.write_text(folder / SCRIPT, self.render(job, folder))
+
+    def submit(self, job: Job, folder: Path) -> str:
+        """See the protocol."""
+        self.lay_out(job, folder)
+        script = folder / SCRIPT
+        with (folder / LOG).open("ab") as log:
+            process = subprocess.Popen(
+                ["bash", str(script)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        # This process ends before the job does, or is told of its end in another way: nobody waits for it.
+        return f"{process.pid}-{started(process.pid) or 0}"
+
+    def state(self, record: Record) -> State:
+        """See the protocol."""
+        runs = record.host == socket.gethostname() and _runs(record)
+        # Looked at after the process: a code that is not there now is never written.
+        if (code := _exit_code(Path(record.folder))) is not None:
+            return state_of(code, EXIT_CODE)
+        if runs:
+            return State("running", "runs", None, "its process")
+        if record.host != socket.gethostname():
+            return State("unknown", f"was started on {record.host}: ask there", None, "job.json")
+        return State("failed", "ended without a word: it was killed, or the machine was", None, "its process")
+
+    def log(self, record: Record, start: int = 0) -> bytes | None:
+        """See the protocol."""
+        try:
+            with (Path(record.folder) / LOG).open("rb") as file:
+                file.seek(start)
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def cancel(self, record: Record) -> None:
+        """See the protocol."""
+        if record.host != socket.gethostname():
+            raise UserError(f"job {record.id} runs on {record.host}", f"cancel it there: ssh {record.host}")
+        if _exit_code(Path(record.folder)) is None and _runs(record):
+            # The script passes it on. To its whole group it would come twice to the step: the second one may find
+            # Python on its way out, without a handler.
+            with suppress(ProcessLookupError):
+                os.kill(int((record.id or "").partition("-")[0]), signal.SIGTERM)
+
+
+def started(pid: int) -> int | None:
+    """When a process started, in a number that no later process of this id has; None where there is none."""
+    if PROC.joinpath("self").exists():
+        with suppress(OSError, IndexError):
+            # After the name, which may hold anything: state is the first field, the start the 20th.
+            fields = PROC.joinpath(str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
+            return None if fields[0] in "ZX" else int(fields[19])
+        return None
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    environment = os.environ | {"LC_ALL": "C"}
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, env=environment).stdout.split()
+    if len(answer) < 6 or answer[0].startswith("Z"):
+        return None
+    return int(time.mktime(time.strptime(" ".join(answer[1:6]))))
+
+
+def _runs(record: Record) -> bool:
+    pid, _, start = (record.id or "").partition("-")
+    return bool(pid) and started(int(pid)) == int(start or 0)
+
+
+def _exit_code(folder: Path) -> int | None:
+    with suppress(OSError, ValueError):
+        return int((folder / EXIT_CODE).read_text(encoding="ascii"))
+    return None

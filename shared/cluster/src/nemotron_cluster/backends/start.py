@@ -1,0 +1,122 @@
+"""The script that a job starts with on one machine, in a container or on each node of a cloud; and how it ended.
+
+It finds its folder by where it lies itself, because a container sees that folder elsewhere. Secrets come from
+`secrets/env` beside it, never from its own text.
+"""
+
+import shlex
+from collections.abc import Sequence
+
+from nemotron_cluster.backends import State
+from nemotron_cluster.job import CONFIG, Job
+from nemotron_cluster.profiles.schema import Profile
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+
+PACKED = "code.txz"
+"""The packages as one file, for services that charge for each file they are sent."""
+TORCHRUN = ("-m", "nemotron_shared.runtime.torchrun")
+ONE_MACHINE = ("--standalone",)
+
+TEMPLATE = """\
+#!/usr/bin/env bash
+# {name}
+here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
+{variables}
+# The packages of this job come before those that lie in the working folder.
+code=$here/code
+export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
+
+leave() {{
+    code=$?
+    rm -rf "$here/secrets"
+    printf '%s\\n' "$code" >"$here/.exit_code" && mv -f "$here/.exit_code" "$here/exit_code"
+}}
+trap leave EXIT
+trap 'exit {stopped}' TERM INT USR1 # nothing has begun that could be saved
+set -e
+if [ -r "$here/secrets/env" ]; then
+    {{ set +x; }} 2>/dev/null
+    . "$here/secrets/env"
+fi
+{setup}
+cd {folder}
+if [ -f "$here/{packed}" ]; then
+    code=$(mktemp -d)
+    {python} -m tarfile -e "$here/{packed}" "$code"
+fi
+export PYTHONPATH="$code${{PYTHONPATH:+:$PYTHONPATH}}"
+set +e
+
+{command} &
+child=$!
+printf '%s\\n' "$$" >"$here/pid"
+# Whoever ends the job asks the step to save; it answers with {stopped}.
+trap 'asked=1; kill -TERM "$child" 2>/dev/null' TERM INT USR1
+asked=1
+while [ "$asked" ]; do
+    asked=
+    wait "$child"
+    code=$?
+done
+exit "$code"
+"""
+ONCE = """\
+again=$here/started.${NODE_RANK:-${PET_NODE_RANK:-0}}
+[ -e "$again" ] || force=--force
+: >"$again"
+"""
+"""--force counts at the first start; a service that starts the job again lets it continue."""
+
+
+def start_script(
+    job: Job, profile: Profile, python: str, folder: str = '"$here"', nodes: Sequence[str] = ONE_MACHINE
+) -> str:
+    """The script as text.
+
+    Args:
+        python: the interpreter.
+        folder: where the step works, quoted for a shell.
+        nodes: torchrun's options that say which node this is, quoted for a shell.
+    """
+    words = [shlex.quote(profile.python or python)]
+    if job.start == "torchrun":
+        words += [*TORCHRUN, *nodes, f"--nproc-per-node={job.processes_per_node}"]
+    words += ['"$here/config.yaml"' if word == CONFIG else shlex.quote(word) for word in job.command]
+    variables = {**job.environment, **profile.env_vars}
+    return TEMPLATE.format(
+        name=job.name,
+        variables="".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())),
+        setup="\n".join([*profile.setup_lines, *([ONCE] if job.force else [])]),
+        folder=folder,
+        packed=PACKED,
+        python=words[0],
+        command=" ".join(words + (["$force"] if job.force else [])),
+        stopped=STOPPED_EXIT_CODE,
+    )
+
+
+def refuse_what_needs_slurm(job: Job, executor: str, one_node: bool = False) -> None:
+    """Say what this executor cannot do.
+
+    Raises:
+        UserError: the job asks for it.
+    """
+    if job.after:
+        wait = "submit it when they are done, or use a profile of Slurm"
+        raise UserError(f"executor '{executor}' cannot hold a job back until others are done", wait)
+    if one_node and job.nodes > 1:
+        raise UserError(f"executor '{executor}' has one node, and the job asks for {job.nodes}", "set nodes = 1")
+    if job.start == "srun" or (job.start == "ray" and job.nodes > 1):
+        what = "starts its processes with srun" if job.start == "srun" else "wants Ray on several nodes"
+        raise UserError(f"executor '{executor}' cannot take a job that {what}", "use a profile of Slurm")
+
+
+def state_of(code: int, source: str) -> State:
+    """What an exit code says."""
+    if code == 0:
+        return State("done", "done", code, source)
+    if code == STOPPED_EXIT_CODE:
+        return State("cancelled", "was stopped, and saved what it had", code, source)
+    killed = f": ended by signal {code - 128}" if 128 < code < 160 else ""
+    return State("failed", f"failed with exit code {code}{killed}", code, source)

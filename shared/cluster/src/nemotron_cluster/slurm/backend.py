@@ -1,0 +1,100 @@
+"""Slurm as one that takes jobs: see `Backend`."""
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from nemotron_cluster import secrets
+from nemotron_cluster.backends import Condition, State
+from nemotron_cluster.folder import EXIT_CODE, LOG, SCRIPT, Record
+from nemotron_cluster.job import Job
+from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.slurm import submit
+from nemotron_cluster.slurm.reasons import sentence
+from nemotron_cluster.slurm.scheduler import Facts, ask
+from nemotron_cluster.slurm.script import render
+from nemotron_cluster.transport import Here, transport_of
+from nemotron_shared import atomic
+from nemotron_shared.errors import UserError
+
+STOPPED = 130
+"""The exit code of a step that was told to stop."""
+
+
+class SlurmBackend:
+    """Jobs of one profile, asked for here or on its login node."""
+
+    def __init__(self, profile: Slurm) -> None:
+        self.profile = profile
+        self.transport = transport_of(profile)
+
+    def there(self, folder: Path) -> PurePosixPath:
+        """See the protocol."""
+        place = self.profile.remote_job_dir
+        return PurePosixPath(place) / folder.name if place else PurePosixPath(folder)
+
+    def render(self, job: Job, folder: Path) -> str:
+        """See the protocol."""
+        return render(job, self.profile, self.there(folder))
+
+    def judge(self, job: Job, folder: Path) -> str | None:
+        """What `sbatch --test-only` says; None where there is no sbatch to ask."""
+        job = replace(job, after=())  # those before it are not submitted yet
+        try:
+            return submit.test_only(self.transport, self.render(job, folder))
+        except submit.NoScheduler:
+            return None
+
+    def lay_out(self, job: Job, folder: Path) -> None:
+        """See the protocol."""
+        script = folder / SCRIPT
+        atomic.write_text(script, self.render(job, folder))
+        script.chmod(0o755)
+        there = self.there(folder)
+        if not isinstance(self.transport, Here) or Path(there) != folder:
+            self.transport.send(folder, there)
+            secrets.remove(folder)  # they are where they are needed
+
+    def submit(self, job: Job, folder: Path) -> str:
+        """See the protocol."""
+        self.lay_out(job, folder)
+        return submit.submit(self.transport, self.there(folder) / SCRIPT)
+
+    def state(self, record: Record) -> State:
+        """See the protocol."""
+        facts = ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
+        if facts is None:
+            return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
+        return _state(facts, self._exit_code(record) if facts.over else None)
+
+    def log(self, record: Record, start: int = 0) -> bytes | None:
+        """See the protocol."""
+        return self.transport.read(PurePosixPath(record.there) / LOG, start)
+
+    def cancel(self, record: Record) -> None:
+        """Ask Slurm for SIGTERM: the script saves; a job that waits has nothing to clean but its secrets."""
+        waits = self.state(record).state == "waiting"
+        answer = self.transport.run(["scancel", str(record.id)])
+        if answer.returncode:
+            raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
+        if waits:
+            self.transport.run(["rm", "-rf", "--", str(PurePosixPath(record.there) / secrets.FOLDER)])
+
+    def _exit_code(self, record: Record) -> str | None:
+        content = self.transport.read(PurePosixPath(record.there) / EXIT_CODE)
+        return None if content is None else content.decode(errors="replace")
+
+
+def _state(facts: Facts, written: str | None) -> State:
+    """Args: written: the exit code that the job's script left, which is the step's own."""
+    code = int(written) if written and written.strip().isdecimal() else facts.exit_code
+    if not facts.over:
+        waits = f"waits: {sentence(facts.reason, facts.restarts)}" if facts.condition == "waiting" else ""
+        runs = f"runs on {facts.nodes}" if facts.condition == "running" else f"Slurm calls it {facts.state}"
+        return State(facts.condition, waits or runs, None, facts.source)
+    condition: Condition = facts.condition
+    if condition in ("done", "failed") and written is not None and code is not None:
+        condition = "done" if code == 0 else "cancelled" if code == STOPPED and facts.state == "CANCELLED" else "failed"
+    said = {"done": "finished", "cancelled": "cancelled", "failed": f"failed ({facts.state})"}[condition]
+    shown = f", exit code {code}" if code and condition != "cancelled" else ""
+    ended = {"cancelled": STOPPED, "failed": code or 1, "done": 0}[condition]
+    return State(condition, f"{said}{shown}", ended, facts.source)
