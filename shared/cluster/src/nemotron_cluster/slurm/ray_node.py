@@ -1,12 +1,14 @@
 """One task of a Ray cluster inside a Slurm job, started by ray.sh. It needs no package but Ray.
 
-    python ray_node.py head FOLDER PEER         PEER: a node that must be able to reach this one
-    python ray_node.py worker FOLDER
-    python ray_node.py driver FOLDER NODES GPUS COMMAND...
+    python ray_node.py head LOGS PEER PORT      PEER: a node that must be able to reach this one
+    python ray_node.py worker LOGS
+    python ray_node.py driver LOGS NODES GPUS COMMAND...
 
 Ray's processes leave their parents, and where Slurm follows parents (proctrack/linuxproc) it loses them. So each of
-these tasks has the kernel hand it every orphan of its own, and takes them along when it ends. SIGUSR1 asks for the
-end: srun passes that one on, while its answer to SIGTERM is to kill the task.
+these tasks has the kernel hand it every orphan of its own, and takes them along when it ends.
+
+srun passes signals on to every process of a task, but for SIGTERM, at which it kills them. So SIGUSR1 asks the driver
+to save, SIGUSR2 ends head and workers, and Ray and the driver are started deaf to both.
 """
 
 import ctypes
@@ -30,8 +32,8 @@ STARTED = "STARTED_RAY_HEAD"
 PATIENCE = float(os.environ.get("NEMOTRON_RAY_PATIENCE", "1800"))
 """Seconds until every node must have joined: images are fetched, and Ray is read from slow disks."""
 ATTEMPTS = 3
-END_SECONDS = 15.0
-FIRST_PORT = 6379
+END_SECONDS = 5.0
+"""Ray's processes keep nothing that would have to be saved; `ray start` itself does not always heed SIGTERM."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -45,18 +47,19 @@ def main(role: str, folder: str, *rest: str) -> int:
         return failed(
             f"Ray is not installed for {sys.executable}: install it, or let the profile's `python` name another"
         )
+    logs = Path(folder)
     if role == "count":
         return count(rest[0], int(rest[1]), int(rest[2]))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    logs = Path(folder) / "logs"
     try:
         if role == "driver":
             return drive(logs, int(rest[0]), int(rest[1]), rest[2:])
-        for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, _end)
         own = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short: paths of Unix sockets have 107 bytes at most
         try:
-            return lead(logs, own, rest[0]) if role == "head" else join(logs, own)
+            return lead(logs, own, rest[0], int(rest[1])) if role == "head" else join(logs, own)
         finally:
             take_along()
             shutil.rmtree(own, ignore_errors=True)
@@ -66,9 +69,9 @@ def main(role: str, folder: str, *rest: str) -> int:
         take_along()
 
 
-def lead(logs: Path, own: str, peer: str) -> int:
+def lead(logs: Path, own: str, peer: str, first: int) -> int:
     """Be the head until the end."""
-    address, port = address_towards(peer), free_port()
+    address, port = address_towards(peer), free_port(first)
     options = [
         "--head",
         f"--port={port}",
@@ -102,7 +105,7 @@ def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[],
         node.append(f"--num-gpus={gpus}")
     for attempt in range(1, ATTEMPTS + 1):
         say(f"{socket.gethostname()} ({address}): starting Ray, attempt {attempt} of {ATTEMPTS}")
-        ray = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options])
+        ray = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf)
         while not (up := begun()) and ray.poll() is None:
             time.sleep(0.2)
         code = ray.wait()
@@ -121,15 +124,16 @@ def drive(logs: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
     def ask(number: int, frame: object) -> None:
         nonlocal asked
         asked = True
-        if child is not None:
-            child.terminate()
+        if child is None:
+            sys.exit(128 + signal.SIGTERM)
+        child.terminate()
 
     signal.signal(signal.SIGUSR1, ask)
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # Slurm sends it to the driver, too
     head = address_of_head(logs)
-    count = [sys.executable, __file__, "count", str(logs.parent), head, str(nodes), str(gpus)]
+    count = [sys.executable, __file__, "count", str(logs), head, str(nodes), str(gpus)]
     for step in (count, command):
-        child = subprocess.Popen(step, env=os.environ | {"RAY_ADDRESS": head})
+        child = subprocess.Popen(step, env=os.environ | {"RAY_ADDRESS": head}, preexec_fn=_deaf)
         if asked:
             child.terminate()
         if code := child.wait():
@@ -165,12 +169,14 @@ def count(head: str, nodes: int, gpus: int) -> int:
 
 
 def address_of_head(logs: Path) -> str:
-    """Wait for the file in which the head tells where it is; the job's script ends this where it never comes."""
-    while True:
+    """Wait for the file in which the head tells where it is. Where the head has died, the job's script ends this."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         list(logs.iterdir())  # or NFS answers out of its memory
         with suppress(FileNotFoundError):
             return (logs / STARTED).read_text()
         time.sleep(0.5)
+    sys.exit(failed(f"the Ray head has not started in {PATIENCE:.0f} s: see head.log"))
 
 
 def address_towards(peer: str) -> str:
@@ -180,7 +186,7 @@ def address_towards(peer: str) -> str:
         return way.getsockname()[0]
 
 
-def free_port(first: int = FIRST_PORT) -> int:
+def free_port(first: int) -> int:
     """The first port from here on that nobody has: another job may have its Ray on this node."""
     for port in range(first, first + 1000):
         with socket.socket() as attempt, suppress(OSError):
@@ -251,18 +257,23 @@ def show(line: str, last: str) -> str:
 
 
 def failed(line: str) -> int:
-    """Say it so that ray.sh finds it, with the node's name."""
+    """Say it so that ray.sh finds it."""
     say(f"error: {socket.gethostname()}: {line}")
     return 1
 
 
 def say(line: str) -> None:
     """To the log of this role."""
-    print(f"[ray] {line}", flush=True)
+    print(line, flush=True)
+
+
+def _deaf() -> None:
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end(number: int, frame: object) -> NoReturn:
-    for each in (signal.SIGUSR1, signal.SIGTERM):
+    for each in (signal.SIGUSR2, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     raise Ended
 
