@@ -67,9 +67,8 @@ def test_a_planted_token_is_nowhere(slurm: Cluster, tmp_path: Path) -> None:
         ):
             result = desk.run("super3", *words, PLANTED_TOKEN=TOKEN, HF_TOKEN=TOKEN)
             said += result.stdout + result.stderr
-        waiting = desk.batch(
-            "super3", "sft", *short("sft"), "run.env.extra_directives=[--begin=now+1hour]", HF_TOKEN=TOKEN
-        )
+        later = "run.env.extra_directives=[--begin=now+1hour]"
+        waiting = desk.batch("super3", "sft", *short("sft"), later, HF_TOKEN=TOKEN)
         held = desk.job(waiting) / "secrets" / "env"
         assert held.stat().st_mode & 0o777 == 0o600 and held.parent.stat().st_mode & 0o777 == 0o700
         script = slurm.run("head", "scontrol", "write", "batch_script", waiting, "-").stdout
