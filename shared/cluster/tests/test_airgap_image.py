@@ -63,6 +63,9 @@ def make_base(root: Path) -> None:
     copy_program(Path(os.path.realpath(sys.executable)), root)
     for extension in (library / "lib-dynload").glob("*.so"):
         copy_program(extension, root)
+    cached = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    for name in LIBRARIES:
+        copy_program(Path(re.findall(rf"{re.escape(name)} \(libc6.*\) => (\S+)", cached)[0]), root)
     for folder in ("tmp", "etc", "root", "usr/bin"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "tmp").chmod(0o1777)
