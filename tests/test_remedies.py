@@ -53,6 +53,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "environment.install": ["nemotron engine install automodel"],
         "FOLDER_VARIABLE": ["NEMOTRON_ENGINES"],
     },
+    "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
@@ -252,7 +253,7 @@ def test_the_command_of_a_message_works(
     else:
         assert program == "nemotron"
         # which only a running process could obey, and what answers until it is told to end
-        if rest[:2] == ["runs", "stop"] or rest[0] in ("chat", "serve"):
+        if rest[:2] in (["runs", "stop"], ["airgap", "build"]) or rest[0] in ("chat", "serve"):
             rest.append("--help")
         rest += ["--dry-run"] if rest[0] in families() else []
         if rest[:2] == ["model", "import"]:  # of a hub that is not there
