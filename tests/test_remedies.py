@@ -98,7 +98,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         ],
     },
     "; for a newer one: nemotron model import {wanted}": {"wanted": ["hf://org/name"]},
-    "nemotron model import {reference}": {"reference": ["hf://org/name@v2", "./FOLDER"]},
+    "nemotron {command}": {"command": ["model import hf://org/name@v2", "model import ./FOLDER"]},
     "bring it in again: nemotron model import {reference}": {"reference": ["hf://org/name"]},
     "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name": {},
     "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},

@@ -1,0 +1,217 @@
+"""A job as a script for sbatch, which a person can read: directives, variables, how processes begin, then body.sh.
+
+script = render(job, profile, PurePosixPath("/lustre/me/.nemotron/jobs/20261123-101500-super3-sft-1f0c"))
+
+Every value of a user is quoted for the place where it stands. Secrets stand in no script: body.sh reads their file.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+from nemotron_cluster.folder import CONFIG_FILE, LOG
+from nemotron_cluster.job import CONFIG, Job
+from nemotron_cluster.profiles.schema import TIME, Slurm
+
+PLAIN = re.compile(r"([^A-Za-z0-9_./,:=@%+\[\]-])")
+REGISTRY = re.compile(r"(?!/)[^/#]*[.:][^/#]*/")
+LEAST_LEAD = 10
+
+
+def render(
+    job: Job, profile: Slurm, folder: PurePosixPath, *, partition: str | None = None, time: str | None = None
+) -> str:
+    """The script of a job.
+
+    Args:
+        folder: the job's, as the nodes see it.
+        partition, time: instead of the profile's.
+    """
+    limit = time or profile.time
+    lead = lead_of(profile.signal_lead, limit)
+    directives = [f"#SBATCH {line}" for line in _directives(job, profile, folder, partition, limit, lead)]
+    parts = [
+        # A login shell: sites define `module` and the PATH of Slurm's own programs there.
+        "#!/bin/bash -l\n" + "\n".join(directives),
+        # Variables for other ways to start, values that look like code, functions that a trap calls: all meant.
+        "# shellcheck disable=SC2016,SC2034,SC2054,SC2317\n" + "\n".join(_variables(job, profile, folder, lead)),
+        # Not indented: a line may be the end of a here-document.
+        "\n".join(["# The profile's setup_lines.", "setup() {", *(profile.setup_lines or [":"]), "}"]),
+        _run_step(job),
+        _text("body.sh").rstrip(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def seconds_of(time: str) -> int:
+    """A time limit of Slurm in seconds: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
+    match = TIME.fullmatch(time)
+    if match is None:
+        raise ValueError(f"'{time}' is no time limit")
+    days, *rest = match.groups()
+    numbers = [int(part) for part in rest if part is not None]
+    if days is not None:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, [*numbers, 0][:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def lead_of(wanted: int, limit: str) -> int:
+    """Seconds before the limit at which a step saves: of a short job no more than a quarter, or it would do nothing
+    else."""
+    whole = seconds_of(limit)
+    return max(LEAST_LEAD, min(wanted, whole // 4)) if whole else wanted
+
+
+def _directives(
+    job: Job, profile: Slurm, folder: PurePosixPath, partition: str | None, limit: str, lead: int
+) -> Iterator[str]:
+    """Options of sbatch, in the order in which people look for them."""
+    tasks = job.processes_per_node if job.start == "srun" else 1
+    gpus = f"gpu:{job.gpus_per_node}" if profile.gpus_option == "gres" else job.gpus_per_node
+    wanted = {
+        "job-name": job.name,
+        "account": profile.account,
+        "partition": partition or profile.partition,
+        "qos": profile.qos,
+        "reservation": profile.reservation,
+        "constraint": profile.constraint,
+        "nodes": job.nodes,
+        "ntasks-per-node": tasks,
+        profile.gpus_option: gpus if job.gpus_per_node and profile.gpus_option != "none" else None,
+        "cpus-per-task": _cpus_per_task(job, profile),
+        "mem": profile.mem,
+        "time": limit,
+        "chdir": folder,
+        # In the name of a file, % begins a pattern of Slurm's.
+        "output": str(folder / LOG).replace("%", "%%"),
+        "open-mode": "append",
+        "signal": f"B:USR1@{lead}",
+        "dependency": ":".join(["afterok", *job.after]) if job.after else None,
+        "kill-on-invalid-dep": "yes" if job.after else None,
+    }
+    yield from (f"--{name}={_escaped(str(value))}" for name, value in wanted.items() if value is not None)
+    yield "--requeue" if profile.requeue else "--no-requeue"
+    if profile.exclusive:
+        yield "--exclusive"
+    yield from profile.extra_directives
+
+
+def _cpus_per_task(job: Job, profile: Slurm) -> int | None:
+    """CPUs of a task. Whoever sets `ntasks_per_node` means those of a process; torchrun's processes are one task."""
+    if profile.cpus_per_task is None or job.start == "srun" or profile.ntasks_per_node is None:
+        return profile.cpus_per_task
+    return profile.cpus_per_task * job.processes_per_node
+
+
+def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
+    command = [str(folder / CONFIG_FILE) if word == CONFIG else word for word in job.command]
+    yield f"folder={shlex.quote(str(folder))}"
+    yield f"workdir={shlex.quote(job.workdir or str(folder))}"
+    yield f"python={shlex.quote(job.python)}"
+    yield f"command=({shlex.join(command)})"
+    yield f"nodes={job.nodes}"
+    yield f"processes={job.processes_per_node} # on each node"
+    yield f"gpus={job.gpus_per_node} # on each node"
+    yield f"lead={lead} # seconds before the end in which the step saves"
+    yield f"force={_truth(job.force)} # at the first attempt only: later ones continue"
+    yield f"requeue={_truth(profile.requeue)}"
+    yield f"has_secrets={_truth(bool(job.secrets))}"
+    home = {"NEMOTRON_HOME": profile.home} if profile.home else {}
+    yield from (f"export {name}={shlex.quote(value)}" for name, value in (home | dict(job.environment)).items())
+    # sbatch was told to take no environment along; the steps have this script's.
+    srun, inside = ["srun", "--export=ALL"], []
+    if cpus := _cpus_per_task(job, profile):
+        srun.append(f"--cpus-per-task={cpus}")  # which srun does not take from sbatch since Slurm 22.05
+    runtime = (profile.container_runtime or "pyxis") if job.container else "none"
+    if runtime == "pyxis":
+        srun += _pyxis(job, profile, folder)
+    elif runtime == "apptainer":
+        inside = _apptainer(job, profile, folder)
+    yield _array("srun", "how tasks start", srun)
+    yield _array("inside", "what stands before a program that runs in a container", inside)
+
+
+def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
+    """What a container sees of the nodes: the job's folder, the artifacts, and what the profile says."""
+    own = [str(folder), job.workdir, profile.home or job.environment.get("NEMOTRON_HOME")]
+    return list(dict.fromkeys([*(f"{path}:{path}" for path in own if path), *profile.mounts]))
+
+
+def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
+    # enroot separates the registry from the rest by #.
+    image = REGISTRY.sub(lambda found: found[0][:-1] + "#", job.container or "", count=1)
+    # By default a variable of the image comes before the job's.
+    own = ["PYTHONPATH", *(["NEMOTRON_HOME"] if profile.home else [])]
+    names = dict.fromkeys([*own, *job.environment, *job.secrets])
+    return [
+        f"--container-image={image}",
+        f"--container-mounts={','.join(_mounts(job, profile, folder))}",
+        f"--container-workdir={job.workdir or folder}",
+        f"--container-env={','.join(names)}",
+        "--no-container-mount-home",
+    ]
+
+
+def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
+    image = job.container or ""
+    if "://" not in image and not image.endswith((".sif", "/")) and not image.startswith(("/", ".")):
+        image = f"docker://{image}"
+    words = ["apptainer", "exec", *(["--nv"] if job.gpus_per_node else []), "--no-home"]
+    for mount in _mounts(job, profile, folder):
+        words += ["--bind", mount]
+    return [*words, "--pwd", job.workdir or str(folder), image]
+
+
+def _run_step(job: Job) -> str:
+    """The function of the script that runs the step and ends with its exit code."""
+    if job.start == "ray":
+        return _text("ray.sh").rstrip()
+    several = " --kill-on-bad-exit=1 --label"
+    if job.start == "torchrun":
+        labels = several if job.nodes > 1 else ""
+        title = "One task on each node, which starts that node's processes."
+        lines = [
+            f'"${{srun[@]}}" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1{labels} \\',
+            '    "${inside[@]}" "$python" -m nemotron_shared.runtime.torchrun \\',
+            '    --nnodes="$nodes" --nproc-per-node="$processes" --rdzv-id="$SLURM_JOB_ID.$attempt" \\',
+            '    --rdzv-backend=c10d --rdzv-endpoint="$head:$port" "${command[@]}"',
+        ]
+    elif job.start == "srun":
+        title = "One task for each process, which takes its number from Slurm."
+        lines = [
+            "export MASTER_ADDR=$head MASTER_PORT=$port WORLD_SIZE=$((nodes * processes)) LOCAL_WORLD_SIZE=$processes",
+            f'"${{srun[@]}}" --nodes="$nodes" --ntasks="$WORLD_SIZE" --ntasks-per-node="$processes"{several} \\',
+            '    "${inside[@]}" sh -c \'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec "$@"\' task \\',
+            '    "$python" "${command[@]}"',
+        ]
+    else:
+        title = "One process."
+        lines = ['"${srun[@]}" --nodes=1 --ntasks=1 "${inside[@]}" "$python" "${command[@]}"']
+    return _function("run_step", title, lines)
+
+
+def _function(name: str, title: str, lines: Iterable[str]) -> str:
+    return "\n".join([f"# {title}", f"{name}() {{", *(f"    {line}" for line in lines), "}"])
+
+
+def _array(name: str, title: str, words: list[str]) -> str:
+    return "\n".join([f"{name}=( # {title}", *(f"    {shlex.quote(word)}" for word in words), ")"])
+
+
+def _escaped(value: str) -> str:
+    """A value of a directive: sbatch knows quotes, comments and the backslash, but not all of a shell's ways."""
+    return PLAIN.sub(r"\\\1", value)
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _text(name: str) -> str:
+    return files("nemotron_cluster.slurm").joinpath(name).read_text(encoding="utf-8")
