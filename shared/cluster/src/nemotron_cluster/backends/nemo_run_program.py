@@ -150,7 +150,7 @@ def log(told: Told) -> str:
     if state(told) != "Running":  # it would wait until it runs
         return ""
     said: list[str] = []
-    sys.stdout = SimpleNamespace(write=said.append, flush=lambda: None)  # ty: ignore[invalid-assignment]
+    sys.stdout = SimpleNamespace(write=said.append, flush=lambda: None)
 
     def enough(number: int, frame: Any) -> None:
         raise TimeoutError
