@@ -65,7 +65,7 @@ def _of_steps(request: "Request") -> tuple[str, ...]:
 def _submit(job: Job, place: Place, before: list[Record]) -> Record:
     """One job of the chain; where it is refused, those before it are named, for they are submitted."""
     try:
-        return submit(job, make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
+        return submit(*make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
     except UserError as error:
         if not before:
             raise
