@@ -45,9 +45,10 @@ def test_a_folder_that_git_does_not_keep_gives_nothing(tmp_path: Path) -> None:
     assert packed(tmp_path / "plain", tmp_path / "1") == set()
 
 
-@pytest.mark.parametrize(
-    ("pattern", "said"), [("../x", "leads out of"), ("/etc/*", "leads out of"), ("*.csv", "fits nothing")]
-)
+WRONG = [("../x", "leads out of"), ("/etc/*", "leads out of"), ("*.csv", "fits nothing")]
+
+
+@pytest.mark.parametrize(("pattern", "said"), WRONG)
 def test_a_pattern_that_is_wrong_is_told(start: Path, tmp_path: Path, pattern: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         packed(start, tmp_path / "1", packager="pattern", packager_include_pattern=[pattern])

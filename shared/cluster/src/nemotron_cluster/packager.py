@@ -52,7 +52,5 @@ def _of_patterns(profile: Remote, start: Path) -> Iterator[Path]:
             raise UserError(f"packager_include_pattern: '{pattern}' leads out of {start}", "name files below it")
         found = [path for path in sorted(start.glob(pattern)) if path.is_file()]
         if not found:
-            raise UserError(
-                f"packager_include_pattern: nothing in {start} fits '{pattern}'", "correct it, or take it out"
-            )
+            raise UserError(f"packager_include_pattern: '{pattern}' fits nothing in {start}", "correct or remove it")
         yield from (path.relative_to(start) for path in found)
