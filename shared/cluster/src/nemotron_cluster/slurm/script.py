@@ -15,8 +15,8 @@ from nemotron_cluster.folder import CONFIG_FILE, LOG
 from nemotron_cluster.job import CONFIG, Job
 from nemotron_cluster.profiles.schema import TIME, Slurm
 
-PLAIN = re.compile(r"([^A-Za-z0-9_./,:=@%+\[\]-])")
-REGISTRY = re.compile(r"(?!/)[^/#]*[.:][^/#]*/")
+PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
+REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
 LEAST_LEAD = 10
 
 
@@ -205,8 +205,8 @@ def _array(name: str, title: str, words: list[str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value of a directive: sbatch knows quotes, comments and the backslash, but not all of a shell's ways."""
-    return PLAIN.sub(r"\\\1", value)
+    """A value of a directive: sbatch knows quotes and the backslash inside them, but not all of a shell's ways."""
+    return value if PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def _truth(value: bool) -> str:
