@@ -105,7 +105,9 @@ def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[],
         node.append(f"--num-gpus={gpus}")
     for attempt in range(1, ATTEMPTS + 1):
         say(f"{socket.gethostname()} ({address}): starting Ray, attempt {attempt} of {ATTEMPTS}")
-        ray = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf)
+        ray = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf
+        )
         while not (up := begun()) and ray.poll() is None:
             time.sleep(0.2)
         code = ray.wait()
@@ -138,6 +140,8 @@ def drive(logs: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
             child.terminate()
         if code := child.wait():
             break
+    if asked and child.args == count:
+        code = 128 + signal.SIGTERM
     return 128 - code if code < 0 else code
 
 
@@ -151,6 +155,7 @@ def count(head: str, nodes: int, gpus: int) -> int:
         try:
             if not ray.is_initialized():
                 ray.init(address=head, log_to_driver=False, logging_level=logging.CRITICAL)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler prints a trace
             there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         except Exception as error:  # Ray raises bare ones where it is too slow
             with suppress(Exception):
