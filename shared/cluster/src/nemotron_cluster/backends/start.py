@@ -69,26 +69,21 @@ again=$here/started.${NODE_RANK:-${PET_NODE_RANK:-0}}
 """--force counts at the first start; a service that starts the job again lets it continue."""
 
 
-def start_script(
-    job: Job, profile: Profile, python: str, folder: str = '"$here"', nodes: Sequence[str] = ONE_MACHINE
-) -> str:
+def start_script(job: Job, profile: Profile, nodes: Sequence[str] = ONE_MACHINE) -> str:
     """The script as text.
 
     Args:
-        python: the interpreter.
-        folder: where the step works, quoted for a shell.
         nodes: torchrun's options that say which node this is, quoted for a shell.
     """
-    words = [shlex.quote(profile.python or python)]
+    words = [shlex.quote(job.python)]
     if job.start == "torchrun":
         words += [*TORCHRUN, *nodes, f"--nproc-per-node={job.processes_per_node}"]
     words += ['"$here/config.yaml"' if word == CONFIG else shlex.quote(word) for word in job.command]
-    variables = {**job.environment, **profile.env_vars}
     return TEMPLATE.format(
         name=job.name,
-        variables="".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())),
+        variables="".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(job.environment.items())),
         setup="\n".join([*profile.setup_lines, *([ONCE] if job.force else [])]),
-        folder=folder,
+        folder=shlex.quote(job.workdir) if job.workdir else '"$here"',
         packed=PACKED,
         python=words[0],
         command=" ".join(words + (["$force"] if job.force else [])),

@@ -44,6 +44,7 @@ class Preflight(Generic[ConfigT]):
         prepares: the data is missing, and a start would prepare it first; its text says so.
         imports: models and tokenizers that a start would bring in first; what some of them are is known only then.
         config: None where it is not valid, or not known before the data is there.
+        disk_bytes: that the run would write at least; 0 where that is not known.
     """
 
     composed: Composed
@@ -61,6 +62,7 @@ class Preflight(Generic[ConfigT]):
     contents: Mapping[str, Any] = field(default_factory=dict)
     problems: list[UserError] = field(default_factory=list)
     lacking: list[UserError] = field(default_factory=list)
+    disk_bytes: int = 0
 
     @property
     def is_decided(self) -> bool:
@@ -113,7 +115,7 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound
             if not unsound:
-                lacks, memory = lacking(config, checked.inputs, machine, origins)
+                lacks, memory, checked.disk_bytes = lacking(config, checked.inputs, machine, origins)
                 checked.lacking += lacks
                 checked.notes += [memory] if memory else []
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
