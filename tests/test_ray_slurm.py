@@ -139,6 +139,7 @@ def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(sl
     job = Job("ray", ("-c", STUBBORN), sys.executable, start="ray", nodes=2, environment=small)
     script = render(job, Slurm(executor="slurm", time="30", cpus_per_task=1, requeue=False), PurePosixPath(folder))
     (folder / "job.sh").write_text(script)
+    (folder / "log.txt").touch()
     number = slurm.checked("head", "sbatch", "--parsable", "--export=NONE", folder / "job.sh")
 
     def said(words: str) -> bool:
