@@ -136,7 +136,7 @@ def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(sl
     source = Path(render.__code__.co_filename).parent / "ray_node.py"
     (own / source.name).write_bytes(source.read_bytes())
     small = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "200000000"}
-    job = Job("ray", ("-c", STUBBORN), sys.executable, start="ray", nodes=2, environment=small)
+    job = Job("ray", ("-c", STUBBORN), sys.executable, start="ray", nodes=2, gpus_per_node=4, environment=small)
     script = render(job, Slurm(executor="slurm", time="30", cpus_per_task=1, requeue=False), PurePosixPath(folder))
     (folder / "job.sh").write_text(script)
     (folder / "log.txt").touch()
@@ -147,6 +147,7 @@ def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(sl
 
     slurm.wait_for(number, "RUNNING")
     slurm.wait_until(lambda: said("driver begun on 2"), minutes=10)
+    assert said("Ray: 2 of 2 nodes, 8 of 8 GPUs")
     slurm.checked("head", "scancel", "--batch", "--signal=USR1", number)
     slurm.wait_until(lambda: said("told, with Ray"), minutes=10)
     slurm.checked("head", "scontrol", "update", f"JobId={number}", "TimeLimit=1")

@@ -72,12 +72,9 @@ def main(role: str, folder: str, *rest: str) -> int:
 def lead(logs: Path, own: str, peer: str, first: int) -> int:
     """Be the head until the end."""
     address, port = address_towards(peer), free_port(first)
-    options = [
-        "--head",
-        f"--port={port}",
-        "--include-dashboard=false",
-        f"--ray-client-server-port={free_port(port + 1)}",
-    ]
+    options = ["--head", f"--port={port}", "--include-dashboard=false"]
+    if find_spec("grpc"):  # then Ray serves remote clients at a fixed port, which another job may have
+        options.append(f"--ray-client-server-port={free_port(port + 1)}")
 
     def answers() -> bool:
         if not reachable(address, port):
@@ -160,7 +157,8 @@ def count(head: str, nodes: int, gpus: int) -> int:
         except Exception as error:  # Ray raises bare ones where it is too slow
             with suppress(Exception):
                 ray.shutdown()
-            last = show(f"the Ray head at {head} does not answer yet: {str(error).strip().splitlines()[:1]}", last)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            last = show(f"the Ray head at {head} does not answer yet: {reason}", last)
             time.sleep(1)
             continue
         have = int(sum(each.get("GPU", 0) for each in there))
