@@ -103,7 +103,7 @@ def test_slurm_reads_hostile_values_as_they_are(slurm: Cluster) -> None:
     facts = slurm.checked("head", "scontrol", "show", "job", number)
     assert "JobName=x y'#z\n" in facts
     assert f"WorkDir={folder}\n" in facts
-    assert "ended with exit code 0" in (folder / "log.txt").read_text()
+    assert "the job ended with exit code 0" in (folder / "log.txt").read_text()
 
 
 def options(**changes: object) -> list[str]:
