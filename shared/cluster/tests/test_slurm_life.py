@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from lanes import slow
 from slurm_support import Cluster
 
 from nemotron_cluster.job import Job
@@ -183,6 +184,7 @@ def test_a_step_that_somebody_stops_is_over(submit) -> None:
     assert job.exit_code() == 130
 
 
+@pytest.mark.slow
 def test_a_job_that_somebody_queues_again_continues(submit, slurm: Cluster) -> None:
     job = submit(last=50)
     job.has_said("step 5/50")
@@ -215,7 +217,7 @@ def test_jobs_on_one_node_have_ports_of_their_own(submit, slurm: Cluster) -> Non
     assert len({job.starts()[0] for job in jobs}) == 2
 
 
-@pytest.mark.parametrize("drop", ["", "#SBATCH --signal="], ids=["warned by the site", "not warned"])
+@pytest.mark.parametrize("drop", ["", *slow("#SBATCH --signal=")], ids=["warned by the site", "not warned"])
 def test_a_preempted_job_saves_and_continues(submit, slurm: Cluster, drop: str) -> None:
     job = submit(last=80, nodes=2, start="srun", exclusive=True, drop=drop)
     job.has_said("step 5/80")
@@ -237,8 +239,8 @@ def test_the_time_limit_is_seen_ahead(submit) -> None:
 
 @pytest.mark.slow
 def test_a_job_outlives_the_loss_of_a_node(submit, slurm: Cluster) -> None:
-    job = submit(last=100, nodes=2, start="srun")
-    job.has_said("step 5/100")
+    job = submit(last=400, nodes=2, start="srun")
+    job.has_said("step 5/400")
     slurm.lose("n2")
     slurm.wait_for(job.id, "PENDING")
     slurm.bring_back("n2")
