@@ -17,6 +17,7 @@ from nemotron_cluster.job import CONFIG, Job
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.slurm import script
 from nemotron_cluster.slurm.script import lead_of, render, seconds_of
+from nemotron_shared.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden"
 BODY = (Path(script.__file__).parent / "body.sh").read_text()
@@ -103,7 +104,7 @@ def test_slurm_reads_hostile_values_as_they_are(slurm: Cluster) -> None:
     facts = slurm.checked("head", "scontrol", "show", "job", number)
     assert "JobName=x y'#z\n" in facts
     assert f"WorkDir={folder}\n" in facts
-    assert "ended with exit code 0" in (folder / "log.txt").read_text()
+    assert "the job ended with exit code 0" in (folder / "log.txt").read_text()
 
 
 def options(**changes: object) -> list[str]:
@@ -127,6 +128,12 @@ def test_cpus_are_those_of_a_task_or_of_a_process_where_processes_are_counted_as
     assert "--cpus-per-task=64" in options(cpus_per_task=64)
     assert "--cpus-per-task=64" in options(cpus_per_task=8, ntasks_per_node=8)
     assert "    --cpus-per-task=64\n" in render(job(), profile(cpus_per_task=64), FOLDER)
+
+
+def test_setup_lines_that_are_no_shell_are_refused() -> None:
+    with pytest.raises(UserError, match="setup_lines: bash cannot read them: line 2: unexpected EOF"):
+        render(job(), profile(setup_lines=["module load cuda", "echo 'unfinished"]), FOLDER)
+    render(job(), profile(setup_lines=["cat <<END", "text", "END"]), FOLDER)
 
 
 @pytest.mark.parametrize(
