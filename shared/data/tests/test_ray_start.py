@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,13 @@ def pretended(monkeypatch: pytest.MonkeyPatch, init: Any) -> Any:
     ended: list[bool] = []
     exceptions = SimpleNamespace(RayError=type("RayError", (Exception,), {}))
     return SimpleNamespace(
-        init=init, is_initialized=lambda: False, shutdown=lambda: ended.append(True), exceptions=exceptions, ended=ended
+        init=init,
+        is_initialized=lambda: False,
+        shutdown=lambda: ended.append(True),
+        exceptions=exceptions,
+        ended=ended,
+        job_config=SimpleNamespace(JobConfig=lambda _py_driver_sys_path: _py_driver_sys_path),
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="10.77.0.11:6379"),
     )
 
 
@@ -57,3 +64,35 @@ def test_sigterm_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert not ray_executor._connect(pretended(monkeypatch, init), SETTING)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_cluster_that_is_slow_to_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def init(**settings: Any) -> None:
+        asked.append(settings)
+        if len(asked) < 3:
+            raise Exception("The current node timed out during startup. This could happen because ...")
+
+    ray = pretended(monkeypatch, init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.77.0.11:6379")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'code'}:")
+    assert ray_executor._connect(ray, SETTING)
+    assert [(each["address"], each["job_config"]) for each in asked] == [
+        ("10.77.0.11:6379", [str(tmp_path / "code")])
+    ] * 3
+
+
+def test_a_cluster_that_is_not_there_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def init(**settings: Any) -> None:
+        asked.append(True)
+        raise ConnectionError("Failed to connect to Ray cluster at 10.77.0.11:6379")
+
+    ray = pretended(monkeypatch, init)
+    monkeypatch.setenv("RAY_ADDRESS", "10.77.0.11:6379")
+    with pytest.raises(UserError, match=r"no Ray cluster answers \(RAY_ADDRESS=10.77.0.11:6379\)\n") as caught:
+        ray_executor._connect(ray, SETTING)
+    assert "RAY_AUTH_TOKEN_PATH" in str(caught.value)
+    assert len(asked) == 1

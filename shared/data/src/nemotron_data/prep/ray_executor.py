@@ -100,38 +100,52 @@ def _connect(ray: Any, setting: Any) -> bool:
     """True when a cluster was there before us, or this process is connected already."""
     if ray.is_initialized():
         return True
-    quiet = {"log_to_driver": False, "logging_level": "error"}
     address = os.environ.get("RAY_ADDRESS") or ("auto" if _was_started() else None)
-    if address and address != "local":
-        try:
-            _start(ray, address=address, **quiet)
-        except ConnectionError:
-            raise UserError(
-                f"no Ray cluster answers (RAY_ADDRESS={address})",
-                "start it (one with tokens needs RAY_AUTH_MODE=token), or set RAY_ADDRESS=local to work here",
-            ) from None
-        setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
-        return True
-    local = {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    join = address is not None and address != "local"
+    if join:  # its workers may have been started without the folders in which this process finds its code
+        code = [str(Path(each).resolve()) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+        what: dict[str, Any] = {
+            "address": address,
+            "job_config": ray.job_config.JobConfig(_py_driver_sys_path=code),
+        }
+    else:
+        own = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        what = {"address": "local", "num_cpus": setting.workers, **own}
     expected = (RuntimeError, ConnectionError, TimeoutError, ray.exceptions.RayError)
     for attempt in range(1, START_ATTEMPTS + 1):
         try:
-            _start(ray, num_cpus=setting.workers, **local, **quiet)
+            _start(ray, **what, log_to_driver=False, logging_level="error")
             break
         except Exception as error:
             # Ray raises a bare Exception where its raylet is too slow
             if not isinstance(error, expected) and type(error) is not Exception:
                 raise
             ray.shutdown()
-            if attempt == START_ATTEMPTS:
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                raise UserError(
-                    f"data_prep.executor=ray: Ray did not start on this machine ({reason})",
-                    "it may be too busy: run the same command again later, or with data_prep.executor=local",
-                ) from error
-            setting.announce("Ray did not start in time on this busy machine; starting it once more")
-    setting.announce(f"started Ray on this machine, with {setting.workers} workers")
-    return False
+            absent = join and isinstance(error, ConnectionError)  # after Ray's own patience
+            if absent or attempt == START_ATTEMPTS:
+                raise _no_ray(address if join else None, error) from (None if absent else error)
+            busy = "does not answer" if join else "did not start"
+            setting.announce(f"Ray {busy} in time on this busy machine; trying once more")
+    if join:
+        setting.announce(f"joined the Ray cluster at {ray.get_runtime_context().gcs_address}")
+    else:
+        setting.announce(f"started Ray on this machine, with {setting.workers} workers")
+    return join
+
+
+def _no_ray(address: str | None, error: Exception) -> UserError:
+    """Args: address: of the cluster that was to be joined."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if address is None:
+        return UserError(
+            f"data_prep.executor=ray: Ray did not start on this machine ({reason})",
+            "it may be too busy: run the same command again later, or with data_prep.executor=local",
+        )
+    why = "" if isinstance(error, ConnectionError) else f": {reason}"
+    return UserError(
+        f"no Ray cluster answers (RAY_ADDRESS={address}){why}",
+        "start it (its token: RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH), or set RAY_ADDRESS=local to work here",
+    )
 
 
 def _start(ray: Any, **settings: Any) -> None:
