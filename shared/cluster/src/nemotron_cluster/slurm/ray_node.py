@@ -105,7 +105,9 @@ def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[],
         node.append(f"--num-gpus={gpus}")
     for attempt in range(1, ATTEMPTS + 1):
         say(f"{socket.gethostname()} ({address}): starting Ray, attempt {attempt} of {ATTEMPTS}")
-        ray = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf)
+        ray = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf
+        )
         while not (up := begun()) and ray.poll() is None:
             time.sleep(0.2)
         code = ray.wait()
