@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -219,6 +221,52 @@ def test_a_megatron_checkpoint_needs_its_engine_and_becomes_an_artifact(
         done = run(*nemotron("model", "import", "megatron:./iter_0000010"), env=environment)
         assert done.stdout == "megatron-iter_0000010:v1\n"
     assert "unchanged" in done.stderr
+
+
+SLOW = """#!/bin/sh
+echo begun >> {here}/conversions
+while [ ! -e {here}/go ]; do sleep 0.1; done
+cp {converted}/* "$4"
+"""
+ELSEWHERE = """
+import pathlib, sys
+from nemotron_app.main import main
+from nemotron_shared import lock
+machine, *words = sys.argv[1:]
+if machine:  # a folder that machines share, through which no lock of a kernel reaches
+    pathlib.Path("mounts").write_text("root / nfs4 rw 0 0\\n")
+    lock.MOUNTS, lock.HEARTBEAT_SECONDS = pathlib.Path("mounts"), 0.2
+    lock._machine, lock._take = lambda: machine, lambda *_: None
+sys.exit(main(words))
+"""
+
+
+@pytest.mark.parametrize("machines", [("", ""), ("node1", "node2")], ids=["one machine", "two machines"])
+def test_two_that_want_one_conversion_make_it_once(folder: Path, machines: tuple[str, str]) -> None:
+    here = folder.parent
+    (here / "iter_0000010").mkdir()
+    (here / "iter_0000010" / "run_config.yaml").write_text("model: {}\n")
+    megatron_environment(here / "engines" / "megatron", folder)
+    (here / "engines" / "megatron" / "bin" / "python").write_text(SLOW.format(here=here, converted=folder))
+    environment = {**os.environ, "NEMOTRON_ENGINES": str(here / "engines"), "NEMOTRON_HOME": str(here / "store")}
+
+    def start(machine: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", ELSEWHERE, machine, "model", "import", "megatron:./iter_0000010"]
+        return subprocess.Popen(
+            words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    with start(machines[0]) as first:
+        while not (here / "conversions").exists() and first.poll() is None:
+            time.sleep(0.1)
+        with start(machines[1]) as second:
+            assert second.stderr is not None
+            assert any("another process brings it in: waiting" in line for line in second.stderr)
+            (here / "go").touch()
+            done = first.communicate(), second.communicate()
+    assert [out for out, _ in done] == ["megatron-iter_0000010:v1\n"] * 2, done
+    assert "unchanged: megatron-iter_0000010:v1" in done[1][1]
+    assert (here / "conversions").read_text() == "begun\n"
 
 
 def without_hub(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Jobs whose step is a few lines of Python, in a folder as the command makes it."""
 
-import socket
+import platform
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ def profile_of(executor: str, **keys: Any) -> Profile:
 
 
 def job_of(**keys: Any) -> Job:
-    return Job(**{"name": "super3-sft", "command": ("-m", "step", CONFIG, "a b"), **keys})
+    return Job(**{"name": "super3-sft", "command": ("-m", "step", CONFIG, "a b"), "python": sys.executable, **keys})
 
 
 def folder_of(within: Path, config: str = "exit 0") -> Path:
@@ -48,9 +49,7 @@ def folder_of(within: Path, config: str = "exit 0") -> Path:
 def submitted(backend: Backend, job: Job, folder: Path) -> Record:
     identity = backend.submit(job, folder)
     place = str(backend.there(folder))
-    return Record(
-        job.name, "p", "local", str(folder), place, socket.gethostname(), "2026-11-23T02:00:00", "x", identity
-    )
+    return Record(job.name, "p", "local", str(folder), place, platform.node(), "2026-11-23T02:00:00", "x", identity)
 
 
 def wait_for(what: Callable[[], Any]) -> Any:

@@ -18,8 +18,8 @@ from nemotron_shared.errors import UserError
 
 @pytest.mark.parametrize(("config", "state", "code"), [("exit 0", "done", 0), ("exit 5", "failed", 5)])
 def test_a_job_says_how_it_ended(tmp_path: Path, config: str, state: str, code: int) -> None:
-    backend = backend_of(profile_of("local", env_vars={"PLACE": "it's here"}))
-    record = submitted(backend, job_of(environment={"PLACE": "overruled"}), folder_of(tmp_path, config))
+    backend = backend_of(profile_of("local"))
+    record = submitted(backend, job_of(environment={"PLACE": "it's here"}), folder_of(tmp_path, config))
     end = ended(backend, record)
     assert (end.state, end.exit_code, end.source) == (state, code, EXIT_CODE)
     text = said(backend, record)

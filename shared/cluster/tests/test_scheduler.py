@@ -35,7 +35,7 @@ def told(exit_code: Callable[[], str | None] = lambda: None, **says: Said) -> Fa
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("7|RUNNING|0|0|2026-11-23|n[1-2]|None|", Facts("7", "RUNNING", "squeue", "", None, None, "n[1-2]", 0, "2026-11-23")),
+        ("7|RUNNING|0|0|2026|n[1-2]|None|", Facts("7", "RUNNING", "squeue", "", None, None, "n[1-2]", 0, "2026")),
         ("7|FAILED|768|0|N/A|n1|NonZeroExitCode|", Facts("7", "FAILED", "squeue", "NonZeroExitCode", 3, None, "n1", 0)),
         ("7|FAILED|9|0|N/A|n1|JobLaunchFailure|", Facts("7", "FAILED", "squeue", "JobLaunchFailure", 0, 9, "n1", 0)),
         ("7|FAILED|3:0|0|N/A|n1|NonZeroExitCode|", Facts("7", "FAILED", "squeue", "NonZeroExitCode", 3, None, "n1", 0)),

@@ -134,3 +134,29 @@ def test_who_waits_gets_the_lock_when_it_is_free(tmp_path: Path, nfs) -> None:
         order.append("first")
     thread.join(30)
     assert order == ["first", "second"]
+
+
+def test_who_waits_tries_again_where_another_one_was_a_moment_faster(tmp_path: Path, nfs, monkeypatch) -> None:
+    real, tried = os.link, []
+
+    def late_once(source: Path, target: Path) -> None:
+        tried.append(target)
+        if len(tried) % 2:
+            raise FileExistsError(target)
+        real(source, target)
+
+    monkeypatch.setattr(lock.os, "link", late_once)
+    with locked(tmp_path / "lock", wait=True):
+        assert len(tried) == 2
+    with pytest.raises(Busy, match="a moment faster"), locked(tmp_path / "lock", wait=False):
+        pass
+
+
+def test_a_record_that_came_after_the_dead_one_stays(tmp_path: Path, nfs, monkeypatch) -> None:
+    path = tmp_path / "lock"
+    with locked(path, wait=False):
+        record = lock.record_of(path).read_text()
+    lock.record_of(path).write_text(record)
+    with pytest.raises(Busy, match="a moment faster"), lock._recorded(path, shared=True, dead=None):
+        pass
+    assert lock.record_of(path).read_text() == record

@@ -8,6 +8,7 @@
 """
 
 import importlib
+import importlib.resources
 import os
 import platform
 import shutil
@@ -81,7 +82,8 @@ def stages_of_engines() -> dict[str, list[str]]:
 def show() -> int:
     """Print the table of engines."""
     rows = []
-    for name, stages in stages_of_engines().items():
+    others = {each.name: ["jobs"] for each in ENVIRONMENTS if not each.engines}
+    for name, stages in (stages_of_engines() | others).items():
         environment = environment_of(name)
         if environment is None:
             try:
@@ -113,12 +115,20 @@ def install(name: str, source: Path | None) -> int:
     checkout = _checkout(environment, source)
     python, folder = find_python(environment), environment.folder
     assert folder is not None
-    say(f"making {folder} from uv.lock; the first time this fetches some gigabytes")
     variables = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "UV_PYTHON"}}
     variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
-    commands = [["uv", "sync", "--frozen", "--quiet", "--python", python, *environment.sync]]
+    add = ["uv", "pip", "install", "--quiet", "--python", str(folder)]
+    if environment.requirements:
+        module, file = environment.requirements
+        say(f"making {folder} from {file}")
+        with importlib.resources.as_file(importlib.resources.files(module) / file) as requirements:
+            commands = [["uv", "venv", "--quiet", "--allow-existing", "--python", python, str(folder)]]
+            commands.append([*add, "--requirements", str(requirements)])
+    else:
+        say(f"making {folder} from uv.lock; the first time this fetches some gigabytes")
+        commands = [["uv", "sync", "--frozen", "--quiet", "--python", python, *environment.sync]]
     if environment.unlocked:
-        commands.append(["uv", "pip", "install", "--quiet", "--python", str(folder), *environment.unlocked])
+        commands.append([*add, *environment.unlocked])
     for command in commands:
         if code := subprocess.run(command, cwd=root, env=variables, check=False).returncode:
             raise UserError(

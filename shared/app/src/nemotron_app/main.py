@@ -33,11 +33,14 @@ STEP = "a step"
 """What click calls every line that begins with a model; nobody can type it by accident."""
 # Imported when they are called, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
+    "airgap": "nemotron_app.airgap",
     "artifacts": "nemotron_app.artifacts",
     "chat": "nemotron_serving.chat",
     "check": "nemotron_app.check.command",
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
+    "doctor": "nemotron_app.doctor",
+    "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
     "export": "nemotron_app.export.command",
     "finetune": "nemotron_app.finetune.command",
@@ -96,8 +99,8 @@ class Nemotron(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See the base class."""
-        if args[1:3] == ["data", "inspect"] and args[0] in families():
-            args = ["data", "inspect", "--family", args[0], *args[3:]]
+        if args[1:3] in (["data", "inspect"], ["data", "import"]) and args[0] in families():
+            args = ["data", args[2], "--family", args[0], *args[3:]]
         if args[1:3] == ["model", "import"] and args[0] in families() and len(args) > 3 and args[3] in STAGES:
             args = ["model", "import", "--as", STAGES[args[3]].result.name(args[0]), *args[4:]]
         if args and args[0] in OTHER_COMMANDS:  # they compose no config, and take its key for the store all the same
@@ -122,7 +125,9 @@ class Nemotron(click.Group):
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """The words that may come next: a model or a command, and what a model can do."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
-    known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect"), 3: STAGES}.get(len(before), ())
+    known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect", "import"), 3: STAGES}.get(
+        len(before), ()
+    )
     fits = len(before) < 2 or before[1] == "data"
     return [word for word in known if fits and word.startswith(incomplete)]
 
@@ -224,7 +229,8 @@ def _check_command(family: str, command: list[str]) -> None:
         )
     if command[0] == "data" and (len(command) != 3 or command[1] != "prep" or command[2] not in STAGES):
         raise UserError(
-            f"'{' '.join(command)}' is not a command", "say: data prep pretrain|sft|rl|eval, or data inspect PATH"
+            f"'{' '.join(command)}' is not a command",
+            "say: data prep STAGE, data inspect PATH or data import STAGE DIR",
         )
     if command[0] != "data" and len(command) != 1:
         raise UserError(f"'{command[1]}' after '{command[0]}' means nothing", "overrides are written key=value")

@@ -46,6 +46,7 @@ commands
                                  from a file to a fine-tuned model, compared with the one before
   data inspect PATH [--html FILE]
                                  look at prepared data: text, loss mask, lengths, duplicates
+  data import STAGE DIR          make an artifact of data that was prepared elsewhere
   artifacts [list|show|lineage|verify|alias|path|rm|gc]
                                  what has been made, from what; make room
   model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
@@ -59,6 +60,7 @@ commands
   check RUN... [--expect NAME] [--watch]
                                  whether a run shows what a healthy one shows; what a model folder is
   jobs [list|logs|cancel]        jobs that --run and --batch made: their state and logs; end one
+  diagnose JOB|LOGDIR|LOGFILE    why a job failed, and what to do about it
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]

@@ -20,8 +20,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -71,31 +71,46 @@ class Holder:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Generator[None]:
+def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: None) -> Generator[None]:
     """Hold the lock at `path`, whose record is beside it.
 
     Args:
         wait: until it is free; else it is an error at once.
+        announce: called once where there is somebody to wait for.
 
     Raises:
         Busy: another process holds it.
     """
     shared = _file_system(path) not in LOCAL_FILE_SYSTEMS
-    with path.open("a+") as file:
-        if wait and not shared:
-            _take(file, path, wait, shared)
-            yield  # taken for moments, and the kernel's word is enough: no record
-            return
-        # A record that is alive is believed, whatever the kernel says about the lock.
-        while (holder := holder_of(path)) and (
-            holder.lives or (shared and not holder.is_here and _beats(path, holder, announce=not wait))
-        ):
-            if not wait:
-                raise Busy(f"{path.parent}: {holder} is already running this step", "wait for it, or end it")
-            time.sleep(0.05)
-        _take(file, path, wait, shared)
-        with _recorded(path, shared=shared):
+    with path.open("a+") as file, ExitStack() as record:
+        if wait and not shared:  # the kernel's word is enough: no record
+            try:
+                _take(file, path, False, shared)
+            except Busy:
+                announce()
+                _take(file, path, True, shared)
             yield
+            return
+        told = False
+        while True:
+            # A record that is alive is believed, whatever the kernel says about the lock.
+            while (holder := holder_of(path)) and (
+                holder.lives or (shared and not holder.is_here and _beats(path, holder, announce=not wait))
+            ):
+                if not wait:
+                    raise Busy(f"{path.parent}: {holder} is already running this step", "wait for it, or end it")
+                if not told:
+                    announce()
+                told = True
+                time.sleep(0.05)
+            _take(file, path, wait, shared)
+            try:
+                record.enter_context(_recorded(path, shared=shared, dead=holder))
+                break
+            except Busy:  # where there are no locks, and another one was a moment faster
+                if not wait:
+                    raise
+        yield
 
 
 def holder_of(path: Path) -> Holder | None:
@@ -154,8 +169,8 @@ def _take(file: IO[str], path: Path, wait: bool, shared: bool) -> None:
 
 
 @contextmanager
-def _recorded(path: Path, *, shared: bool) -> Generator[None]:
-    """Describe this process beside the lock as long as it holds it."""
+def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[None]:
+    """Describe this process beside the lock as long as it holds it; `dead` is whose record may be taken away."""
     now = time.time()
     mine = Holder(socket.gethostname(), _machine(), os.getpid(), _process_started(os.getpid()), now, now)
     record = record_of(path)
@@ -164,7 +179,8 @@ def _recorded(path: Path, *, shared: bool) -> Generator[None]:
     try:
         if shared:
             # Made where none may be: of two that come at once a link lets in one, also without any locks.
-            record.unlink(missing_ok=True)  # of a dead holder: see above
+            if holder_of(path) == dead:
+                record.unlink(missing_ok=True)
             os.link(draft, record)
         else:
             draft.replace(record)

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from nemotron_app.data_import import import_
 from nemotron_app.inspect.build import BUDGET, Options, inspect_data
 from nemotron_app.inspect.page import render
 from nemotron_app.inspect.terminal import print_inspection
@@ -27,7 +28,10 @@ NATURAL = click.IntRange(min=0)
 
 @click.group("data", no_args_is_help=False)
 def command() -> None:
-    """Look at data; to prepare it: nemotron MODEL data prep STAGE."""
+    """Look at data, or import it; to prepare it: nemotron MODEL data prep STAGE."""
+
+
+command.add_command(import_)
 
 
 @command.command("inspect", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))

@@ -7,6 +7,7 @@ the last word.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,17 +16,19 @@ from omegaconf import OmegaConf
 
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_cluster.profiles.find import Loaded, changed, load_profile
-from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import COMMAND_LINE, Composed, compose
 from nemotron_shared.config.overrides import Said, override, override_key
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
 
 ENV = "run.env"
+SHARING = ("transformers", "transformers_lora", "trl")
 Mode = Literal["run", "batch", "stage"]
 
 
@@ -70,6 +73,8 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     origins = {key: composed.origins.get(f"{ENV}.{key}", config) for key in recipe}
     loaded = changed(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
     loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
+    if verb == "train":
+        loaded = replace(loaded, profile=_as_many_as_fit(loaded, composed))
     store = Store.open(resolve_section(composed.tree, "run")["home"]).home
     request = replace(request, overrides=(*_decided(loaded, verb, composed, store), *request.overrides))
     return Place(loaded, request, compose(folder, config, request.overrides), store)
@@ -98,6 +103,33 @@ def _for_mode(profile: Profile, mode: Mode) -> Profile:
     return profile.model_copy(update={"partition": partition or profile.partition})
 
 
+def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Profile:
+    """The profile with no more processes than share the rows of a step evenly: a tiny recipe has eight of them."""
+    profile, rows = loaded.profile, _rows(composed)
+    each = profile.processes_per_node
+    if rows is None or rows % (profile.nodes * each) == 0:
+        return profile
+    sizes = product(range(1, profile.nodes + 1), range(1, each + 1))
+    fits = [(nodes, some) for nodes, some in sizes if rows % (nodes * some) == 0]
+    nodes, some = max(fits, key=lambda fit: (fit[0] * fit[1], -fit[0]))
+    say(
+        f"{rows} rows per step: {nodes * some} of the {profile.nodes * each} processes of {loaded.name} are used, "
+        f"on {nodes} node{'s' if nodes > 1 else ''}"
+    )
+    change: dict[str, Any] = {"nodes": nodes, "nproc_per_node": some, "gpus_per_node": min(some, profile.gpus_per_node)}
+    return profile.model_copy(update=change | ({"ntasks_per_node": some} if isinstance(profile, Slurm) else {}))
+
+
+def _rows(composed: Composed) -> int | None:
+    """Rows of a step of the engines that share them and nothing else; None for others, which have layouts to check."""
+    if OmegaConf.select(composed.tree, "engine.name") not in SHARING:
+        return None
+    grpo = OmegaConf.select(composed.tree, "grpo")
+    if grpo is not None:
+        return int(grpo.num_prompts_per_step) * int(grpo.num_generations_per_prompt)
+    return OmegaConf.select(composed.tree, "train.global_batch_size")
+
+
 def _decided(loaded: Loaded, verb: str, composed: Composed, store: Path) -> list[Said]:
     """The settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
@@ -123,8 +155,13 @@ def _home(profile: Profile, store: Path) -> str:
     return str(store)
 
 
+def is_elsewhere(profile: Profile) -> bool:
+    """Whether this machine's paths mean nothing there."""
+    return not (isinstance(profile, Local) or (isinstance(profile, Slurm) and profile.tunnel == "local"))
+
+
 def described(place: Place, processes: int, nodes: int) -> Mapping[str, Any]:
     """The machine of a job, as far as its profile tells, for the checks of a dry run."""
     gpus = place.profile.gpus_per_node
-    machine: dict[str, Any] = {"nodes": nodes, "processes": processes}
+    machine: dict[str, Any] = {"nodes": nodes, "processes": processes, "sees_files": not is_elsewhere(place.profile)}
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})

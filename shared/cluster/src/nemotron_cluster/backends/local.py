@@ -5,11 +5,9 @@ for the job.
 """
 
 import os
-import shlex
+import platform
 import signal
-import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,10 +37,10 @@ class LocalBackend:
     def render(self, job: Job, folder: Path) -> str:
         """See the protocol."""
         refuse_what_needs_slurm(job, "local", one_node=True)
-        return start_script(job, self.profile, sys.executable, shlex.quote(str(Path.cwd())))
+        return start_script(job, self.profile)
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """Nobody decides here when a job starts."""
+        """See the protocol: there is nobody to ask."""
         return None
 
     def lay_out(self, job: Job, folder: Path) -> None:
@@ -52,10 +50,9 @@ class LocalBackend:
     def submit(self, job: Job, folder: Path) -> str:
         """See the protocol."""
         self.lay_out(job, folder)
-        script = folder / SCRIPT
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(
-                ["bash", str(script)],
+                ["bash", str(folder / SCRIPT)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -66,13 +63,13 @@ class LocalBackend:
 
     def state(self, record: Record) -> State:
         """See the protocol."""
-        runs = record.host == socket.gethostname() and _runs(record)
+        runs = record.host == platform.node() and _runs(record)
         # Looked at after the process: a code that is not there now is never written.
         if (code := _exit_code(Path(record.folder))) is not None:
             return state_of(code, EXIT_CODE)
         if runs:
             return State("running", "runs", None, "its process")
-        if record.host != socket.gethostname():
+        if record.host != platform.node():
             return State("unknown", f"was started on {record.host}: ask there", None, "job.json")
         return State("failed", "ended without a word: it was killed, or the machine was", None, "its process")
 
@@ -87,7 +84,7 @@ class LocalBackend:
 
     def cancel(self, record: Record) -> None:
         """See the protocol."""
-        if record.host != socket.gethostname():
+        if record.host != platform.node():
             raise UserError(f"job {record.id} runs on {record.host}", f"cancel it there: ssh {record.host}")
         if _exit_code(Path(record.folder)) is None and _runs(record):
             # The script passes it on. To its whole group it would come twice to the step: the second one may find

@@ -16,6 +16,7 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 PACKED = "code.txz"
 """The packages as one file, for services that charge for each file they are sent."""
 TORCHRUN = ("-m", "nemotron_shared.runtime.torchrun")
+SAVING_SECONDS = 300
 ONE_MACHINE = ("--standalone",)
 
 TEMPLATE = """\
@@ -26,6 +27,7 @@ here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
 # The packages of this job come before those that lie in the working folder.
 code=$here/code
 export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${{TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-{saving}}} # seconds in which torchrun's save
 
 leave() {{
     code=$?
@@ -64,35 +66,30 @@ exit "$code"
 ONCE = """\
 again=$here/started.${NODE_RANK:-${PET_NODE_RANK:-0}}
 [ -e "$again" ] || force=--force
-: >"$again"
-"""
+: >"$again\""""
 """--force counts at the first start; a service that starts the job again lets it continue."""
 
 
-def start_script(
-    job: Job, profile: Profile, python: str, folder: str = '"$here"', nodes: Sequence[str] = ONE_MACHINE
-) -> str:
+def start_script(job: Job, profile: Profile, nodes: Sequence[str] = ONE_MACHINE) -> str:
     """The script as text.
 
     Args:
-        python: the interpreter.
-        folder: where the step works, quoted for a shell.
         nodes: torchrun's options that say which node this is, quoted for a shell.
     """
-    words = [shlex.quote(profile.python or python)]
+    words = [shlex.quote(job.python)]
     if job.start == "torchrun":
         words += [*TORCHRUN, *nodes, f"--nproc-per-node={job.processes_per_node}"]
     words += ['"$here/config.yaml"' if word == CONFIG else shlex.quote(word) for word in job.command]
-    variables = {**job.environment, **profile.env_vars}
     return TEMPLATE.format(
         name=job.name,
-        variables="".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items())),
+        variables="".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(job.environment.items())),
         setup="\n".join([*profile.setup_lines, *([ONCE] if job.force else [])]),
-        folder=folder,
+        folder=shlex.quote(job.workdir) if job.workdir else '"$here"',
         packed=PACKED,
         python=words[0],
         command=" ".join(words + (["$force"] if job.force else [])),
         stopped=STOPPED_EXIT_CODE,
+        saving=SAVING_SECONDS,
     )
 
 

@@ -81,7 +81,7 @@ class Local(Profile):
 
 
 class Docker(Profile):
-    """A container on this machine, or on the one that DOCKER_HOST names."""
+    """A container on this machine, through NeMo-Run."""
 
     executor: Literal["docker"]
     runtime: Line | None = None
@@ -94,8 +94,7 @@ class Remote(Profile):
     """What every executor has that copies code to another file system."""
 
     packager: Literal["git", "pattern", "hybrid", "none"] = "git"
-    """What of your own folder travels besides the packages: its committed files, those that match a pattern, both, or
-    nothing."""
+    """What of your own folder travels besides the packages: committed files, those of a pattern, both, or nothing."""
     packager_include_pattern: list[Line] = []
 
 
@@ -194,7 +193,16 @@ class SkyPilot(Remote):
     cluster_name: Line | None = None
 
 
-class DGXCloud(Remote):
+class Cloud(Remote):
+    """What the clouds behind NeMo-Run have in common."""
+
+    send_code: bool = True
+    """Whether the packages travel with the job. Not where the image holds them."""
+    secret_refs: dict[Annotated[str, Field(pattern=NAME)], Line] = {}
+    """Where the cloud keeps a secret variable. Lepton: the secret's name; Kubernetes: "SECRET/KEY"."""
+
+
+class DGXCloud(Cloud):
     """NVIDIA DGX Cloud (Run:ai), through NeMo-Run."""
 
     executor: Literal["dgxcloud"]
@@ -210,7 +218,7 @@ class DGXCloud(Remote):
     custom_spec: dict[str, Any] = {}
 
 
-class Lepton(Remote):
+class Lepton(Cloud):
     """NVIDIA DGX Cloud Lepton, through NeMo-Run."""
 
     executor: Literal["lepton"]
@@ -233,7 +241,7 @@ class Lepton(Remote):
         return mounts
 
 
-class Kubeflow(Remote):
+class Kubeflow(Cloud):
     """Kubeflow's training operator, through NeMo-Run."""
 
     executor: Literal["kubeflow"]

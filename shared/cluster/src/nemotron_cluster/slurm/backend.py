@@ -37,12 +37,12 @@ class SlurmBackend:
         return render(job, self.profile, self.there(folder))
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """What `sbatch --test-only` says; None where there is no sbatch to ask."""
+        """What `sbatch --test-only` says."""
         job = replace(job, after=())  # those before it are not submitted yet
         try:
             return submit.test_only(self.transport, self.render(job, folder))
-        except submit.NoScheduler:
-            return None
+        except submit.NoScheduler as error:
+            return f"not asked: {error.message}"
 
     def lay_out(self, job: Job, folder: Path) -> None:
         """See the protocol."""
@@ -61,10 +61,14 @@ class SlurmBackend:
 
     def state(self, record: Record) -> State:
         """See the protocol."""
-        facts = ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
+        facts = self.facts(record)
         if facts is None:
             return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
         return _state(facts, self._exit_code(record) if facts.over else None)
+
+    def facts(self, record: Record) -> Facts | None:
+        """What Slurm says, in its own words."""
+        return ask(self.transport.run, str(record.id), lambda: self._exit_code(record))
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
         """See the protocol."""

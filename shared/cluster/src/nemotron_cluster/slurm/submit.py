@@ -16,6 +16,9 @@ SBATCH = ("sbatch", "--export=NONE")
 NOT_FOUND = 127
 """A shell's exit code where there is no such program."""
 
+UNREACHED = ("configuration source", "Unable to contact slurm controller", "Unable to establish", "slurm_load_ctl_conf")
+"""What sbatch says where it is installed, and there is no cluster."""
+
 
 class NoScheduler(UserError):
     """There is no sbatch to ask."""
@@ -33,6 +36,8 @@ def test_only(transport: Transport, script: str) -> str:
     answer = transport.run(["sh", "-c", pipe, "sh", script])
     if answer.returncode == NOT_FOUND:
         raise NoScheduler(f"there is no sbatch {_where(transport)}", "run this on a login node, or set tunnel and host")
+    if any(words in answer.stderr for words in UNREACHED):
+        raise NoScheduler(f"no Slurm answers {_where(transport)}: {_words(answer.stderr)}", "run this on a login node")
     if answer.returncode:
         raise _refused(transport, answer.stderr)
     return _words(answer.stderr or answer.stdout)

@@ -243,7 +243,7 @@ class SourceSection(Section):
     subset: str | None
     """Configuration of a hub data set, for a source `hf://org/name`."""
     hub_split: str | None
-    """Split of a hub data set to read, such as `train`."""
+    """Split of a hub data set to read, such as `train`, or a part of its rows: `train[1024:]`, `train[:10%]`."""
     encoding: str | None
     """What text, CSV and JSON files are encoded in, such as `latin1`. `null`: UTF-8, or UTF-16 where a file begins with
     its mark; anything else is an error."""

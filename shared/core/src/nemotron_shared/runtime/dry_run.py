@@ -35,6 +35,7 @@ class Preview:
     inputs: dict[str, str | None]
     produces: str
     rendered: str | None = None
+    disk_bytes: int = 0
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -76,6 +77,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         inputs=checked.shown,
         produces=step.produces.format(family=checked.run.family),
         rendered=rendered,
+        disk_bytes=checked.disk_bytes,
         notes=checked.notes,
         problems=[str(problem) for problem in problems],
     )

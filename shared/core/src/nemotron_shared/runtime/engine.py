@@ -95,20 +95,23 @@ def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: 
 
 def lacking(
     config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]
-) -> tuple[list[UserError], str | None]:
-    """What the chosen engine needs for its config and the machine does not have; and the memory that it will take.
+) -> tuple[list[UserError], str | None, int]:
+    """What the chosen engine needs for its config and the machine does not have; the memory that it will take, and the
+    bytes that it will write.
 
     The memory is told from a gigabyte on: that of the tiny model interests nobody.
     """
     memory: list[str] = []
+    written: list[int] = []
 
     def find() -> Iterator[Problem]:
         needs = engine_of(config).needs(config, inputs, machine)
+        written.append(needs.disk_bytes)
         if needs.process_bytes >= TOLD_BYTES:
             memory.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
         yield from missing(config.engine.name, needs, machine)
 
-    return as_errors(find, origins), next(iter(memory), None)
+    return as_errors(find, origins), next(iter(memory), None), next(iter(written), 0)
 
 
 def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:

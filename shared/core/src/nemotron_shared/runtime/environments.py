@@ -33,17 +33,19 @@ class Environment:
         runs_step: whether the step itself runs in it; if not, the step starts programs of it.
         source: the module that comes from a checkout, because no registry has the package.
         unlocked: packages that are installed after those of the lock, in spite of it.
+        requirements: a module and a file beside it with all packages and their versions, in place of the lock.
     """
 
     name: str
     engines: tuple[str, ...]
     packages: Mapping[str, str]
-    sync: tuple[str, ...]
+    sync: tuple[str, ...] = ()
     pythons: tuple[str, ...] = SUPPORTED
     systems: tuple[str, ...] = ("Linux",)
     runs_step: bool = True
     source: str | None = None
     unlocked: tuple[str, ...] = field(default=())
+    requirements: tuple[str, str] | None = None
 
     @property
     def needs(self) -> str:
@@ -124,6 +126,15 @@ ENVIRONMENTS = (
         pythons=("3.12",),
         source="nemo_rl",
         unlocked=("transformers==5.8.1",),  # NeMo-RL refuses 5.12, where the range of our own packages begins
+    ),
+    # no engine of a step: what hands jobs to Docker and to clouds. Its packages contradict those of the lock
+    Environment(
+        "nemo_run",
+        engines=(),
+        packages={"nemo-run": "nemo_run", "leptonai": "leptonai", "kubernetes": "kubernetes"},
+        systems=("Linux", "Darwin"),
+        runs_step=False,
+        requirements=("nemotron_cluster.backends", "nemo_run.txt"),
     ),
 )
 

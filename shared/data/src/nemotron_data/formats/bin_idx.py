@@ -30,6 +30,7 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in ((1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2"))}
 UINT16_VOCABULARY = 65_500
 COPY_BYTES = 16 << 20
+IDS_AT_ONCE = 1 << 24
 REBUILD = "run data preparation again with --force"
 
 
@@ -145,6 +146,13 @@ class IndexedDataset:
     def num_tokens(self) -> int:
         """Tokens of all sequences together."""
         return int(self.lengths.sum(dtype=np.int64))
+
+    def id_range(self) -> tuple[int, int]:
+        """The lowest and the highest of all token ids."""
+        blocks = [self._ids[at : at + IDS_AT_ONCE] for at in range(0, len(self._ids), IDS_AT_ONCE)]
+        return min((int(block.min()) for block in blocks), default=0), max(
+            (int(block.max()) for block in blocks), default=0
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)

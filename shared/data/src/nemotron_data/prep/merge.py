@@ -32,7 +32,13 @@ def finish(directory: Path, shards: Sequence[Shard], receipts: Sequence[Receipt]
         totals.asked.update(receipt.asked)
     empty = next((file for file, count in rows.items() if not count), None)
     if empty is not None:
-        raise UserError(f"{empty}: holds no rows", "remove it from the inputs, or write it again")
+        cut = any(part.file.rows and part.file.path == empty for shard in shards for part in shard.ranges)
+        what, remedy = (
+            ("no rows of the slice", "let it begin earlier")
+            if cut
+            else ("no rows", "remove it from the inputs, or write it again")
+        )
+        raise UserError(f"{empty}: holds {what}", remedy)
     join_rejected(directory, shards, receipts, rejected, totals.examples)
     return totals
 

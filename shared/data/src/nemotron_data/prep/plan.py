@@ -9,13 +9,11 @@ Shards in their order are the input in its order.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 from nemotron_data.sources.encoding import is_plain_lines
-from nemotron_data.sources.files import InputFile, format_of, open_input
-from nemotron_data.sources.reading import Range
-from nemotron_data.sources.remote import reported
-from nemotron_shared.errors import UserError
+from nemotron_data.sources.files import InputFile, format_of
+from nemotron_data.sources.parquet import row_groups
+from nemotron_data.sources.reading import Range, whole_of
 
 EVEN = 4
 """A file that makes more shards than this makes a multiple of it, so that 2 or 4 workers end together."""
@@ -55,7 +53,7 @@ def weight(part: Range) -> int:
     """About how many bytes of text a range holds."""
     form = format_of(part.file.path)
     if form.content == "parquet":
-        groups = max(1, _row_groups(part.file)) if part.high else 1
+        groups = max(1, len(row_groups(part.file))) if part.high else 1
         return part.file.size * EXPANSION * (part.high - part.low) // groups
     return (part.high - part.low) * (EXPANSION if form.compression else 1)
 
@@ -63,16 +61,18 @@ def weight(part: Range) -> int:
 def _pieces(file: InputFile, shard_bytes: int | None) -> Iterator[Range]:
     """One file as ranges of about `shard_bytes`; None: whole."""
     form = format_of(file.path)
-    end = _row_groups(file) if form.content == "parquet" else file.size
-    divisible = form.content == "parquet" or (form.content == "rows" and not form.compression)
+    whole = whole_of(file)
+    size = whole.high - whole.low
+    # of other files with a number of rows nobody knows at which byte these are
+    divisible = form.content == "parquet" or (form.content == "rows" and not form.compression and file.rows is None)
     count = 1
-    if shard_bytes and divisible and end:
-        count = -(-weight(Range(file, 0, end)) // shard_bytes)
+    if shard_bytes and divisible and size:
+        count = -(-weight(whole) // shard_bytes)
         if count > 1 and form.content == "rows" and not is_plain_lines(file):
             count = 1
-        count = min(end, -(-count // EVEN) * EVEN if count > EVEN else count)
+        count = min(size, -(-count // EVEN) * EVEN if count > EVEN else count)
     for i in range(count):
-        yield Range(file, end * i // count, end * (i + 1) // count)
+        yield Range(file, whole.low + size * i // count, whole.low + size * (i + 1) // count)
 
 
 def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, ...]]:
@@ -88,17 +88,3 @@ def _groups(pieces: Iterator[Range], shard_bytes: int) -> Iterator[tuple[Range, 
         filled += size
     if group:
         yield tuple(group)
-
-
-@cache
-def _row_groups(file: InputFile) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with reported(file.path):
-        try:
-            with open_input(file) as opened, pq.ParquetFile(opened) as table:
-                return table.num_row_groups
-        except pa.ArrowException as error:
-            what = f"{file.path}: not a readable Parquet file: {error}"
-            raise UserError(what, "fetch or write it again") from error

@@ -22,7 +22,7 @@ def sample_rows(shards: Sequence[Shard]) -> Iterator[tuple[Shard, Row]]:
             if len(rows) >= ROWS:
                 break
             form = format_of(part.file.path)
-            if form.content == "rows" and not form.compression:
+            if form.content == "rows" and not form.compression and part.file.rows is None:
                 part = replace(part, high=min(part.high, part.low + BYTES))
             rows += [row for row in islice(read_range(part), ROWS) if isinstance(row, Row)]
         yield from ((shard, row) for row in rows[:ROWS])

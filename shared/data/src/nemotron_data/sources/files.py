@@ -121,6 +121,7 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     twice. Remote files count by their size and by the version that their store gives them.
     """
     detail: dict[str, Any] = {"bytes": file.size} | ({"commit": file.commit} if file.commit else {})
+    detail |= {"rows": list(file.rows)} if file.rows else {}
     if is_remote(file.path):
         stamp = f"{file.size}\n{file.version}".encode()
         return hashlib.sha256(stamp).hexdigest(), detail | {"digest_of": "size and version"}

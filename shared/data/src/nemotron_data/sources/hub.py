@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from nemotron_data.sources.files import FORMATS, InputFile, format_of, local_file, local_paths, not_mixed
 from nemotron_data.sources.hub_errors import data_set_errors, hub_messages_off
 from nemotron_data.sources.remote import walk
+from nemotron_data.sources.slices import parse_split, rows_of
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
 
@@ -69,7 +70,7 @@ def hub_files(path: str, *, subset: str | None = None, split: str | None = None)
 
     Args:
         subset: a configuration of the data set, or a folder or file of its repository; needed where it has several.
-        split: needed where there are several; "all" means all of them.
+        split: needed where there are several; "all" means all of them; `train[1024:]` a part: see `slices`.
 
     Raises:
         UserError: the path is not of its form, the data set, revision, subset, split or format is unknown, it is
@@ -87,6 +88,7 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
     repository, revision, inside = match[1], match[2], (match[3] or "").strip("/")
     if inside and (subset or split):
         raise UserError(f"{path}: a path inside a data set has no subset or split", "leave them out")
+    split, part = parse_split(path, split)
     with data_set_errors(path, repository, revision):
         snapshot = _snapshot(path, repository, revision)
         if inside:
@@ -97,9 +99,10 @@ def _resolved(path: str, subset: str | None, split: str | None) -> tuple[InputFi
             with hub_messages_off():
                 chosen = _chosen(snapshot, subset, split)
         _require_whole(snapshot, chosen)
+        chosen = chosen if part is None else rows_of(path, chosen, part)
     source = "read from the hub" if snapshot.online else "read from the local cache"
     files = "1 file" if len(chosen) == 1 else f"{len(chosen)} files"
-    say(f"{path}: {files} of commit {snapshot.commit[:12]}, {source}")
+    say(f"{path}: {f'{part.text}, ' if part else ''}{files} of commit {snapshot.commit[:12]}, {source}")
     return tuple(chosen)
 
 

@@ -12,6 +12,7 @@ import codecs
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import IO, Any
 
 import orjson
@@ -21,6 +22,7 @@ from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
 from nemotron_data.sources.json_lists import rows_of_list
+from nemotron_data.sources.parquet import not_parquet, row_groups, wanted_groups
 from nemotron_data.sources.remote import reported
 from nemotron_data.sources.tables import table_rows
 from nemotron_shared.errors import UserError
@@ -77,8 +79,14 @@ class Place:
 def read_files(files: Iterable[InputFile]) -> Iterator[Row | BadRow]:
     """The records of whole files, one file after the other; see `read_range`."""
     for file in files:
-        whole = 1 << 62 if format_of(file.path).content == "parquet" else file.size
-        yield from read_range(Range(file, 0, whole))
+        yield from read_range(whole_of(file))
+
+
+def whole_of(file: InputFile) -> Range:
+    """The range of all that is wanted of a file: row groups that hold none of its `rows` are left out."""
+    if format_of(file.path).content != "parquet":
+        return Range(file, 0, file.size)
+    return Range(file, *wanted_groups(file))
 
 
 def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow]:
@@ -88,8 +96,14 @@ def read_range(part: Range, place: Place | None = None) -> Iterator[Row | BadRow
         UserError: the file cannot be opened or read to its end.
     """
     readers = {"rows": _json_rows, "table": _table_rows, "parquet": _parquet_rows, "text": _documents}
+    content, rows = format_of(part.file.path).content, part.file.rows
     with reported(part.file.path):
-        yield from readers[format_of(part.file.path).content](part, place or Place())
+        records = readers[content](part, place or Place())
+        if rows is not None:
+            before = sum(row_groups(part.file)[: part.low]) if content == "parquet" else 0
+            first, behind = (None if number is None else max(0, number - before) for number in rows)
+            records = islice(records, first, behind)
+        yield from records
 
 
 def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
@@ -262,7 +276,7 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                         yield Row(value, part.file.path, place.lines)
                 place.bytes += table.metadata.row_group(group).total_byte_size
     except pa.ArrowException as error:
-        raise UserError(f"{part.file.path}: not a readable Parquet file: {error}", "fetch or write it again") from error
+        raise not_parquet(part.file, error) from error
 
 
 def _require_unique(columns: list[str], name: str) -> None:

@@ -53,6 +53,8 @@ class InputFile:
     commit: str | None = None
     """The commit of the hub's repository that the file belongs to."""
     reading: Reading = Reading()
+    rows: tuple[int, int | None] | None = None
+    """The first of its rows that is read, from 0, and the first behind it that is not; None: all."""
 
 
 def is_remote(path: str) -> bool:

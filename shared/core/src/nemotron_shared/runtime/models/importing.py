@@ -12,34 +12,28 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
+from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
-from nemotron_shared.artifacts.store import STAGING
 from nemotron_shared.artifacts.verified import CACHE, known_digests
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
-from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.fetching import fetch
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, look_at
+from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
-from nemotron_shared.runtime.provenance import environment, package_version
-from nemotron_shared.stages import products
 
-LOCK = Path("cache", "imports.lock")
 MEGATRON = "megatron_bridge"
 CONVERTER = "nemotron_engines.megatron_bridge.import_checkpoint"
 """Started with the Python of Megatron's environment; what it converts is published here."""
@@ -104,14 +98,13 @@ def import_hub(store: Store, look: Look) -> Artifact:
     """Fetch what was looked at and publish it; what is there already, undamaged, is used."""
     wanted, weights = look.model, look.artifact.manifest.type == "ModelArtifact"
     name = wanted.name("" if weights else TOKENIZER)
-    (store.home / LOCK).parent.mkdir(parents=True, exist_ok=True)
-    with locked(store.home / LOCK, wait=True):
+    with made_once(store, name, str(wanted)):
         there = pinned(store, wanted, weights=weights)
         same = there is not None and there.manifest.digest == look.artifact.manifest.digest
         if there is not None and same and not store.verify(there):
             say(f"[{wanted}] unchanged: {there.reference}, commit {look.commit[:12]}")
             return there
-        with _staging(store, name) as folder:
+        with staging(store, name) as folder:
             digests = fetch(look, folder)
             if weights:
                 require_whole(str(wanted), folder, config_of(folder))
@@ -122,7 +115,7 @@ def import_hub(store: Store, look: Look) -> Artifact:
                 name=name,
                 type=look.artifact.manifest.type,
                 fingerprint=json_digest({"address": address, "digest": look.artifact.manifest.digest}),
-                producer=_producer(str(wanted)),
+                producer=producer(f"model import {wanted}"),
                 sources=[Source(address, look.artifact.manifest.digest, {})],
                 metadata=about | look.artifact.manifest.metadata,
                 digests=digests,
@@ -158,19 +151,19 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
         require_whole(label, folder, config)
     name = name or artifact_name(folder.resolve().name)
     type: ArtifactType = "ModelArtifact" if config else "TokenizerArtifact"
-    _require_name(store, name, type)
-    with _staging(store, name) as staged:
+    require_name(store, name, type)
+    with made_once(store, name, label), staging(store, name) as staged:
         for path in wanted:
             if path.suffix in WEIGHTS:
                 link_or_copy(path.resolve(), staged / path.name)
             else:
                 shutil.copyfile(path, staged / path.name)
         source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
-        made = _made_from(store, name, source)
+        made = made_from(store, name, source)
         if made is not None:
             say(f"[{label}] unchanged: {made.reference}")
             return made
-        return _publish(store, staged, name, label, source, type)
+        return publish(store, staged, name, source, type, producer(f"model import {label}"), label)
 
 
 def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
@@ -205,23 +198,25 @@ def import_megatron(store: Store, model: MegatronModel, name: str | None = None)
     Raises:
         UserError: the engine is not there, or Bridge cannot convert it.
     """
-    python, source = _megatron_python(model), _megatron_source(store, model)
-    _require_name(store, name or model.name, "ModelArtifact")
-    made = _made_from(store, name or model.name, source)
-    if made is not None:
-        say(f"[{model}] unchanged: {made.reference}")
-        return made
-    with _staging(store, model.name) as folder:
-        say(f"[{model}] converting with {python}")
-        command = [python, "-m", CONVERTER, str(model.path.absolute()), str(folder)]
-        if subprocess.run(command, check=False).returncode:
-            raise UserError(f"{model}: Megatron-Bridge could not convert it", "see what it printed above")
-        return _publish(store, folder, name or model.name, str(model), source)
+    python, source, name = _megatron_python(model), _megatron_source(store, model), name or model.name
+    require_name(store, name, "ModelArtifact")
+    with made_once(store, name, str(model)):
+        made = made_from(store, name, source)
+        if made is not None:
+            say(f"[{model}] unchanged: {made.reference}")
+            return made
+        with staging(store, name) as folder:
+            say(f"[{model}] converting with {python}")
+            command = [python, "-m", CONVERTER, str(model.path.absolute()), str(folder)]
+            if subprocess.run(command, check=False).returncode:
+                raise UserError(f"{model}: Megatron-Bridge could not convert it", "see what it printed above")
+            how = producer(f"model import {model}")
+            return publish(store, folder, name, source, "ModelArtifact", how, str(model))
 
 
 def _find_megatron(store: Store, model: MegatronModel) -> Found:
     source = _megatron_source(store, model)
-    made = _made_from(store, model.name, source)
+    made = made_from(store, model.name, source)
     if made is not None:
         return Found(made, f"{made.reference} ({model})", f"[{model}] is {made.reference}")
     _megatron_python(model)
@@ -261,54 +256,3 @@ def _require_inside(path: Path, folder: Path) -> None:
         allowed.append(folder.resolve().parent.parent / "blobs")
     if not any(target.is_relative_to(place) for place in allowed):
         raise UserError(f"{path}: a link out of the folder, to {target}", "copy the file into the folder")
-
-
-def _require_name(store: Store, name: str, type: ArtifactType) -> None:
-    """Refuse a name under which a step publishes, or something was published, that is of another type."""
-    own = next((made.type for made in products() if name.endswith(f"-{made.kind}")), type)
-    there = [store.load(name, version).manifest.type for version in store.versions(name)[-1:]]
-    for other in (own, *there):
-        if other != type:
-            raise UserError(f"'{name}' is a name for a {other}, and this is a {type}", "choose another name: --as NAME")
-
-
-def _publish(
-    store: Store, folder: Path, name: str, reference: str, source: Source, type: ArtifactType = "ModelArtifact"
-) -> Artifact:
-    artifact = store.publish(
-        folder, name=name, type=type, fingerprint=_fingerprint(source), producer=_producer(reference), sources=[source]
-    )
-    say(f"[{reference}] imported as {artifact.reference} ({artifact.path})")
-    return artifact
-
-
-def _made_from(store: Store, name: str, source: Source) -> Artifact | None:
-    made = store.find_by_fingerprint(name, _fingerprint(source))
-    return made if made is not None and not store.verify(made) else None
-
-
-def _fingerprint(source: Source) -> str:
-    return json_digest({"imported": source.digest})
-
-
-@contextmanager
-def _staging(store: Store, name: str) -> Generator[Path]:
-    """A folder in the store's own file system, so that publishing is one rename."""
-    place = store.root / STAGING
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-def _producer(reference: str) -> Producer:
-    return Producer(
-        stage="model",
-        verb="import",
-        stage_version="",
-        shared_version=package_version("nemotron-shared") or "not installed",
-        config_digest="",
-        code_digest="",
-        git=None,
-        command=f"nemotron model import {reference}",
-        environment=environment(),
-    )

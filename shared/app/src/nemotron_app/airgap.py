@@ -1,0 +1,162 @@
+"""`nemotron airgap`: an environment for machines without a network.
+
+    nemotron airgap fetch FOLDER --package nemotron-sft --extra kernels --model hf://ORG/NAME
+    nemotron airgap build FOLDER --target ENV
+    nemotron airgap scripts PROFILE
+
+The first runs where there is a network; the second where there is none, such as a compute node, with the folder alone.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.environments import repository
+
+FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+
+
+@click.group("airgap", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+def command() -> None:
+    """See the head of this module."""
+
+
+@command.command("fetch")
+@FOLDER
+@click.option("--package", "packages", multiple=True, help="members of the workspace [nemotron-sft]")
+@click.option("--extra", "extras", multiple=True, help="extras of them, such as kernels")
+@click.option("--python", default="3.11", show_default=True, help="the Python of the other side")
+@click.option("--platform", default="x86_64", show_default=True, help="its processor: x86_64, aarch64")
+@click.option("--cuda", type=click.Choice(["13", "12"]), default="13", show_default=True, help="what its driver is for")
+@click.option("--model", "models", multiple=True, metavar="hf://ORG/NAME|FOLDER", help="a model to bring along")
+@click.option("--tokenizer", "tokenizers", multiple=True, metavar="hf://ORG/NAME|FOLDER", help="a tokenizer alone")
+@click.option("--data", "data", multiple=True, metavar="PATH|URL", help="files: local, s3://, gs://, hf://datasets/...")
+@click.option("--sources", is_flag=True, help="nothing but the sources of what nvcc compiles")
+@click.option("--trust-code", is_flag=True, help="models may bring Python code of their own")
+@click.option("--dry-run", "-d", is_flag=True, help="show what would be fetched, and how large it is")
+@click.option("--json", "as_json", is_flag=True, help="the plan as JSON on standard output")
+def fetch_(folder: Path, **asked: Any) -> int:
+    """Bring packages, models and data into FOLDER; run again, it goes on."""
+    from nemotron_cluster.airgap.fetch import fetch, plan, show
+    from nemotron_cluster.airgap.materials import model
+    from nemotron_cluster.airgap.packages import Wanted
+    from nemotron_cluster.airgap.target import Target
+    from nemotron_shared.runtime.console import say
+
+    target = Target(asked["python"], asked["platform"])
+    if (root := repository()) is None:
+        what = "what to fetch stands in the repository's uv.lock, and this is an installed package without it"
+        raise UserError(what, "clone the repository and run it there")
+    packages = asked["packages"] or ("nemotron-sft",)
+    wanted = Wanted(packages, asked["extras"], asked["cuda"], asked["sources"])
+    trusted = asked["trust_code"]
+    materials = [model(each, weights=True, trusted=trusted) for each in asked["models"]]
+    materials += [model(each, weights=False, trusted=trusted) for each in asked["tokenizers"]]
+    materials += [_data(each) for each in asked["data"]]
+    folder = folder.expanduser().absolute()
+    work = plan(root, folder, target, wanted, materials)
+    show(work, folder)
+    if not asked["dry_run"]:
+        fetch(work, folder)
+        say(f"complete. On the other side: nemotron airgap build {folder}")
+    if asked["as_json"]:
+        print(json.dumps(work.to_json(), indent=2))
+    return 0
+
+
+@command.command("build")
+@FOLDER
+@click.option(
+    "--target",
+    default="automodel_env",
+    show_default=True,
+    metavar="VENV",
+    help="the environment to make",
+    type=click.Path(path_type=Path),
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="compilers at once [as processors and memory allow]")
+@click.option("--arch", "architectures", multiple=True, metavar="9.0", help="GPUs to compile for [those that are here]")
+@click.option("--json", "as_json", is_flag=True, help="the report as JSON on standard output")
+def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[str, ...], as_json: bool) -> int:
+    """Make an environment from FOLDER, without a network; run again, it goes on. Exit code 1: not all was built."""
+    from dataclasses import asdict
+
+    from nemotron_cluster.airgap.build import build, lines
+
+    _check_architectures(architectures)
+    report = build(folder.expanduser().absolute(), target.expanduser().absolute(), architectures, jobs)
+    if as_json:
+        print(json.dumps(asdict(report), indent=2))
+    else:
+        print("\n".join(lines(report)))
+        print(f"use it: source {target}/bin/activate")
+    return 0 if report.is_whole else 1
+
+
+@command.command("scripts", context_settings={"ignore_unknown_options": True})
+@click.argument("profile")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--output", default="scripts", show_default=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--folder", default="airgap", show_default=True, help="where `airgap fetch` puts everything")
+@click.option("--environment", default="automodel_env", show_default=True, help="the environment to make")
+@click.option("--python", default="3.11", show_default=True, help="of the compute nodes")
+@click.option("--platform", default="x86_64", show_default=True, help="of the compute nodes")
+@click.option(
+    "--cuda", type=click.Choice(["13", "12"]), default="13", show_default=True, help="what their driver is for"
+)
+@click.option("--arch", "architectures", multiple=True, metavar="9.0", help="GPUs to compile for [those of the node]")
+def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: Any) -> int:
+    """Write scripts for a site whose compute nodes have no network. ARGUMENTS are those of the training, such as
+    `-c tiny engine=automodel`."""
+    from nemotron_cluster.airgap.scripts import Layout, scripts, write_scripts
+    from nemotron_cluster.airgap.target import Target
+    from nemotron_cluster.profiles.find import load_profile
+
+    target = Target(asked["python"], asked["platform"])
+    fetched = ("--package", "nemotron-sft", "--extra", "automodel", "--extra", "kernels", "--python", target.python,
+               "--platform", target.platform, "--cuda", asked["cuda"])  # fmt: skip
+    _check_architectures(asked["architectures"])
+    layout = Layout(
+        str(repository() or "."), asked["folder"], asked["environment"], fetched, asked["architectures"],
+        arguments or ("-c", "tiny", "engine=automodel"),
+    )  # fmt: skip
+    found = scripts(load_profile(profile), layout)
+    write_scripts(found, output)
+    print("\n".join(str(output / name) for name in found))
+    return 0
+
+
+def _check_architectures(asked: tuple[str, ...]) -> None:
+    for each in asked:
+        if not re.fullmatch(r"\d+\.\d[af]?", each):
+            raise UserError(f"--arch {each}: no compute capability", "write it as in NVIDIA's tables: --arch 9.0")
+
+
+def _data(text: str) -> Any:
+    """Files to bring along, from wherever the project reads data."""
+    from nemotron_cluster.airgap.materials import PARTIAL, Material, Promise, local
+    from nemotron_data.sources.remote import file_system, is_remote, reported, walk
+    from nemotron_shared.runtime.models.references import artifact_name
+
+    if not is_remote(text):
+        return local(Path(text).expanduser(), "data")
+    found = walk(text)
+    base = text.rstrip("/") if len(found) > 1 and "*" not in text else text.rpartition("/")[0]
+    names = {file.path.removeprefix(base).lstrip("/") if file.path.startswith(base) else Path(file.path).name: file
+             for file in found}  # fmt: skip
+
+    def bring(missing: list[str], into: Path) -> None:
+        for name in missing:
+            with reported(names[name].path):
+                system, place = file_system(names[name].path)
+                (into / name).parent.mkdir(parents=True, exist_ok=True)
+                partial = (into / name).with_name(Path(name).name + PARTIAL)
+                system.get_file(place, str(partial))
+            partial.replace(into / name)
+
+    place = f"data/{artifact_name(text.partition('://')[2].strip('/').replace('/', '--'))}"
+    return Material(place, text, {name: Promise(file.size) for name, file in names.items()}, bring)

@@ -1,0 +1,213 @@
+"""`nemotron data import`: an artifact of data that was prepared elsewhere.
+
+nemotron data import pretrain ./tokens    blend.json and the .bin/.idx pairs that it names; or train.bin and train.idx
+nemotron data import sft ./packed         train.parquet with packed rows; valid.parquet, test.parquet
+nemotron data import rl ./rows            train.jsonl; val.jsonl, test.jsonl
+nemotron data import eval ./tasks         tasks.json and the file of each task
+nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
+nemotron data import sft ./packed --tokenizer ./model    where the folder has no tokenizer/
+
+Every file is read to its end first. What belongs to the data gets a second name where the disk allows, else it is
+copied; the rest of the folder is left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nemotron_app.inspect.lines import PLACEHOLDER
+from nemotron_app.store_options import Look, store_options
+from nemotron_shared.artifacts import Artifact, Source, Store
+from nemotron_shared.artifacts.artifact import file_table, table_digest
+from nemotron_shared.artifacts.names import check_name
+from nemotron_shared.atomic import link_or_copy, read_json, write_json
+from nemotron_shared.errors import UserError, printable
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
+from nemotron_shared.stages import STAGES
+
+TOKENIZER, STATS, BLEND = "tokenizer", "stats.json", "blend.json"
+ROWS = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a folder holds: the files that belong to the data, by their place in the artifact, and its figures."""
+
+    files: dict[str, Path]
+    figures: dict[str, Any]
+    blend: dict[str, list[tuple[float, str]]] | None = None
+    """What blend.json says, where the folder has none."""
+
+
+@click.command("import", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("stage", type=click.Choice(list(STAGES)))
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--as", "name", metavar="NAME", help="name of the artifact (default: that of the stage's data)")
+@click.option("--tokenizer", metavar="DIR", type=click.Path(path_type=Path), help="the tokenizer that made the ids")
+@store_options
+def import_(look: Look, stage: str, folder: Path, name: str | None, tokenizer: Path | None) -> int:
+    """Make an artifact of a prepared folder."""
+    name = name or STAGES[stage].data.name(look.family)
+    check_name(name)
+    folder = folder.expanduser()
+    artifact = import_data(look.store, stage, folder, name, (tokenizer or folder / TOKENIZER).expanduser())
+    look.tell({"artifact": artifact.reference, "path": str(artifact.path)}, artifact.reference)
+    return 0
+
+
+def import_data(store: Store, stage: str, folder: Path, name: str, tokenizer: Path) -> Artifact:
+    """Check a folder and publish it as the data of a stage.
+
+    Raises:
+        UserError: it does not hold what the stage reads, or not whole.
+    """
+    from nemotron_data.formats.bin_idx import write_blend
+    from nemotron_data.tokenizers.folder import copy_tokenizer
+
+    label, type = printable(str(folder)), STAGES[stage].data.type
+    if not folder.is_dir():
+        raise UserError(f"{label}: no such folder", "give the folder that holds the prepared data")
+    require_name(store, name, type)
+    with made_once(store, name, label), staging(store, name) as staged:
+        if stage in ("pretrain", "sft"):
+            ids = _ids_of(label, tokenizer)
+            prepared = _documents(folder, ids) if stage == "pretrain" else _packs(folder, ids)
+            copy_tokenizer(tokenizer, staged / TOKENIZER)
+        else:
+            prepared = _rows(folder) if stage == "rl" else _tasks(folder)
+        for place, file in prepared.files.items():
+            (staged / place).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file.resolve(), staged / place)
+        if prepared.blend:
+            write_blend(staged / BLEND, prepared.blend)
+        write_json(staged / STATS, prepared.figures)
+        source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
+        made = made_from(store, name, source)
+        if made is not None:
+            say(f"[{label}] unchanged: {made.reference}")
+            return made
+        how = producer(f"data import {stage} {label}")
+        return publish(store, staged, name, source, type, how, label, prepared.figures)
+
+
+def _ids_of(label: str, tokenizer: Path) -> int:
+    """How many ids a tokenizer has, those of gaps counted, too."""
+    from nemotron_data.tokenizers.folder import TokenizerFolder
+
+    if not (tokenizer / "tokenizer.json").is_file():
+        what = f"{label}: {printable(str(tokenizer))} holds no tokenizer.json"
+        raise UserError(what, "say which tokenizer made the ids: --tokenizer DIR")
+    return max(TokenizerFolder(tokenizer).tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def _require_ids(place: str, lowest: int, highest: int, ids: int) -> None:
+    if lowest < 0 or highest >= ids:
+        what = f"{place}: ids from {lowest} to {highest}, and the tokenizer has {ids}"
+        raise UserError(what, "say which tokenizer made the ids: --tokenizer DIR")
+
+
+def _documents(folder: Path, ids: int) -> Prepared:
+    """Token shards: those of blend.json, or one pair for each split."""
+    from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+    from nemotron_data.split import SPLITS
+
+    own = (folder / BLEND).is_file()
+    blend = read_blend(folder / BLEND) if own else {
+        split: [(1.0, folder / split)] for split in SPLITS if (folder / f"{split}.idx").is_file()
+    }  # fmt: skip
+    if "train" not in blend:
+        raise UserError(f"{folder}: no pairs to train on", "it needs a blend.json, or train.bin and train.idx")
+    files, splits = {BLEND: folder / BLEND} if own else {}, {}
+    for split, entries in blend.items():
+        documents = tokens = 0
+        for _, prefix in entries:
+            if not prefix.is_relative_to(folder) or ".." in prefix.parts:
+                raise UserError(f"{folder / BLEND}: {prefix} lies outside of the folder", "put the pair inside it")
+            dataset = IndexedDataset(prefix)
+            documents, tokens = documents + len(dataset), tokens + dataset.num_tokens
+            _require_ids(f"{prefix}.bin", *dataset.id_range(), ids)
+            pair = (Path(f"{prefix}{ending}") for ending in (".bin", ".idx"))
+            files |= {file.relative_to(folder).as_posix(): file for file in pair}
+        splits[split] = {"documents": documents, "tokens": tokens}
+    figures = {"total_tokens": sum(one["tokens"] for one in splits.values()), "splits": splits, "vocab_size": ids}
+    named = {split: [(weight, split) for weight, _ in entries] for split, entries in blend.items()}
+    return Prepared(files, figures, None if own else named)
+
+
+def _packs(folder: Path, ids: int) -> Prepared:
+    """Packed rows, one file for each split."""
+    from nemotron_data.formats.packed import read_packed
+    from nemotron_data.split import SPLITS
+
+    files, splits, longest = {}, {}, _own_pack_size(folder)
+    for file in (folder / f"{split}.parquet" for split in SPLITS):
+        if not file.is_file() and file.stem != "train":
+            continue
+        rows = read_packed(file)
+        if not rows:
+            raise UserError(f"{file}: holds no rows", "take the file out, or write it again")
+        lowest, highest = min(int(row.input_ids.min()) for row in rows), max(int(row.input_ids.max()) for row in rows)
+        _require_ids(str(file), lowest, highest, ids)
+        longest = max(longest, *(len(row.input_ids) for row in rows))
+        files[file.name] = file
+        splits[file.stem] = {
+            "sequences": sum(len(row.seq_start_id) for row in rows),
+            "packed_rows": len(rows),
+            "tokens": sum(len(row.input_ids) for row in rows),
+            "trained_tokens": sum(int(row.loss_mask.sum()) for row in rows),
+        }
+    return Prepared(files, {"pack_size": longest, "data_format": "packed_sft_parquet", "splits": splits})
+
+
+def _own_pack_size(folder: Path) -> int:
+    """What the folder says of the length of its rows, which may all be shorter; 0 where it says nothing."""
+    stats = read_json(folder / STATS) if (folder / STATS).is_file() else {}
+    size = stats.get("pack_size") if isinstance(stats, dict) else None
+    return size if isinstance(size, int) else 0
+
+
+def _rows(folder: Path) -> Prepared:
+    """Questions of reinforcement learning, one file for each split."""
+    from nemotron_data.formats.rl_rows import read_rl_rows
+
+    files = {split: folder / name for split, name in ROWS.items() if split == "train" or (folder / name).is_file()}
+    splits = {}
+    for split, file in files.items():
+        if not file.is_file():
+            raise UserError(f"{file}: no such file", "give the folder that holds the rows to train on")
+        count = sum(1 for _ in read_rl_rows(file, _check_row))
+        if not count:
+            raise UserError(f"{file}: holds no rows", "take the file out, or write it again")
+        splits[split] = {"rows": count}
+    figures = {"splits": splits, "files": {split: file.name for split, file in files.items()}}
+    return Prepared({file.name: file for file in files.values()}, figures)
+
+
+def _check_row(row: Mapping[str, Any]) -> None:
+    """What a trainer needs of a row, and of one that names an agent what that needs."""
+    from nemotron_data.formats.rl_rows import validate, validate_prompt
+    from nemotron_data.rejects import Refused
+
+    if PLACEHOLDER in row:
+        raise Refused("a placeholder that was not resolved", "data prep rl fills it in")
+    (validate if "agent_ref" in row else validate_prompt)(row)
+
+
+def _tasks(folder: Path) -> Prepared:
+    """Tasks of an evaluation."""
+    from nemotron_data.formats.eval_tasks import TASKS, read_task_rows, read_tasks
+
+    if not (folder / TASKS).is_file():
+        raise UserError(f"{folder}: holds no {TASKS}", "give the folder that holds the tasks of an evaluation")
+    tasks, found = read_tasks(folder), {}
+    for task in tasks.values():
+        rows = sum(1 for _ in read_task_rows(task.file, task.kind))
+        if rows != task.rows:
+            raise UserError(f"{task.file}: {rows} rows, and {TASKS} says {task.rows}", "copy the file again")
+        found[task.name] = {"kind": task.kind, "rows": rows}
+    files = {path.name: path for path in (folder / TASKS, *(task.file for task in tasks.values()))}
+    return Prepared(files, {"tasks": found})

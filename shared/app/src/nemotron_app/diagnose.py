@@ -1,0 +1,164 @@
+"""`nemotron diagnose`: why a job failed, and what to do about it.
+
+nemotron diagnose last                  the newest job that was submitted from here; or its id, or its folder's name
+nemotron diagnose slurm-4711.out        one log, of whatever started it
+nemotron diagnose 4711-logs             a folder of logs, such as one for each node
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import click
+
+from nemotron_app.jobs import backend_for, find
+from nemotron_app.remote.follow import state_of
+from nemotron_app.store_options import Look, store_options
+from nemotron_cluster.backends import OVER, Backend
+from nemotron_cluster.diagnose.causes import Diagnosis, Facts, Finding, diagnose
+from nemotron_cluster.diagnose.logs import Logs, read_logs, text_of
+from nemotron_cluster.folder import EXIT_CODE, LOG, RECORD, Record, read_record
+from nemotron_cluster.slurm import scheduler
+from nemotron_shared.errors import NotFound, UserError, printable
+from nemotron_shared.redaction import redact
+
+WHY = ("cause", "unknown", "end")
+MORE = 4
+"""How many further findings are shown."""
+
+
+@runtime_checkable
+class HasFacts(Protocol):
+    """A backend whose scheduler has more to say of a job than how it is."""
+
+    def facts(self, record: Record) -> scheduler.Facts | None:
+        """What it says; None where it knows nothing of it."""
+        ...
+
+
+@click.command("diagnose", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("wanted", metavar="LOGDIR|LOGFILE|JOB")
+@store_options
+def command(look: Look, wanted: str) -> int:
+    """See the head of this module."""
+    path = Path(wanted).expanduser()
+    record = read_record(path / RECORD) if path.is_dir() else None
+    if record is None and path.exists():
+        title, found = str(path), diagnose(read_logs(path), _exit_code(path))
+    else:
+        record = record or _job(look, wanted)
+        title = f"job {record.id} ({record.name})" if record.id else f"{record.name}, which was not submitted"
+        found = diagnose(*_of_job(record))
+    look.tell(_document(title, found), *_lines(title, found))
+    return 1 if found.failed and not found.known else 0
+
+
+def _job(look: Look, wanted: str) -> Record:
+    try:
+        return find(look, wanted)
+    except NotFound as error:
+        raise NotFound(f"{wanted}: no file or folder; and {error.message}", error.remedy) from error
+
+
+def _of_job(record: Record) -> tuple[Logs, Facts | None]:
+    """What a job has said, here or where it ran, and what is known of how it ended."""
+    folder = Path(record.folder)
+    logs = read_logs(folder)
+    facts = _exit_code(folder)
+    try:
+        backend = backend_for(record)
+        if record.id is not None:
+            facts = _facts_of(backend, record)
+        if not (folder / LOG).exists() and (said := backend.log(record)):
+            logs = Logs((text_of(LOG, said),))
+    except UserError as error:  # what lies here can be read all the same
+        logs = Logs(logs.texts, (*logs.left_out, error.message))
+    return logs, facts
+
+
+def _facts_of(backend: Backend, record: Record) -> Facts:
+    """How a job is in the words that all executors share, and in its scheduler's own where it has some."""
+    state = state_of(backend, record)
+    facts = Facts(state.state, state.source or record.executor, state.sentence, exit_code=state.exit_code)
+    raw = backend.facts(record) if isinstance(backend, HasFacts) and state.state in OVER else None
+    if raw is None:
+        return facts
+    return replace(facts, state=raw.state, reason=raw.reason, exit_code=raw.exit_code, signal=raw.signal)
+
+
+def _exit_code(folder: Path) -> Facts | None:
+    """What a job's own script wrote at its end."""
+    try:
+        code = int((folder / EXIT_CODE).read_text(encoding="ascii")[:20])
+    except (OSError, ValueError):
+        return None
+    return Facts("failed" if code else "done", EXIT_CODE, f"ended with exit code {code}", exit_code=code)
+
+
+def _lines(title: str, found: Diagnosis) -> list[str]:
+    """The first cause whole, the others in a line each."""
+    read = f"{len(found.logs.texts)} log{'' if len(found.logs.texts) == 1 else 's'} read"
+    lines = [printable(redact(title)) + (f": {_said(found.facts)}" if found.facts else "")]
+    lines.append("; ".join([read, *(printable(redact(left)) for left in found.logs.left_out)]))
+    goes_on = found.facts is not None and found.facts.condition in ("waiting", "running")
+    first = next((one for one in found.findings if (found.failed or goes_on) and one.rule.level in WHY), None)
+    if first:
+        lines += [
+            "",
+            first.rule.means,
+            f"  {_place(first)}",
+            f"    {first.text}",
+            *(f"  - {each}" for each in first.do),
+        ]
+    elif found.failed:
+        lines += ["", "It failed, and nothing in the logs says why in words that are known here."]
+    else:
+        lines += ["", "No sign of a failure." if found.logs.texts or found.facts else "There is no log to read."]
+    others = [one for one in found.findings if one is not first]
+    if others:
+        lines += ["", "Also seen:"]
+    for one in others[:MORE]:
+        lines += [f"  {one.rule.means}", f"    {_place(one)}: {one.text}"]
+    if len(others) > MORE:
+        lines.append(f"  and {len(others) - MORE} more; --json has them")
+    if found.failed and not found.known and found.logs.texts:
+        lines += [
+            "",
+            f"The end of {printable(found.logs.texts[0].name)}:",
+            *(f"  {line}" for line in found.last_lines()),
+        ]
+    return lines
+
+
+def _said(facts: Facts) -> str:
+    return printable(redact(f"{facts.sentence} ({facts.source})"))
+
+
+def _place(found: Finding) -> str:
+    line = f":{found.line}" if found.line else ""
+    often = f", {found.count} lines" if found.count > 1 else ""
+    where = f" in {found.files} logs" if found.files > 1 else ""
+    return (
+        f"{printable(redact(found.place))}{line}{often}{where}{', before the job was restarted' if found.over else ''}"
+    )
+
+
+def _document(title: str, found: Diagnosis) -> dict[str, object]:
+    """The same for programs."""
+    keys = ("place", "line", "text", "do", "count", "files", "over")
+    return {
+        "target": redact(title),
+        "failed": found.failed,
+        "known": found.known,
+        "facts": None
+        if found.facts is None
+        else {key: getattr(found.facts, key) for key in ("condition", "sentence", "line", "source")},
+        "findings": [
+            {"id": one.rule.id, "level": one.rule.level, "means": one.rule.means}
+            | {key: getattr(one, key) for key in keys}
+            for one in found.findings
+        ],
+        "read": [text.name for text in found.logs.texts],
+        "left_out": [redact(left) for left in found.logs.left_out],
+        "last_lines": found.last_lines(),
+    }

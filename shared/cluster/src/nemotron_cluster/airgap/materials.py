@@ -1,0 +1,130 @@
+"""What a run needs besides packages: models and tokenizers from the hub, and files and folders of one's own.
+
+A material is a folder below the one that travels, `models/hf-org--name`, and the files that belong into it. What lies
+there already and is as promised stays.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from nemotron_cluster.airgap.uv import SCRATCH
+from nemotron_shared.digest import file_digest, tree_files
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.fetching import fetch
+from nemotron_shared.runtime.models.hub import look_at
+from nemotron_shared.runtime.models.references import HubModel, artifact_name, parse_outside
+
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is known of a file beforehand.
+
+    Attributes:
+        sha256: None where nobody tells it: then a file of that length counts as the right one.
+        source: the local file that it is a copy of.
+    """
+
+    bytes: int
+    sha256: str | None = None
+    source: Path | None = None
+
+    def kept_by(self, path: Path) -> bool:
+        """Whether that is the file."""
+        if not path.is_file() or path.stat().st_size != self.bytes:
+            return False
+        sha256 = file_digest(self.source) if self.source else self.sha256
+        return sha256 is None or file_digest(path) == sha256
+
+
+@dataclass(frozen=True)
+class Material:
+    """One of them.
+
+    Attributes:
+        place: its folder: "models/hf-org--name".
+        origin: as it was asked for.
+        files: what belongs into it.
+        bring: puts these files into the folder.
+    """
+
+    place: str
+    origin: str
+    files: dict[str, Promise]
+    bring: Callable[[list[str], Path], None]
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return sum(file.bytes for file in self.files.values())
+
+    def missing(self, folder: Path) -> list[str]:
+        """Files that are not there as they should be."""
+        return [name for name, file in self.files.items() if not file.kept_by(folder / self.place / name)]
+
+
+def model(text: str, *, weights: bool, trusted: bool) -> Material:
+    """A model, or a tokenizer alone, from the hub or from a folder.
+
+    Raises:
+        UserError: there is none, or nothing here could load it.
+    """
+    kind = "models" if weights else "tokenizers"
+    outside = parse_outside(text)
+    if outside is None:
+        folder = Path(text).expanduser()
+        wanted = "config.json" if weights else "tokenizer.json"
+        if not (folder / wanted).is_file():
+            raise UserError(
+                f"{text}: no folder with a {wanted}", "write hf://organisation/name for a repository of the hub"
+            )
+        return local(folder, kind)
+    if not isinstance(outside, HubModel):
+        raise UserError(f"{text}: a checkpoint of Megatron is no model to fetch", "copy its folder with --data")
+    look = look_at(outside, weights=weights, trusted=trusted)
+
+    def bring(names: list[str], into: Path) -> None:
+        with TemporaryDirectory(dir=into, prefix=SCRATCH) as scratch:
+            fetch(look, Path(scratch))
+            for name in names:
+                if (linked := Path(scratch, name)).is_symlink():  # the hub's cache is on another disk
+                    copy(linked.resolve(), into / name)
+                else:
+                    linked.replace(into / name)
+
+    promises = {name: Promise(entry.bytes, entry.sha256) for name, entry in look.artifact.manifest.files.items()}
+    return Material(f"{kind}/{outside.name()}", text, promises, bring)
+
+
+def local(path: Path, kind: str) -> Material:
+    """A file or a folder of this machine, copied.
+
+    Raises:
+        UserError: it is not there, or empty.
+    """
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder", "check the path")
+    files = {path.name: path} if path.is_file() else {str(one.relative_to(path)): one for one in tree_files(path)}
+    if not files:
+        raise UserError(f"{path}: an empty folder", "check the path")
+
+    def bring(names: list[str], into: Path) -> None:
+        for name in names:
+            copy(files[name], into / name)
+
+    place = kind if path.is_file() else f"{kind}/{artifact_name(path.resolve().name)}"
+    return Material(
+        place, str(path), {name: Promise(one.stat().st_size, source=one) for name, one in files.items()}, bring
+    )
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file under its name when it is whole."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(target.name + PARTIAL)
+    shutil.copyfile(source, partial)
+    partial.replace(target)

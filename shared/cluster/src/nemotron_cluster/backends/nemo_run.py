@@ -1,0 +1,249 @@
+"""Docker, DGX Cloud, Lepton and Kubeflow, through NeMo-Run in an environment of its own.
+
+NeMo-Run gets to know where a job's folder is, and no secret but the one that opens DGX Cloud's door. Docker mounts the
+folder; to a cloud goes a copy without secrets, which are those that the cloud itself keeps (`secret_refs`).
+"""
+
+import getpass
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from nemotron_cluster.backends import State
+from nemotron_cluster.backends.nemo_run_settings import NODES, STATES, settings_of
+from nemotron_cluster.backends.start import PACKED, refuse_what_needs_slurm, start_script, state_of
+from nemotron_cluster.folder import CODE, CONFIG_FILE, EXIT_CODE, SCRIPT, Record, jobs_folder
+from nemotron_cluster.job import Job
+from nemotron_cluster.profiles.schema import Cloud, DGXCloud, Docker, Kubeflow, Lepton, Profile
+from nemotron_cluster.transport import NoAnswer
+from nemotron_shared import atomic
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.environments import environment_of
+
+PROGRAM = Path(__file__).parent / "nemo_run_program.py"
+ASKED = "nemo_run.json"
+"""In a job's folder: what NeMo-Run was told, so that it can be asked about the job again."""
+SENT = "send"
+LINK = PurePosixPath("/nemo_run")
+PATIENCE = 300.0
+LEPTON_CARRIES = 96 * 1024
+"""Bytes of an archive that still fit, as text, into the one argument of a command in which NeMo-Run sends them."""
+
+
+@dataclass(frozen=True)
+class NemoRunBackend:
+    """See the module."""
+
+    profile: Profile
+
+    def there(self, folder: Path) -> PurePosixPath:
+        """See the protocol."""
+        if isinstance(self.profile, Kubeflow):
+            return PurePosixPath(self.profile.workdir_pvc_path) / getpass.getuser() / folder.name / _name(folder) / CODE
+        return LINK
+
+    def render(self, job: Job, folder: Path) -> str:
+        """See the protocol."""
+        self._refuse(job)
+        script = start_script(job, self.profile, self._nodes(job))
+        if _python() is None:
+            request = f"# the request itself is shown where NeMo-Run is: {_install()}"
+        else:
+            request = self._ask("render", folder, self._told(job, folder))
+        return f"{script}\n# NeMo-Run ({self.profile.executor}) would send:\n{request}\n"
+
+    def judge(self, job: Job, folder: Path) -> str | None:
+        """See the protocol: nobody is asked before the job is there."""
+        return None
+
+    def lay_out(self, job: Job, folder: Path) -> None:
+        """See the protocol.
+
+        Raises:
+            UserError: the place is a cloud, which is sent a folder only together with a job.
+        """
+        if isinstance(self.profile, Cloud):
+            raise UserError(f"executor '{self.profile.executor}' takes a folder only with its job", "use --batch")
+        self._refuse(job)
+        atomic.write_text(folder / SCRIPT, start_script(job, self.profile))
+
+    def submit(self, job: Job, folder: Path) -> str:
+        """See the protocol."""
+        self._refuse(job)
+        told = self._told(job, folder)
+        if isinstance(self.profile, Cloud):
+            self._pack(job, folder)
+        else:
+            self.lay_out(job, folder)
+        atomic.write_json(folder / ASKED, told)
+        return self._ask("submit", folder, told, None)
+
+    def state(self, record: Record) -> State:
+        """See the protocol."""
+        executor = self.profile.executor
+        if executor == "docker" and (ended := _ended(Path(record.folder))):
+            return ended
+        said = self._about("state", record)
+        if executor == "docker" and said in ("", "exited", "dead"):
+            # Once more: it may have ended since.
+            return _ended(Path(record.folder)) or State(
+                "failed", "its container is gone, and left no exit code", None, executor
+            )
+        sentence = f"{executor} calls it {said}" if said else f"{executor} knows no such job, or does not answer"
+        return State(STATES.get(said, "unknown"), sentence, None, executor)
+
+    def log(self, record: Record, start: int = 0) -> bytes | None:
+        """See the protocol."""
+        if isinstance(self.profile, DGXCloud):
+            return b"NeMo-Run reads no log of DGX Cloud from outside: see the pages of Run:ai\n"[start:]
+        if isinstance(self.profile, Docker):
+            try:
+                return (Path(record.folder) / f"log_{record.id}.out").read_bytes()[start:]
+            except FileNotFoundError:
+                return None
+        return self._about("log", record).encode()[start:] or None
+
+    def cancel(self, record: Record) -> None:
+        """See the protocol."""
+        self._about("cancel", record)
+
+    def _refuse(self, job: Job) -> None:
+        """What this executor cannot do, and what its profile lacks for it."""
+        profile, executor = self.profile, self.profile.executor
+        refuse_what_needs_slurm(job, executor, one_node=isinstance(profile, Docker))
+        if job.container is None:
+            raise UserError(f"executor '{executor}' needs an image", 'write: container_image = "IMAGE"')
+        if isinstance(profile, Docker) and not os.environ.get("DOCKER_HOST", "unix:").startswith("unix:"):
+            what = "DOCKER_HOST names another machine, which cannot mount the job's folder"
+            raise UserError(what, "start the command there, or unset DOCKER_HOST")
+        if not isinstance(profile, Cloud):
+            return
+        if profile.home is None:
+            what = "home: the artifacts of this machine are not in the cloud"
+            raise UserError(what, 'write where they are on its volume: home = "/mnt/nemotron"')
+        if isinstance(profile, Kubeflow) and profile.workdir_pvc is None:
+            raise UserError("workdir_pvc: the job's folder needs a volume", 'write: workdir_pvc = "CLAIM"')
+        if isinstance(profile, Lepton) and profile.custom_spec:
+            raise UserError("custom_spec: NeMo-Run 0.11.1 leaves it out for Lepton", "take it out of the profile")
+        self._refuse_secrets(job, profile)
+
+    def _refuse_secrets(self, job: Job, profile: Cloud) -> None:
+        """Values of secrets do not leave this machine for a cloud: in a request everybody there could read them."""
+        if isinstance(profile, DGXCloud):
+            missing, remedy = set(job.secrets), "NeMo-Run cannot name a secret of DGX Cloud"
+        else:
+            missing = set(job.secrets) - set(profile.secret_refs)
+            form = "SECRET/KEY" if isinstance(profile, Kubeflow) else "SECRET"
+            remedy = f'keep it there, and write: secret_refs = {{{next(iter(missing), "")} = "{form}"}}'
+        if missing:
+            names = ", ".join(sorted(missing))
+            without = "; or go without: secrets = []"
+            raise UserError(
+                f"secrets: {names} is set here, and no value of a secret is sent to a cloud", remedy + without
+            )
+        for name, place in profile.secret_refs.items():
+            if isinstance(profile, Kubeflow) and len(place.split("/")) != 2:
+                raise UserError(f"secret_refs.{name}: '{place}' is no secret with a key", 'write: "SECRET/KEY"')
+
+    def _nodes(self, job: Job) -> tuple[str, ...]:
+        return NODES[self.profile.executor](job.nodes) if job.nodes > 1 else ("--standalone",)
+
+    def _pack(self, job: Job, folder: Path) -> None:
+        """What is copied to a cloud: script, settings, and the packages as one file."""
+        assert isinstance(self.profile, Cloud)
+        place = folder / SENT
+        place.mkdir()
+        atomic.write_text(place / SCRIPT, start_script(job, self.profile, self._nodes(job)))
+        shutil.copy(folder / CONFIG_FILE, place)
+        if not self.profile.send_code:
+            return
+        with tarfile.open(place / PACKED, "w:xz") as archive:
+            archive.add(folder / CODE, ".")
+        size = (place / PACKED).stat().st_size
+        if isinstance(self.profile, Lepton) and size > LEPTON_CARRIES:
+            what = f"the packages are {size // 1024} KiB, and NeMo-Run carries {LEPTON_CARRIES // 1024} KiB to Lepton"
+            raise UserError(what, "put the packages into the image, and write: send_code = false")
+
+    def _told(self, job: Job, folder: Path) -> dict[str, Any]:
+        profile = self.profile
+        home = folder.parents[1] if folder.parent.name == "jobs" else jobs_folder().parent
+        settings = settings_of(profile, job)
+        if isinstance(profile, Docker):
+            store = [] if profile.home else [f"{home}:{home}"]
+            settings["volumes"] = [*store, *profile.mounts, f"{folder}:{LINK}"]
+        return {
+            "executor": profile.executor,
+            "settings": settings,
+            "folder": str(folder),
+            "name": _name(folder),
+            "client_secret_env": profile.client_secret_env if isinstance(profile, DGXCloud) else None,
+        }
+
+    def _about(self, action: str, record: Record) -> str:
+        told = atomic.read_json(Path(record.folder) / ASKED)
+        return self._ask(action, Path(record.folder), told | {"id": record.id, "folder": record.folder})
+
+    def _ask(self, action: str, folder: Path, told: dict[str, Any], patience: float | None = PATIENCE) -> str:
+        """What NeMo-Run answers.
+
+        Raises:
+            NoAnswer: it took longer than `patience` seconds.
+            UserError: it is not installed, or it failed.
+        """
+        python = _python()
+        if python is None:
+            raise UserError(f"executor '{self.profile.executor}' needs NeMo-Run", f"get it by: {_install()}")
+        variable = told["client_secret_env"]
+        if action != "render" and variable and not os.environ.get(variable):
+            raise UserError(f"{variable} is not set, which opens DGX Cloud", "set it in your shell")
+        hidden = set(self.profile.secrets) - {variable}
+        try:
+            done = subprocess.run(
+                [str(python), "-I", str(PROGRAM)],
+                input=json.dumps(told | {"action": action}),
+                capture_output=True,
+                text=True,
+                timeout=patience,
+                check=False,
+                env={name: value for name, value in os.environ.items() if name not in hidden},
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NoAnswer(f"NeMo-Run did not answer within {patience:.0f} s", "try again in a minute") from error
+        try:
+            answer = json.loads(done.stdout)
+        except ValueError as error:
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise UserError(f"NeMo-Run ended with exit code {done.returncode}: {last}", _install()) from error
+        if "error" in answer:
+            raise UserError(
+                f"NeMo-Run ({self.profile.executor}): {answer['error']}", "correct it in the profile, or there"
+            )
+        return answer["answer"]
+
+
+def _ended(folder: Path) -> State | None:
+    code = folder / EXIT_CODE
+    return state_of(int(code.read_text(encoding="ascii")), EXIT_CODE) if code.is_file() else None
+
+
+def _name(folder: Path) -> str:
+    """A name that every service takes: letters, digits and dashes, 31 at most, and for this job alone."""
+    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^\d{8}-\d{6}-", "", folder.name).lower()).strip("-")
+    head, _, token = words.rpartition("-")
+    return f"{head[:25].strip('-') or 'job'}-{token[:5]}"
+
+
+def _python() -> Path | None:
+    environment = environment_of("nemo_run")
+    return environment.programs / "python" if environment and environment.programs else None
+
+
+def _install() -> str:
+    environment = environment_of("nemo_run")
+    return environment.install if environment else ""

@@ -1,0 +1,1 @@
+"""Definitions of images: see docs/airgap.md."""

@@ -1,0 +1,130 @@
+"""The logs of one job: which files they are, and their text in bounded memory."""
+
+import codecs
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemotron_cluster.folder import CODE
+from nemotron_shared.errors import UserError
+
+MB = 1 << 20
+HEAD, TAIL = 2 * MB, 6 * MB
+"""What is read of a file: where a job starts, and where it ends."""
+IN_ALL = 48 * MB
+MOST_FILES, MOST_ENTRIES = 400, 50_000
+LOG_NAME = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:\.\d+)?$|^(?:stdout|stderr|log|error\.json)$")
+JOB_NUMBER = re.compile(r"(?:^|/)slurm-(\d+)|[-_.](\d{4,})\.(?:out|err|log|txt)$|(?:^|/)(\d+)-logs/|(?:^|/)exp_(\d+)/")
+"""What tells the logs of one submission from those of another in the same folder."""
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+@dataclass(frozen=True)
+class Text:
+    """One file, or the two ends of one."""
+
+    name: str
+    text: str
+    changed: float
+    skipped_at: int | None = None
+    """Where the middle of a large file is left out: lines beyond it have no number."""
+
+    def number(self, at: int) -> int | None:
+        """The number of the line at a place in the text."""
+        known = self.skipped_at is None or at < self.skipped_at
+        return self.text.count("\n", 0, at) + 1 if known else None
+
+
+@dataclass(frozen=True)
+class Logs:
+    """What was read, and what was not."""
+
+    texts: tuple[Text, ...]
+    left_out: tuple[str, ...] = ()
+
+
+def read_logs(path: Path) -> Logs:
+    """The logs below a folder, or one file."""
+    try:
+        if not path.is_dir():
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise UserError(f"{path}: not a regular file", "give a log file, or a folder of logs")
+            return Logs((_text(path, path.name),))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    found = sorted(_log_files(path), reverse=True)  # by time, so the newest first
+    numbers = {name: _job_number(name) for _, name in found}
+    newest = next((number for number in numbers.values() if number), None)
+    older = [name for name, number in numbers.items() if number not in (None, newest)]
+    left_out = [f"{len(older)} of earlier jobs left out"] if older else []
+    texts: list[Text] = []
+    budget = IN_ALL
+    wanted = [name for _, name in found if name not in set(older)]
+    for name in wanted[:MOST_FILES]:
+        if budget <= 0:
+            break
+        try:
+            texts.append(_text(path / name, name))
+        except OSError as error:
+            left_out.append(f"{name}: {error.strerror}")
+            continue
+        budget -= len(texts[-1].text)
+    if len(wanted) > len(texts) + len(left_out):
+        left_out.append(f"{len(wanted) - len(texts)} more left out, beyond what is read at once")
+    return Logs(tuple(texts), tuple(left_out))
+
+
+def _log_files(folder: Path) -> Iterator[tuple[float, str]]:
+    """When it was changed, and its name below the folder; neither links nor anything but regular files."""
+    seen = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != CODE)
+        for name in names:
+            seen += 1
+            if seen > MOST_ENTRIES:
+                return
+            if not LOG_NAME.search(name):
+                continue
+            file = Path(place, name)
+            try:
+                found = file.lstat()
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode) and found.st_size:
+                yield found.st_mtime, file.relative_to(folder).as_posix()
+
+
+def _job_number(name: str) -> str | None:
+    found = JOB_NUMBER.search(name)
+    return next(filter(None, found.groups())) if found else None
+
+
+def _text(file: Path, name: str) -> Text:
+    # a pipe that took the file's place since it was listed would block for ever
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:  # noqa: PTH123 - the descriptor is checked
+        size = os.fstat(descriptor).st_size
+        changed = os.fstat(descriptor).st_mtime
+        if size <= HEAD + TAIL:
+            return Text(name, _decoded(stream.read(HEAD + TAIL)), changed)
+        head = _decoded(stream.read(HEAD))
+        stream.seek(size - TAIL)
+        return Text(name, f"{head}\n{_decoded(stream.read(TAIL))}", changed, skipped_at=len(head))
+
+
+def text_of(name: str, data: bytes) -> Text:
+    """A log that lies elsewhere, as it was sent."""
+    return Text(name, _decoded(data[-TAIL:]), time.time(), skipped_at=0 if len(data) > TAIL else None)
+
+
+def _decoded(data: bytes) -> str:
+    """Whatever the encoding: a message is recognised by its ASCII."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", errors="replace")
+    else:
+        text = data.decode("utf-8", errors="replace").replace("\0", "")
+    return COLOURS.sub("", text) if "\x1b" in text else text

@@ -1,0 +1,203 @@
+"""Packages of an environment, here or on a node: against what this project pins, each other, and the GPU's driver."""
+
+import contextlib
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemotron_cluster.doctor import probe
+from nemotron_cluster.doctor.report import Check, Group
+from nemotron_shared.runtime.environments import environment_of, how_to_get
+from nemotron_shared.runtime.needs import requirements
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+Facts = Mapping[str, Any]
+SOURCE = Path(probe.__file__).read_text(encoding="utf-8")
+KERNELS = {"mamba-ssm": "mamba_ssm", "causal-conv1d": "causal_conv1d"}
+DRIVERS = {11: 450, 12: 525, 13: 580}
+"""The driver's least major version, by that of CUDA."""
+SHARED_KINDS = re.compile(
+    r"nfs|lustre|gpfs|beegfs|ceph|weka|panfs|pvfs|orangefs|glusterfs|fhgfs|wekafs|daos", re.IGNORECASE
+)
+PATIENCE = 900.0
+
+
+def ask_here(python: str, question: Mapping[str, Any]) -> Facts:
+    """The probe's facts about this machine and one of its Pythons; {"error": ...} where it did not answer."""
+    command = [python, "-c", SOURCE, json.dumps(question)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": str(error)}
+    found = facts_in(done.stdout)
+    return found[0] if found else {"error": (done.stderr.strip() or "it printed nothing").splitlines()[-1]}
+
+
+def facts_in(text: str) -> list[Facts]:
+    """The probes' answers, each put together from its lines, between whatever else was printed."""
+    pieces: dict[str, str] = {}
+    for line in text.splitlines():
+        words = line.partition(f"{probe.MARK} ")[2].split(" ", 1)
+        if len(words) == 2:
+            pieces[words[0]] = pieces.get(words[0], "") + words[1]
+    found = []
+    for whole in pieces.values():
+        with contextlib.suppress(ValueError):
+            facts = json.loads(whole)
+            found += [facts] if isinstance(facts, dict) else []
+    return found
+
+
+def pins(engine: str | None) -> "list[Requirement]":
+    """What our packages ask for, as they are installed here, and what an engine's extra adds."""
+    names = {str(each.metadata["Name"]) for each in metadata.distributions() if each.metadata}
+    wanted = [one for name in sorted(names) if name.startswith("nemotron-") for one in requirements(name)]
+    environment = environment_of(engine) if engine else None
+    unlocked: set[str] = set()  # what that environment has in another version, in spite of the lock
+    if environment is not None:
+        wanted += requirements("nemotron-engines", environment.name.replace("_", "-"))
+        unlocked = {text.split("==")[0] for text in environment.unlocked}
+    return [one for one in wanted if not one.name.startswith("nemotron-") and one.name not in unlocked]
+
+
+def modules(engine: str | None, *, ray: bool) -> list[str]:
+    """What shall be imported: torch, the Mamba kernels, an engine's own modules, and Ray where it is used."""
+    environment = environment_of(engine) if engine else None
+    own = list(environment.packages.values()) if environment and environment.runs_step else ["nemo_automodel"]
+    return list(dict.fromkeys(["torch", *KERNELS.values(), *own, *(["ray", "aiohttp_cors"] if ray else [])]))
+
+
+def judge(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engine: str | None) -> Iterator[Check]:
+    """What the packages of one machine are worth."""
+    yield _python(group, facts)
+    yield _versions(group, facts, wanted, engine)
+    yield from _torch(group, facts)
+    yield from _imports(group, facts, engine)
+    if (compiled := facts.get("bytecode")) and compiled["missing"] > compiled["looked"] // 2:
+        where = " on a shared file system" if is_shared(compiled["kind"]) else ""
+        yield group.warn(
+            "bytecode",
+            f"{compiled['missing']} of {compiled['looked']} modules of {compiled['package']}{where} are not "
+            "compiled, so every process compiles them again: minutes, where the file system is slow",
+            "install with uv's --compile-bytecode, or run Python's module compileall over site-packages once",
+        )
+
+
+def is_shared(kind: str | None) -> bool:
+    """Whether several machines see a file system of this type."""
+    return bool(kind and SHARED_KINDS.search(kind))
+
+
+def _python(group: Group, facts: Facts) -> Check:
+    version = facts["python"]
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) in {(3, 11), (3, 12), (3, 13)}:
+        return group.ok("Python", version)
+    return group.fail("Python", f"{version}: the packages are for 3.11, 3.12 and 3.13", "use one of these")
+
+
+def _versions(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engine: str | None) -> Check:
+    found, wrong, looked = facts["packages"], [], 0
+    for one in wanted:
+        if one.marker and "extra" not in str(one.marker) and not one.marker.evaluate():
+            continue
+        looked += 1
+        version = found.get(one.name.lower().replace("_", "-"))
+        if version is None or not one.specifier.contains(version.partition("+")[0], prereleases=True):
+            wrong.append(f"{one.name}{one.specifier} ({version or 'not installed'})")
+    if not wanted:
+        return group.skip("versions", "our packages are not installed here, so nothing says what is pinned")
+    if wrong:
+        shown = ", ".join(sorted(set(wrong))[:12]) + (f" and {len(wrong) - 12} more" if len(wrong) > 12 else "")
+        return group.fail("versions", f"{len(wrong)} of {looked} are not as pinned: {shown}", how_to_get(engine or ""))
+    return group.ok("versions", f"{looked} packages are as pinned")
+
+
+def _torch(group: Group, facts: Facts) -> Iterator[Check]:
+    """The four lines that a guide asks for begin with these two."""
+    torch = facts["imports"].get("torch", {"error": "not asked"})
+    if "error" in torch:
+        yield group.fail("PyTorch", torch["error"], how_to_get(""))
+        yield group.skip("CUDA", "only PyTorch could tell")
+        return
+    abi = "new" if torch["abi"] else "old"
+    yield group.ok("PyTorch", f"{torch['version']}, made for {_cuda(torch)}, {abi} C++ ABI")
+    gpus, driver = facts["gpus"], str(facts["gpus"].get("driver") or "")
+    least = DRIVERS.get(int(str(torch["cuda"] or "0").split(".")[0]))
+    if torch["available"]:
+        yield group.ok("CUDA", f"True, with driver {driver or 'unknown'}")
+    elif gpus.get("absent"):
+        yield group.skip("CUDA", "False: there is no driver of NVIDIA here")
+    elif "error" in gpus:
+        yield group.fail("CUDA", f"False: nvidia-smi says: {gpus['error']}", "have the driver repaired")
+    elif torch["cuda"] is None:
+        yield group.fail("CUDA", "False: this PyTorch is made for CPUs only", how_to_get(""))
+    elif least and driver.split(".")[0].isdecimal() and int(driver.split(".")[0]) < least:
+        what = f"False: driver {driver} is too old for {_cuda(torch)}, which needs {least} or newer"
+        yield group.fail("CUDA", what, "have the driver renewed, or use a PyTorch for an older CUDA, or a container")
+    else:
+        what = f"False, with driver {driver or 'unknown'} and {len(gpus.get('each', []))} GPUs"
+        yield group.fail("CUDA", what, "look at CUDA_VISIBLE_DEVICES, and at what nvidia-smi shows")
+
+
+def _imports(group: Group, facts: Facts, engine: str | None) -> Iterator[Check]:
+    torch, on_gpu = facts["imports"].get("torch", {}), "each" in facts["gpus"]
+    environment = environment_of(engine) if engine else None
+    needed = {*(environment.packages.values() if environment else ()), *(KERNELS.values() if engine and on_gpu else ())}
+    for name, found in facts["imports"].items():
+        if name in ("torch", "aiohttp_cors"):
+            continue
+        version = facts["packages"].get(name.replace("_", "-").replace(".", "-"), "")
+        if "error" not in found:
+            yield group.ok(name, f"OK {version}".strip())
+        elif found["absent"] and name not in needed:
+            why = (
+                "the torch kernels of this project take their place" if name in KERNELS.values() else "not needed here"
+            )
+            yield group.skip(name, f"not installed; {why}")
+        elif name in KERNELS.values():
+            yield group.fail(name, found["error"], _build(facts, torch))
+        else:
+            yield group.fail(name, found["error"], how_to_get(engine or ""))
+    if "error" in facts["imports"].get("aiohttp_cors", {}) and "ray" in facts["packages"]:
+        what = "ray without its dashboard: NeMo-RL's ray.sub asks for one, and its head then does not start"
+        yield group.warn("ray[default]", what, "install the extra: ray[default]")
+    nvcc, cuda = facts["nvcc"], torch.get("cuda")
+    if nvcc and cuda and nvcc != cuda:
+        what = f"{nvcc}, and PyTorch is made for {cuda}: what is compiled with it does not fit"
+        yield group.warn("nvcc", what, f"set CUDA_HOME to CUDA {cuda} (module load) before anything is compiled")
+    elif nvcc or any(name in facts["imports"] for name in needed & set(KERNELS.values())):
+        yield group.ok("nvcc", nvcc) if nvcc else group.skip("nvcc", "not found: nothing can be compiled here")
+
+
+def _build(facts: Facts, torch: Facts) -> str:
+    """What a wheel of the kernels must fit, and what building one takes."""
+    if "version" not in torch:
+        return "make PyTorch importable first"
+    cuda, abi = str(torch["cuda"]).split(".")[0], str(torch["abi"]).upper()
+    python = "".join(facts["python"].split(".")[:2])
+    short = ".".join(torch["version"].split(".")[:2])
+    with_nvcc = (
+        "" if facts["nvcc"] == torch["cuda"] else f", with nvcc {torch['cuda']} (here: {facts['nvcc'] or 'none'})"
+    )
+    return (
+        f"take a wheel for cu{cuda}torch{short}cxx11abi{abi}-cp{python}, or build it without isolation from torch, "
+        f"MAMBA_FORCE_BUILD and CAUSAL_CONV1D_FORCE_BUILD set to TRUE{with_nvcc}"
+    )
+
+
+def _cuda(torch: Facts) -> str:
+    return f"CUDA {torch['cuda']}" if torch["cuda"] else "CPUs"

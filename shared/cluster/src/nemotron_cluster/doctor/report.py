@@ -1,0 +1,100 @@
+"""What one check found, and how the checks are shown."""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from nemotron_shared.errors import UserError, printable
+from nemotron_shared.redaction import redact
+
+State = Literal["PASS", "WARN", "FAIL", "SKIP"]
+"""WARN: it works, and something about it will surprise. SKIP: not looked at, and why."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: what was looked at, what was found, and what to do about it."""
+
+    group: str
+    name: str
+    state: State
+    said: str
+    remedy: str | None = None
+
+
+Checks = Generator[Check, None, None]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Checks under one heading.
+
+    yield MACHINE.warn("uv", "is not on PATH", "install it")
+    """
+
+    title: str
+
+    def ok(self, name: str, said: str) -> Check:
+        """All is well."""
+        return Check(self.title, name, "PASS", said)
+
+    def warn(self, name: str, said: str, remedy: str) -> Check:
+        """It works, and something will surprise."""
+        return Check(self.title, name, "WARN", said, remedy)
+
+    def fail(self, name: str, said: str, remedy: str) -> Check:
+        """A run would fail."""
+        return Check(self.title, name, "FAIL", said, remedy)
+
+    def skip(self, name: str, why: str) -> Check:
+        """Nothing is known about it."""
+        return Check(self.title, name, "SKIP", why)
+
+    def guarded(self, name: str, checks: Callable[[], Generator[Check, None, T]]) -> Generator[Check, None, T | None]:
+        """The checks and their result; where one cannot go on, what it says becomes the last of them."""
+        try:
+            return (yield from checks())
+        except UserError as error:
+            yield self.fail(name, error.message, error.remedy or "correct it, and ask again")
+            return None
+
+
+def on_all(checks: Mapping[str, Iterable[Check]]) -> Iterator[Check]:
+    """The checks of many machines: what is the same on several is said once, with their names."""
+    hosts: dict[Check, list[str]] = {}
+    for host, found in checks.items():
+        for check in found:
+            hosts.setdefault(check, []).append(host)
+    for check, names in hosts.items():
+        of = f"all {len(checks)}" if len(names) == len(checks) > 1 else _some(names)
+        yield Check(check.group, check.name, check.state, f"{check.said} ({of})", check.remedy)
+
+
+def _some(names: list[str], shown: int = 4) -> str:
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def text_lines(checks: Iterable[Check]) -> Iterator[str]:
+    """Lines for people, as the checks come."""
+    group = None
+    for check in checks:
+        if check.group != group:
+            yield f"{'' if group is None else chr(10)}{check.group}"
+            group = check.group
+        yield f"  {check.state}  {check.name}: {clean(check.said)}"
+        if check.remedy:
+            yield from (f"        {clean(line.strip())}" for line in check.remedy.splitlines())
+
+
+def clean(text: str) -> str:
+    """Without secrets, and without what would move a terminal's cursor: much of it is other programs' words."""
+    return printable(redact(text))
+
+
+def summary(checks: Iterable[Check]) -> str:
+    """How many of each."""
+    states = [check.state for check in checks]
+    return ", ".join(f"{states.count(state)} {state}" for state in ("FAIL", "WARN", "PASS", "SKIP") if state in states)
