@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemotron_app.remote.place import Place, is_elsewhere
+from nemotron_app.remote.place import ALONE, DRIVERS, Place, is_elsewhere
 from nemotron_cluster import secrets
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.code import copy_packages
@@ -30,11 +30,6 @@ from nemotron_shared.runtime.provenance import git_commit
 from nemotron_shared.stages import STAGES
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
-DRIVERS = ("nemo_rl",)
-"""Engines of one driver, whose workers are started by Ray."""
-ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
-"""Engines of one process, whatever the profile says."""
-FORCE = "run.force"
 
 
 def job_of(stage: str, verb: str, place: Place) -> Job:
