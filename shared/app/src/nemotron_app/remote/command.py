@@ -43,7 +43,7 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
 def hand_over(job: Job, place: Place, request: "Request") -> Record:
     """The job, submitted or laid out; its record."""
     assert request.remote is not None
-    record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
+    job, record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
     backend = backend_of(place.profile)
     if request.remote.mode == "stage":
         backend.lay_out(job, Path(record.folder))
@@ -114,7 +114,8 @@ def _about_profile(place: Place) -> list[str]:
 def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
     """A file that describes the machine of the job."""
     file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
-    yaml.safe_dump(dict(described(place, job.nodes * job.processes_per_node, job.nodes)), file)
+    processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
+    yaml.safe_dump(dict(described(place, processes, job.nodes)), file)
     file.flush()
     return file
 
