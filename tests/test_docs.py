@@ -58,6 +58,10 @@ def execute(command: Command) -> int:
     program, *rest = command.words
     if rest[:2] == ["engine", "install"]:  # gigabytes; tests/test_remedies.py asks uv whether it could
         return 0 if environment_of(rest[2]) else 2
+    if rest[:2] == ["airgap", "fetch"] and "--dry-run" not in rest:
+        rest.append("--dry-run")
+    if rest[:2] == ["airgap", "build"]:  # of gigabytes; shared/cluster/tests builds a small one
+        rest.append("--help")
     if rest[:1] == ["finetune"] and "--dry-run" not in rest:
         rest.append("--dry-run")
     if stage_steps(command) and not prepares_own_files(command) and not {"-d", "--dry-run"} & set(rest):

@@ -21,18 +21,18 @@ pytestmark = pytest.mark.slow
 SMALL = 'cpus_per_task = 1\n[test-slurm.env_vars]\nRAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES = "200000000"\n'
 PREPARE = ("super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.shard_mb=1", "data_prep.merge=true")
 ON_RAY = ("--executor", "ray", "--workers", "2")
-DRIVER = """
+STUBBORN = """
 import signal, sys, time
 import ray
 ray.init(log_to_driver=False)
-times = int(sys.argv[1])
-def told(number, frame):
-    global times
-    times -= 1
-    if times == 0:
-        print("saved with", ray.get(ray.put("Ray")), flush=True)
+told = 0
+def tell(number, frame):
+    global told
+    told += 1
+    if told > 1:
         sys.exit(130)
-signal.signal(signal.SIGTERM, told)
+    print("told, with", ray.get(ray.put("Ray")), flush=True)
+signal.signal(signal.SIGTERM, tell)
 print("driver begun on", len(ray.nodes()), flush=True)
 while True:
     time.sleep(1)
@@ -73,9 +73,10 @@ def digest(desk: Desk, version: str) -> str:
 def nothing_is_left(slurm: Cluster, folder: Path) -> None:
     """No process on a node, no folder of Ray's, no token; and logs that tell of folders there were."""
     slurm.wait_until(lambda: not slurm.checked("head", "squeue", "-h"))
-    for node in ("n1", "n2"):  # what a node consists of, and this very question
-        own = {"node.sh", "bash", "slurmd", "sleep", "ps"}
-        slurm.wait_until(lambda node=node: not set(slurm.checked(node, "ps", "-eo", "comm=").split()) - own, minutes=1)
+    own = {"node.sh", "bash", "slurmd", "sleep", "ps"}  # what a node consists of, and this very question
+    slurm.wait_until(
+        lambda: not set("\n".join(slurm.checked(node, "ps", "-eo", "comm=") for node in ("n1", "n2")).split()) - own, 1
+    )
     logs = "".join(path.read_text() for path in (folder / "logs").glob("*.log"))
     folders = set(re.findall(r"/tmp/ray-\w+", logs))
     assert len(folders) >= 2
@@ -104,7 +105,7 @@ def test_data_over_two_nodes_has_the_bytes_of_one_process(slurm: Cluster, desk: 
 
 def test_the_failure_of_the_driver_is_that_of_the_job(slurm: Cluster, desk: Desk) -> None:
     (desk.folder / "corpus.jsonl").write_text('{"text": "whole"}\n{"text": \n')
-    bad = (f"data_prep.source={desk.folder / 'corpus.jsonl'}", "data_prep.on_bad_row=stop")
+    bad = (f"data_prep.source={desk.folder / 'corpus.jsonl'}", "data_prep.on_bad_row=error")
     here = desk.run(*PREPARE, *bad)
     job = desk.batch(*PREPARE, *bad, *ON_RAY)
     assert desk.wait(job) == here.returncode != 0
@@ -128,19 +129,27 @@ def test_data_that_is_stopped_continues(slurm: Cluster, desk: Desk, end: str) ->
     nothing_is_left(slurm, desk.job(job))
 
 
-def test_a_time_limit_that_the_driver_does_not_heed(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(slurm: Cluster, tmp_path: Path) -> None:
     folder = slurm.shared / tmp_path.name
     own = folder / "code/nemotron_cluster/slurm"
     own.mkdir(parents=True)
     source = Path(render.__code__.co_filename).parent / "ray_node.py"
     (own / source.name).write_bytes(source.read_bytes())
     small = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "200000000"}
-    job = Job("ray", ("-c", DRIVER, "2"), sys.executable, start="ray", nodes=2, environment=small)
-    profile = Slurm(executor="slurm", time="1", cpus_per_task=1, signal_lead=10, requeue=False)
-    (folder / "job.sh").write_text(render(job, profile, PurePosixPath(folder)))
+    job = Job("ray", ("-c", STUBBORN), sys.executable, start="ray", nodes=2, gpus_per_node=4, environment=small)
+    script = render(job, Slurm(executor="slurm", time="30", cpus_per_task=1, requeue=False), PurePosixPath(folder))
+    (folder / "job.sh").write_text(script)
+    (folder / "log.txt").touch()
     number = slurm.checked("head", "sbatch", "--parsable", "--export=NONE", folder / "job.sh")
-    slurm.wait_for(number, "TIMEOUT", "FAILED", "COMPLETED", minutes=10)
-    log = (folder / "log.txt").read_text()
-    assert slurm.state(number) == "TIMEOUT", log
-    assert "driver begun on 2" in log and "asking the step to save" in log
+
+    def said(words: str) -> bool:
+        return words in (folder / "log.txt").read_text()
+
+    slurm.wait_for(number, "RUNNING")
+    slurm.wait_until(lambda: said("driver begun on 2"), minutes=10)
+    assert said("Ray: 2 of 2 nodes, 8 of 8 GPUs")
+    slurm.checked("head", "scancel", "--batch", "--signal=USR1", number)
+    slurm.wait_until(lambda: said("told, with Ray"), minutes=10)
+    slurm.checked("head", "scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    assert slurm.wait_for(number, "TIMEOUT", "FAILED", "COMPLETED", minutes=10) == "TIMEOUT"
     nothing_is_left(slurm, folder)

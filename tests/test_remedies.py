@@ -40,6 +40,8 @@ INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENV
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
+UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build")}
+
 REMEDIES: dict[str, dict[str, list[str]]] = {
     # nemotron_app
     "{naturalsize(size)} {'freed' if yes else 'in all; to remove it: nemotron artifacts gc --yes'}": {
@@ -53,11 +55,19 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "environment.install": ["nemotron engine install automodel"],
         "FOLDER_VARIABLE": ["NEMOTRON_ENGINES"],
     },
+    "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
+    "see: nemotron jobs": {},
+    "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
+    "job {record.id} goes on without this command\n  come back: nemotron jobs logs {record.id} --follow\n"
+    "  end it: nemotron jobs cancel {record.id}": {"record.id": ["4711"]},
+    "state: nemotron jobs\nlog: nemotron jobs logs {last.id} --follow\nend it: nemotron jobs cancel {last.id}": {
+        "last.id": ["4711"]
+    },
     "see the models: nemotron --help": {},
     "say: nemotron {family} eval{chosen} -t {task[0]}": {**FAMILY, "chosen": [" -c tiny"], "task[0]": ["sums"]},
     "for your own data, say: nemotron {request.family} {' '.join(request.command)} -c local": {
@@ -252,7 +262,7 @@ def test_the_command_of_a_message_works(
     else:
         assert program == "nemotron"
         # which only a running process could obey, and what answers until it is told to end
-        if rest[:2] == ["runs", "stop"] or rest[0] in ("chat", "serve"):
+        if tuple(rest[:2]) in UNRUN or rest[0] in ("chat", "serve"):
             rest.append("--help")
         rest += ["--dry-run"] if rest[0] in families() else []
         if rest[:2] == ["model", "import"]:  # of a hub that is not there

@@ -20,6 +20,13 @@ def desk(slurm: Cluster, tmp_path: Path) -> Desk:
     return Desk(slurm, tmp_path.name)
 
 
+def innermost(pid: int) -> int:
+    """The last of a chain of processes, each the only child of the one before."""
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        pid = int(children[0])
+    return pid
+
+
 def test_a_stage_trains_over_two_nodes_and_its_log_is_shown(desk: Desk) -> None:
     result = desk.run("super3", "sft", *short("sft"), "--run", "test-slurm")
     assert result.returncode == 0, result.stdout + result.stderr
@@ -66,13 +73,12 @@ def test_ctrl_c_leaves_the_job_and_one_can_come_back(desk: Desk) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     desk.cluster.wait_until(
         lambda: any('"id": "' in one.read_text() for one in desk.folder.glob("store/jobs/*/job.json"))
     )
     time.sleep(2)
-    os.killpg(process.pid, signal.SIGINT)
+    os.kill(innermost(process.pid), signal.SIGINT)  # not nsenter around it, which would end before it
     _, said = process.communicate(timeout=300)
     assert process.returncode == 130 and "goes on without this command" in said, said
     back = desk.run("jobs", "logs", "last", "--follow")

@@ -138,7 +138,7 @@ def test_a_folder_that_is_not_right_is_refused(fetched: Path, tmp_path: Path, mo
     (folder / NAME).write_text(json.dumps({"format": 2}))
     with pytest.raises(UserError, match="format: Input should be 1"):
         build(folder, tmp_path / "new")
-    with pytest.raises(UserError, match="no folder of `nemotron airgap fetch`"):
+    with pytest.raises(UserError, match="no folder of airgap fetch"):
         build(tmp_path, tmp_path / "new")
 
 

@@ -50,7 +50,7 @@ def fetch_(folder: Path, **asked: Any) -> int:
     target = Target(asked["python"], asked["platform"])
     if (root := repository()) is None:
         what = "what to fetch stands in the repository's uv.lock, and this is an installed package without it"
-        raise UserError(what, "clone the repository and run it there with `uv run`")
+        raise UserError(what, "clone the repository and run it there")
     packages = asked["packages"] or ("nemotron-sft",)
     wanted = Wanted(packages, asked["extras"], asked["cuda"], asked["sources"])
     trusted = asked["trust_code"]

@@ -29,7 +29,7 @@ def run_chain(request: "Request") -> int:
     if executor != "slurm":
         raise UserError(f"jobs of {executor} cannot wait for each other", "run the pipeline there step by step")
     if request.remote.mode == "stage":
-        raise UserError("--stage lays one step out", "name the step: nemotron super3 sft --stage PROFILE")
+        raise UserError("--stage lays one step out, and a pipeline has many", "give it to the command of a step")
     steps = [step for step in PIPELINE if step.stage in families()[request.family].stages]
     works = [(step.stage, verb) for step in steps for verb in step.verbs]
     if request.dry_run:
@@ -65,7 +65,7 @@ def _of_steps(request: "Request") -> tuple[str, ...]:
 def _submit(job: Job, place: Place, before: list[Record]) -> Record:
     """One job of the chain; where it is refused, those before it are named, for they are submitted."""
     try:
-        return submit(job, make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
+        return submit(*make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
     except UserError as error:
         if not before:
             raise

@@ -43,7 +43,7 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
 def hand_over(job: Job, place: Place, request: "Request") -> Record:
     """The job, submitted or laid out; its record."""
     assert request.remote is not None
-    record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
+    job, record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
     backend = backend_of(place.profile)
     if request.remote.mode == "stage":
         backend.lay_out(job, Path(record.folder))

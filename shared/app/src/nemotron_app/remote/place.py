@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_cluster.profiles.find import Loaded, changed, load_profile
-from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import COMMAND_LINE, Composed, compose
 from nemotron_shared.config.overrides import Said, override, override_key
@@ -155,8 +155,13 @@ def _home(profile: Profile, store: Path) -> str:
     return str(store)
 
 
+def is_elsewhere(profile: Profile) -> bool:
+    """Whether this machine's paths mean nothing there."""
+    return not (isinstance(profile, Local) or (isinstance(profile, Slurm) and profile.tunnel == "local"))
+
+
 def described(place: Place, processes: int, nodes: int) -> Mapping[str, Any]:
     """The machine of a job, as far as its profile tells, for the checks of a dry run."""
     gpus = place.profile.gpus_per_node
-    machine: dict[str, Any] = {"nodes": nodes, "processes": processes}
+    machine: dict[str, Any] = {"nodes": nodes, "processes": processes, "sees_files": not is_elsewhere(place.profile)}
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})

@@ -14,13 +14,14 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemotron_app.remote.place import Place
+from nemotron_app.remote.place import Place, is_elsewhere
 from nemotron_cluster import secrets
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.code import copy_packages
 from nemotron_cluster.folder import CODE, CONFIG_FILE, LOG, Record, jobs_folder, new_folder
 from nemotron_cluster.job import CONFIG, Job, Start
-from nemotron_cluster.profiles.schema import Local, Profile, Slurm
+from nemotron_cluster.packager import FILES, pack
+from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
 from nemotron_shared import atomic
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.references import resolve_section
@@ -80,38 +81,37 @@ def _container(profile: Profile, composed: Composed) -> str | None:
 def _python(profile: Profile, engine: str | None, container: str | None) -> str:
     if profile.python:
         return profile.python
-    if container or _is_elsewhere(profile):
+    if container or is_elsewhere(profile):
         return "python3"
     environment = environment_of(engine) if engine else None
     own = environment is not None and environment.runs_step and not environment.is_here and environment.programs
     return str(own / "python") if own else sys.executable
 
 
-def _is_elsewhere(profile: Profile) -> bool:
-    """Whether this machine's paths mean nothing there."""
-    return not (isinstance(profile, Local) or (isinstance(profile, Slurm) and profile.tunnel == "local"))
-
-
 def _workdir(profile: Profile) -> str | None:
-    return None if _is_elsewhere(profile) else str(Path.cwd())
+    return None if is_elsewhere(profile) else str(Path.cwd())
 
 
 def _environment(profile: Profile, engine: str | None) -> dict[str, str]:
     """What a job's processes find. A working folder with a folder `stages` must not hide the code that travels."""
     found = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     environment = environment_of(engine) if engine else None
-    if environment is not None and environment.folder and not _is_elsewhere(profile):
+    if environment is not None and environment.folder and not is_elsewhere(profile):
         found[FOLDER_VARIABLE] = str(environment.folder.parent)
     offline = {
         name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
     }
-    return found | (offline if not _is_elsewhere(profile) else {}) | profile.env_vars
+    return found | (offline if not is_elsewhere(profile) else {}) | profile.env_vars
 
 
-def make_folder(job: Job, place: Place, line: str) -> Record:
+def make_folder(job: Job, place: Place, line: str) -> tuple[Job, Record]:
     """The job's folder with all that it needs but for what its backend adds, and the record, still without an id."""
     folder = new_folder(job.name, jobs_folder(str(place.store)))
+    there = backend_of(place.profile).there(folder)
     try:
+        if isinstance(place.profile, Remote) and is_elsewhere(place.profile):
+            pack(place.profile, Path.cwd(), folder)
+            job = replace(job, workdir=str(there / FILES))
         atomic.write_text(folder / CONFIG_FILE, _config_text(place))
         copy_packages((*PACKAGES, *(f"stages.{name}" for name in STAGES)), folder / CODE)
         (folder / LOG).touch(mode=0o600)
@@ -121,7 +121,7 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
             profile=place.loaded.name,
             executor=place.profile.executor,
             folder=str(folder),
-            there=str(backend_of(place.profile).there(folder)),
+            there=str(there),
             host=platform.node(),
             submitted=datetime.now(UTC).isoformat(timespec="seconds"),
             line=line,
@@ -133,7 +133,7 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return record
+    return job, record
 
 
 def _config_text(place: Place) -> str:

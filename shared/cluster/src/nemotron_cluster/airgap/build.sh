@@ -8,7 +8,7 @@ set -euo pipefail
 folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 environment=${1:?say which environment to make: bash build.sh ENVIRONMENT}
 shift
-python=${PYTHON:-python$(sed -n 's/^ *"python": "\(.*\)",$/\1/p' "$folder/manifest.json")}
+python=${PYTHON:-python$(sed -n 's/^ *"python": "\(.*\)",*$/\1/p' "$folder/manifest.json")}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 wheels=("$folder"/wheels/uv-*.whl)

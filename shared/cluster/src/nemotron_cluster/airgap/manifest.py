@@ -75,7 +75,7 @@ def read_manifest(folder: Path) -> Manifest:
         UserError: there is none, or it is none of ours.
     """
     if not (folder / NAME).is_file():
-        what = f"{folder} has no {NAME}: it is no folder of `nemotron airgap fetch`, or that has not ended"
+        what = f"{folder} has no {NAME}: it is no folder of airgap fetch, or that has not ended"
         raise UserError(what, "where there is a network, run the command that makes it again")
     try:
         return Manifest.model_validate(read_json(folder / NAME))

@@ -70,7 +70,9 @@ class Recorder:
         )
         self.nodegroup = SimpleNamespace(list_all=lambda: [self.group], list_nodes=lambda group: [])
         self.group: Any = None
-        self.job = SimpleNamespace(create=lambda job: self.sent.update(job=json.loads(job.json(exclude_none=True))))
+        self.job = SimpleNamespace(
+            create=lambda job: self.sent.update(job=json.loads(job.json(exclude_none=True, by_alias=True)))
+        )
 
     def post(self, url: str, json: Any, headers: Any) -> Any:
         """For requests.post."""
@@ -150,7 +152,7 @@ def log(told: Told) -> str:
     if state(told) != "Running":  # it would wait until it runs
         return ""
     said: list[str] = []
-    sys.stdout = SimpleNamespace(write=said.append, flush=lambda: None)  # ty: ignore[invalid-assignment]
+    sys.stdout = SimpleNamespace(write=said.append, flush=lambda: None)
 
     def enough(number: int, frame: Any) -> None:
         raise TimeoutError

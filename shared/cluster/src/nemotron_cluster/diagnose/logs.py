@@ -15,7 +15,7 @@ from nemotron_shared.errors import UserError
 MB = 1 << 20
 HEAD, TAIL = 2 * MB, 6 * MB
 """What is read of a file: where a job starts, and where it ends."""
-IN_ALL = 96 * MB
+IN_ALL = 48 * MB
 MOST_FILES, MOST_ENTRIES = 400, 50_000
 LOG_NAME = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:\.\d+)?$|^(?:stdout|stderr|log|error\.json)$")
 JOB_NUMBER = re.compile(r"(?:^|/)slurm-(\d+)|[-_.](\d{4,})\.(?:out|err|log|txt)$|(?:^|/)(\d+)-logs/|(?:^|/)exp_(\d+)/")

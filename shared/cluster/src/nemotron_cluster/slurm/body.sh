@@ -49,7 +49,7 @@ close() {
     over=yes
     rm -rf -- "$folder/secrets"
     printf '%s\n' "$1" >"$folder/.exit_code" && mv -f -- "$folder/.exit_code" "$folder/exit_code"
-    say "ended with exit code $1"
+    say "the job ended with exit code $1"
 }
 
 # Another attempt. Slurm may have queued the job by itself in the meantime.

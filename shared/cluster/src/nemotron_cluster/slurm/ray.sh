@@ -21,7 +21,8 @@ ray_end() {
 }
 
 run_step() {
-    local logs=$folder/logs token=$folder/secrets/ray lost='' told='' driver='' ray copy code reason
+    logs=$folder/logs token=$folder/secrets/ray # not local: the trap at the end needs them
+    local lost='' told='' driver='' ray copy code reason
     mkdir -p "$logs" "$folder/secrets" && chmod 700 "$folder/secrets" || return 1
     rm -f "$logs/STARTED_RAY_HEAD" "$logs/ENDED" # of an earlier attempt
     # Whoever reaches Ray's ports could run anything as this user, so it answers only who knows this.

@@ -72,12 +72,9 @@ def main(role: str, folder: str, *rest: str) -> int:
 def lead(logs: Path, own: str, peer: str, first: int) -> int:
     """Be the head until the end."""
     address, port = address_towards(peer), free_port(first)
-    options = [
-        "--head",
-        f"--port={port}",
-        "--include-dashboard=false",
-        f"--ray-client-server-port={free_port(port + 1)}",
-    ]
+    options = ["--head", f"--port={port}", "--include-dashboard=false"]
+    if find_spec("grpc"):  # then Ray serves remote clients at a fixed port, which another job may have
+        options.append(f"--ray-client-server-port={free_port(port + 1)}")
 
     def answers() -> bool:
         if not reachable(address, port):
@@ -105,7 +102,9 @@ def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[],
         node.append(f"--num-gpus={gpus}")
     for attempt in range(1, ATTEMPTS + 1):
         say(f"{socket.gethostname()} ({address}): starting Ray, attempt {attempt} of {ATTEMPTS}")
-        ray = subprocess.Popen([sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf)
+        ray = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", "start", *node, *options], preexec_fn=_deaf
+        )
         while not (up := begun()) and ray.poll() is None:
             time.sleep(0.2)
         code = ray.wait()
@@ -138,6 +137,8 @@ def drive(logs: Path, nodes: int, gpus: int, command: Sequence[str]) -> int:
             child.terminate()
         if code := child.wait():
             break
+    if asked and child.args == count:
+        code = 128 + signal.SIGTERM
     return 128 - code if code < 0 else code
 
 
@@ -151,11 +152,13 @@ def count(head: str, nodes: int, gpus: int) -> int:
         try:
             if not ray.is_initialized():
                 ray.init(address=head, log_to_driver=False, logging_level=logging.CRITICAL)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's own handler prints a trace
             there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         except Exception as error:  # Ray raises bare ones where it is too slow
             with suppress(Exception):
                 ray.shutdown()
-            last = show(f"the Ray head at {head} does not answer yet: {str(error).strip().splitlines()[:1]}", last)
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            last = show(f"the Ray head at {head} does not answer yet: {reason}", last)
             time.sleep(1)
             continue
         have = int(sum(each.get("GPU", 0) for each in there))

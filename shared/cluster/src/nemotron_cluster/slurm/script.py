@@ -7,6 +7,7 @@ Every value of a user is quoted for the place where it stands. Secrets stand in 
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -14,9 +15,10 @@ from pathlib import PurePosixPath
 from nemotron_cluster.folder import CONFIG_FILE, LOG
 from nemotron_cluster.job import CONFIG, Job
 from nemotron_cluster.profiles.schema import TIME, Slurm
+from nemotron_shared.errors import UserError
 
-PLAIN = re.compile(r"([^A-Za-z0-9_./,:=@%+\[\]-])")
-REGISTRY = re.compile(r"(?!/)[^/#]*[.:][^/#]*/")
+PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
+REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
 LEAST_LEAD = 10
 
 
@@ -28,6 +30,9 @@ def render(
     Args:
         folder: the job's, as the nodes see it.
         partition, time: instead of the profile's.
+
+    Raises:
+        UserError: the profile's setup_lines are no shell.
     """
     limit = time or profile.time
     lead = lead_of(profile.signal_lead, limit)
@@ -37,8 +42,7 @@ def render(
         "#!/bin/bash -l\n" + "\n".join(directives),
         # Variables for other ways to start, values that look like code, functions that a trap calls: all meant.
         "# shellcheck disable=SC2016,SC2034,SC2054,SC2317\n" + "\n".join(_variables(job, profile, folder, lead)),
-        # Not indented: a line may be the end of a here-document.
-        "\n".join(["# The profile's setup_lines.", "setup() {", *(profile.setup_lines or [":"]), "}"]),
+        _setup(profile.setup_lines),
         _run_step(job),
         _text("body.sh").rstrip(),
     ]
@@ -137,6 +141,20 @@ def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> It
     yield _array("inside", "what stands before a program that runs in a container", inside)
 
 
+def _setup(lines: list[str]) -> str:
+    """The profile's lines. What bash cannot read would keep the whole script from beginning, its care for secrets too.
+
+    Raises:
+        UserError: bash cannot read them.
+    """
+    read = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
+    if read.returncode:
+        said = read.stderr.strip().splitlines()[0].removeprefix("bash: ")
+        raise UserError(f"setup_lines: bash cannot read them: {said}", "correct them in the profile of env.toml")
+    # Not indented: a line may be the end of a here-document.
+    return "\n".join(["# The profile's setup_lines.", "setup() {", *(lines or [":"]), "}"])
+
+
 def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     """What a container sees of the nodes: the job's folder, the artifacts, and what the profile says."""
     own = [str(folder), job.workdir, profile.home or job.environment.get("NEMOTRON_HOME")]
@@ -205,8 +223,8 @@ def _array(name: str, title: str, words: list[str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value of a directive: sbatch knows quotes, comments and the backslash, but not all of a shell's ways."""
-    return PLAIN.sub(r"\\\1", value)
+    """A value of a directive: sbatch knows quotes and the backslash inside them, but not all of a shell's ways."""
+    return value if PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def _truth(value: bool) -> str:

@@ -52,7 +52,8 @@ class GPU:
 class Machine:
     """Attributes: `python` its version, "3.12"; `processes` those of this run, over all `nodes`; `gpus` those of a
     node; `memory`, `free_disk` in bytes, infinite where nobody knows them; `packages` version by name; `is_here`
-    whether it is this machine, with the packages of this environment. What a description leaves out is None."""
+    whether it is this machine, with the packages of this environment; `sees_files` whether it has the files that lie
+    here. What a description leaves out is None."""
 
     python: str | None
     processes: int
@@ -62,6 +63,7 @@ class Machine:
     nodes: int = 1
     packages: Mapping[str, str] | None = None
     is_here: bool = True
+    sees_files: bool = True
 
     @classmethod
     def here(cls, folder: Path, processes: int = 1) -> "Machine":
@@ -104,6 +106,7 @@ class Machine:
             nodes=said.nodes,
             packages=said.packages and {_normal(name): version for name, version in said.packages.items()},
             is_here=False,
+            sees_files=said.sees_files,
         )
 
     @property
@@ -144,6 +147,7 @@ class MachineDescription(Section):
     memory_gb: float = Field(gt=0, default=math.inf)
     free_disk_gb: float = Field(ge=0, default=math.inf)
     packages: dict[str, str] | None = None
+    sees_files: bool = True
 
     @field_validator("python", mode="before")
     @classmethod

@@ -104,6 +104,8 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
         return checked  # what it would say of inputs is of another family
     for role in (*step.consumes, *step.optional):
         find_input(checked, step, role, arguments, data)
+    if not machine.sees_files:
+        _leave_to_the_start(checked)
     if checked.prepares and step.prepare is not None:
         checked.problems += preflight(step.prepare, arguments).problems
     _validate(checked, step, trusted=arguments.trust_code)
@@ -120,6 +122,12 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
                 checked.notes += [memory] if memory else []
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     return checked
+
+
+def _leave_to_the_start(checked: Preflight) -> None:
+    """What is wrong with inputs here says nothing of a machine with other files."""
+    checked.notes += [f"not looked for from here: {role}, {text}" for role, text in checked.shown.items() if text]
+    checked.problems, checked.prepares = [], None
 
 
 def run_section(step: "Step", composed: Composed) -> RunSection:
@@ -157,7 +165,8 @@ def _validate(checked: Preflight, step: "Step", *, trusted: bool) -> None:
         if not find_tokenizers(checked, step, trusted=trusted):
             return
         config = validate(step.schema, checked.values, checked.composed.origins)
-        checked.sources, checked.contents = step.sources(config), step.contents(config)
+        if checked.machine.sees_files:
+            checked.sources, checked.contents = step.sources(config), step.contents(config)
         checked.config = config
     except UserError as error:
         not_yet = [f" of {shown}>" for shown in checked.shown.values() if shown]

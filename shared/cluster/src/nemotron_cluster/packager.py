@@ -1,0 +1,56 @@
+"""What of a person's own folder goes with a job to another file system.
+
+    packager = "git"        what git keeps below the working folder, as it is now
+    packager = "pattern"    what fits packager_include_pattern
+    packager = "hybrid"     both
+    packager = "none"       nothing
+
+The nodes find it as the job's working folder, so that paths of the command line mean the same there.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemotron_cluster.profiles.schema import Remote
+from nemotron_shared.errors import UserError
+
+FILES = "files"
+
+
+def pack(profile: Remote, start: Path, folder: Path) -> int:
+    """Copy the files into `folder`/files; returns how many.
+
+    Raises:
+        UserError: a pattern that fits nothing, or leads out of the working folder.
+    """
+    chosen = dict.fromkeys([*_kept_by_git(profile, start), *_of_patterns(profile, start)])
+    (folder / FILES).mkdir()
+    for path in chosen:
+        target = folder / FILES / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(start / path, target)
+    return len(chosen)
+
+
+def _kept_by_git(profile: Remote, start: Path) -> Iterator[Path]:
+    if profile.packager not in ("git", "hybrid"):
+        return
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=start, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return  # no git, and so nothing that it keeps
+    yield from (Path(name) for name in listed.stdout.split("\0") if name and (start / name).is_file())
+
+
+def _of_patterns(profile: Remote, start: Path) -> Iterator[Path]:
+    if profile.packager not in ("pattern", "hybrid"):
+        return
+    for pattern in profile.packager_include_pattern:
+        if pattern.startswith(("/", "~")) or ".." in Path(pattern).parts:
+            raise UserError(f"packager_include_pattern: '{pattern}' leads out of {start}", "name files below it")
+        found = [path for path in sorted(start.glob(pattern)) if path.is_file()]
+        if not found:
+            raise UserError(f"packager_include_pattern: '{pattern}' fits nothing in {start}", "correct or remove it")
+        yield from (path.relative_to(start) for path in found)

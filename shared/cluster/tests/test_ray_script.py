@@ -1,0 +1,130 @@
+"""The part of a job's script that keeps Ray, on programs that only pretend to be Slurm's: who is started and told."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from nemotron_cluster.job import Job
+from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.slurm.script import render
+
+SRUN = """#!/bin/bash
+# Keeps its words, writes where it was told to, and behaves as $HEAD, $WORKER or $DRIVER says.
+echo "$*" >>"$RECORD"
+for word; do
+    [[ $word != --output=* ]] || exec >>"${word#--output=}"
+    [[ ! $role ]] || break
+    [[ $before != */ray_node.py ]] || role=$word
+    before=$word
+done
+trap 'echo "$role ended" >>"$RECORD"; exit 0' USR2
+eval "$(declare -n does=${role^^}; echo "${does:-while :; do sleep 0.1; done}")"
+"""
+SCONTROL = """#!/bin/bash
+[[ $* != "show hostnames"* ]] || printf '%s\\n' n1 n2
+[[ $1 != requeue ]] || echo requeued >>"$RECORD"
+"""
+
+
+class Pretended:
+    """A job whose script runs here, with programs of Slurm's names before it."""
+
+    def __init__(self, folder: Path, **does: str) -> None:
+        self.folder = folder / "job"
+        (folder / "bin").mkdir()
+        self.folder.mkdir()
+        for name, text in {"srun": SRUN, "scontrol": SCONTROL, "scancel": "#!/bin/bash\n"}.items():
+            (folder / "bin" / name).write_text(text)
+            (folder / "bin" / name).chmod(0o755)
+        job = Job("ray", ("-m", "steps", "a b"), "/py", start="ray", nodes=2, gpus_per_node=4)
+        self.script = render(job, Slurm(executor="slurm"), PurePosixPath(self.folder))
+        (self.folder / "job.sh").write_text(self.script)
+        own = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "RECORD": str(folder / "record")}
+        path = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+        with (self.folder / "log.txt").open("w") as log:
+            self.process = subprocess.Popen(
+                ["bash", self.folder / "job.sh"], env=os.environ | own | path | does, stdout=log, stderr=log
+            )
+
+    def ended(self) -> tuple[int, str]:
+        """Its code, which its file tells too, and what it said."""
+        code = self.process.wait(timeout=300)
+        assert (self.folder / "exit_code").read_text() == f"{code}\n"
+        assert not (self.folder / "secrets").exists()
+        assert (self.folder / "logs/ENDED").exists()
+        return code, self.said()
+
+    def said(self) -> str:
+        return (self.folder / "log.txt").read_text()
+
+    def record(self) -> list[str]:
+        return (self.folder.parent / "record").read_text().splitlines()
+
+
+def wait_until(job: Pretended, words: str) -> None:
+    end = time.monotonic() + 300
+    while words not in job.said():
+        assert time.monotonic() < end and job.process.poll() is None, job.said()
+        time.sleep(0.05)
+
+
+def test_head_worker_and_driver_are_started_and_the_driver_s_code_is_the_job_s(tmp_path: Path) -> None:
+    show = 'stat -c "%a %s" "$RAY_AUTH_TOKEN_PATH"; echo "$RAY_AUTH_MODE ${RAY_ADDRESS-none}"; sleep 1; exit 5'
+    job = Pretended(tmp_path, DRIVER=show, RAY_ADDRESS="elsewhere:1")
+    code, said = job.ended()
+    assert code == 5
+    assert "600 64\ntoken none\n" in said
+    assert (job.folder / "logs/driver.log").read_text() == "600 64\ntoken none\n"
+    logs = job.folder / "logs"
+    task = f"/py {job.folder}/code/nemotron_cluster/slurm/ray_node.py"
+    one = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --overlap --mpi=none --cpu-bind=none"
+    assert sorted(job.record()) == sorted([
+        f"--export=ALL --relative=0 {one} --output={logs}/head.log --open-mode=append --kill-on-bad-exit=1 {task}"
+        f" head {logs} n2 6407",
+        f"--export=ALL --relative=1 {one} --output={logs}/worker-%t.log --open-mode=append --kill-on-bad-exit=1 {task}"
+        f" worker {logs}",
+        f"--export=ALL --relative=0 {one} --kill-on-bad-exit=1 {task} driver {logs} 2 8 /py -m steps a b",
+        "head ended",
+        "worker ended",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_head_or_worker_that_ends_ends_the_job_with_its_words(tmp_path: Path, role: str) -> None:
+    lost = {role.upper(): 'echo "error: n2: Ray is not installed for /py: install it"; echo more; exit 1'}
+    job = Pretended(tmp_path, DRIVER="trap 'exit 143' USR1; while :; do sleep 0.1; done", **lost)
+    code, said = job.ended()
+    assert code == 1
+    assert f"Ray: a {role} has ended: error: n2: Ray is not installed for /py: install it\n" in said
+    assert f"{'worker' if role == 'head' else 'head'} ended" in job.record()
+
+
+def test_only_the_driver_is_told_to_save_and_the_job_is_queued_again(tmp_path: Path) -> None:
+    saving = "trap 'cat $RECORD; echo saved; exit 130' USR1; echo driving; while :; do sleep 0.1; done"
+    job = Pretended(tmp_path, DRIVER=saving)
+    wait_until(job, "driving")
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.process.wait(timeout=300) == 0
+    before = job.said().partition("saved")[0]
+    assert "asking the step to save" in before and "ended" not in before.partition("--export")[2]
+    assert job.record()[-1] == "requeued"
+    assert {"head ended", "worker ended"} < set(job.record())
+    assert not (job.folder / "exit_code").exists()
+    assert not (job.folder / "secrets/ray").exists()
+
+
+@pytest.mark.parametrize("container", ["none", "pyxis", "apptainer"])
+def test_the_whole_script_is_clean(tmp_path: Path, container: str) -> None:
+    job = Job("ray", ("-m", "x"), start="ray", nodes=2, gpus_per_node=8, container="nvcr.io/nvidia/nemo-rl:v0.4.0")
+    path = tmp_path / "job.sh"
+    profile = Slurm.model_validate({"executor": "slurm", "container_runtime": container, "cpus_per_task": 64})
+    path.write_text(render(job, profile, PurePosixPath("/lustre/me/jobs/1")))
+    subprocess.run(["bash", "-n", path], check=True)
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed: the script is only parsed")
+    assert not subprocess.run(["shellcheck", path], capture_output=True, text=True, check=False).stdout

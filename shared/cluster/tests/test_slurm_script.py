@@ -1,0 +1,165 @@
+"""Scripts for sbatch: what they ask for, how processes begin, and that no value of a user gets out of its place.
+
+shared/cluster/tests/golden holds the scripts without their fixed part. NEMOTRON_WRITE_GOLDEN=1 writes them anew.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+from slurm_support import Cluster
+
+from nemotron_cluster.job import CONFIG, Job
+from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.slurm import script
+from nemotron_cluster.slurm.script import lead_of, render, seconds_of
+from nemotron_shared.errors import UserError
+
+GOLDEN = Path(__file__).parent / "golden"
+BODY = (Path(script.__file__).parent / "body.sh").read_text()
+FOLDER = PurePosixPath("/lustre/me/jobs/20261123-101500-super3-sft-1f0c")
+IMAGE = "nvcr.io/nvidia/nemo:25.11"
+HOSTILE = """a'b"c $(touch pwned) `touch pwned` \\ %j #x ; * ü"""
+
+
+def job(**changes: object) -> Job:
+    values = {
+        "name": "super3-sft",
+        "command": ("-m", "stages.sft.train", "-c", CONFIG),
+        "nodes": 2,
+        "processes_per_node": 8,
+        "gpus_per_node": 8,
+        "environment": {"NEMOTRON_HOME": "/lustre/me/.nemotron", "PYTHONUNBUFFERED": "1"},
+        "secrets": ("HF_TOKEN",),
+        "after": ("41", "42"),
+    }
+    return Job(**values | changes)
+
+
+def profile(**changes: object) -> Slurm:
+    values = {
+        "account": "llm",
+        "partition": "batch",
+        "mem": "0",
+        "exclusive": True,
+        "mounts": ["/lustre:/lustre", "/data:/data:ro"],
+        "setup_lines": ["module load cuda"],
+    }
+    return Slurm(executor="slurm", **values | changes)
+
+
+def above_body(text: str) -> str:
+    assert text.endswith("\n\n" + BODY)
+    return text.removesuffix("\n\n" + BODY) + "\n"
+
+
+@pytest.mark.parametrize("container", ["none", "pyxis", "apptainer"])
+@pytest.mark.parametrize("start", ["torchrun", "srun", "single"])
+def test_scripts_are_those_that_were_read(start: str, container: str) -> None:
+    of_one = {"nodes": 1, "processes_per_node": 1, "gpus_per_node": 0} if start == "single" else {}
+    image = None if container == "none" else IMAGE
+    text = above_body(render(job(start=start, container=image, **of_one), profile(container_runtime=container), FOLDER))
+    path = GOLDEN / f"{start}-{container}.sh"
+    if os.environ.get("NEMOTRON_WRITE_GOLDEN") == "1":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.sh")), ids=lambda path: path.stem)
+def test_scripts_are_clean(path: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "job.sh"
+    whole.write_text(path.read_text() + "\n" + BODY)
+    subprocess.run(["bash", "-n", whole], check=True)
+    if shutil.which("shellcheck") is None:
+        pytest.skip("shellcheck is not installed: scripts are only parsed")
+    said = subprocess.run(["shellcheck", whole], capture_output=True, text=True, check=False).stdout
+    assert not said
+
+
+def test_values_of_users_stay_where_they_are_put(tmp_path: Path) -> None:
+    folder = PurePosixPath(tmp_path / HOSTILE.replace("/", ""))
+    hostile = job(
+        command=("-m", "x", HOSTILE), environment={"A": HOSTILE}, secrets=(), workdir=HOSTILE, container=HOSTILE
+    )
+    text = above_body(render(hostile, profile(home=HOSTILE, container_runtime="apptainer"), folder))
+    shown = 'printf "%s\\0" "$folder" "$workdir" "$A" "$NEMOTRON_HOME" "${command[2]}" "${inside[@]}"'
+    said = subprocess.run(["bash", "-c", f"{text}\n{shown}"], cwd=tmp_path, capture_output=True, check=True).stdout
+    first = said.decode().split("\0")[:5]
+    assert first == [str(folder), HOSTILE, HOSTILE, HOSTILE, HOSTILE]
+    assert HOSTILE in said.decode().split("\0")[5:]
+    assert not list(tmp_path.iterdir())
+
+
+def test_slurm_reads_hostile_values_as_they_are(slurm: Cluster) -> None:
+    folder = slurm.shared / """a'b"c #d %j"""
+    folder.mkdir()
+    (folder / "job.sh").write_text(render(Job("x y'#z", ("-c", "")), Slurm(executor="slurm"), PurePosixPath(folder)))
+    number = slurm.checked("head", "sbatch", "--parsable", "--export=NONE", folder / "job.sh")
+    slurm.wait_until(lambda: (folder / "exit_code").is_file())
+    assert (folder / "exit_code").read_text() == "0\n"
+    facts = slurm.checked("head", "scontrol", "show", "job", number)
+    assert "JobName=x y'#z\n" in facts
+    assert f"WorkDir={folder}\n" in facts
+    assert "the job ended with exit code 0" in (folder / "log.txt").read_text()
+
+
+def options(**changes: object) -> list[str]:
+    """The directives for a profile."""
+    text = render(job(), profile(**changes), FOLDER)
+    return [shlex.split(line)[1] for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+def test_directives_of_a_profile() -> None:
+    assert "--gres=gpu:8" in options(gpus_option="gres")
+    assert not [option for option in options(gpus_option="none") if "gpu" in option or option.startswith("--none")]
+    assert "--no-requeue" in options(requeue=False)
+    assert "--nodelist=n[1-4]" in options(extra_directives=["--nodelist=n[1-4]"])
+    assert "--output=/x/100%%/log.txt" in render(job(), profile(), PurePosixPath("/x/100%"))
+    text = render(job(), profile(), FOLDER, partition="debug", time="30")
+    assert "#SBATCH --partition=debug\n" in text
+    assert "#SBATCH --time=30\n" in text
+
+
+def test_cpus_are_those_of_a_task_or_of_a_process_where_processes_are_counted_as_tasks() -> None:
+    assert "--cpus-per-task=64" in options(cpus_per_task=64)
+    assert "--cpus-per-task=64" in options(cpus_per_task=8, ntasks_per_node=8)
+    assert "    --cpus-per-task=64\n" in render(job(), profile(cpus_per_task=64), FOLDER)
+
+
+def test_setup_lines_that_are_no_shell_are_refused() -> None:
+    with pytest.raises(UserError, match="setup_lines: bash cannot read them: line 2: unexpected EOF"):
+        render(job(), profile(setup_lines=["module load cuda", "echo 'unfinished"]), FOLDER)
+    render(job(), profile(setup_lines=["cat <<END", "text", "END"]), FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("30", 1800), ("30:20", 1820), ("4:00:00", 14400), ("1-0", 86400), ("1-02:30", 95400), ("2-00:00:01", 172801)],
+)
+def test_time_limits(time: str, seconds: int) -> None:
+    assert seconds_of(time) == seconds
+
+
+def test_a_short_job_does_not_spend_its_time_with_saving() -> None:
+    assert lead_of(300, "4:00:00") == 300
+    assert lead_of(300, "10") == 150
+    assert lead_of(300, "0:20") == 10
+    assert lead_of(300, "0") == 300  # no limit
+
+
+def test_a_registry_is_written_as_enroot_wants_it() -> None:
+    def image(name: str) -> str:
+        found = re.search(r"--container-image=([^\s']+)", render(job(container=name), profile(), FOLDER))
+        assert found
+        return found[1]
+
+    assert image("nvcr.io/nvidia/nemo:1") == "nvcr.io#nvidia/nemo:1"
+    assert image("localhost:5000/x") == "localhost:5000#x"
+    assert image("nvcr.io#nvidia/nemo:1") == "nvcr.io#nvidia/nemo:1"
+    assert image("nvidia/nemo:1") == "nvidia/nemo:1"
+    assert image("/images/nemo.sqsh") == "/images/nemo.sqsh"
+    assert image("./images/nemo.sqsh") == "./images/nemo.sqsh"
