@@ -5,6 +5,7 @@ the last word.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -96,8 +97,11 @@ def _is_of_machine(text: str) -> bool:
 
 
 def _value(text: str) -> Any:
+    value = text.partition("=")[2]
+    if re.fullmatch(r"[\d:-]+:[\d:]+", value):
+        return value  # 12:00:00, which is a number to YAML
     try:
-        return yaml.safe_load(text.partition("=")[2])
+        return yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise UserError(f"{text}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]") from error
 
