@@ -18,7 +18,14 @@ from nemotron_engines.modeling.architecture import load_architecture
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
-SHARED = {"shared": "core", "data": "data", "engines": "engines", "app": "app", "serving": "serving"}
+SHARED = {
+    "shared": "core",
+    "data": "data",
+    "cluster": "cluster",
+    "engines": "engines",
+    "app": "app",
+    "serving": "serving",
+}
 """Shared members, as `nemotron-NAME` calls them, and their folders below `shared/`."""
 MEMBERS = (*SHARED, *STAGES)
 

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -31,32 +32,35 @@ SCONTROL = """#!/bin/bash
 """
 
 
+DRIVER = Job("ray", ("-m", "steps", "a b"), "/py", start="ray", nodes=2, gpus_per_node=4)
+PLAIN = Slurm(executor="slurm")
+
+
 class Pretended:
     """A job whose script runs here, with programs of Slurm's names before it."""
 
-    def __init__(self, folder: Path, **does: str) -> None:
+    def __init__(self, folder: Path, job: Job = DRIVER, profile: Slurm = PLAIN, **does: str) -> None:
         self.folder = folder / "job"
         (folder / "bin").mkdir()
         self.folder.mkdir()
         for name, text in {"srun": SRUN, "scontrol": SCONTROL, "scancel": "#!/bin/bash\n"}.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
-        job = Job("ray", ("-m", "steps", "a b"), "/py", start="ray", nodes=2, gpus_per_node=4)
-        self.script = render(job, Slurm(executor="slurm"), PurePosixPath(self.folder))
-        (self.folder / "job.sh").write_text(self.script)
+        (self.folder / "job.sh").write_text(render(job, profile, PurePosixPath(self.folder)))
         own = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "RECORD": str(folder / "record")}
+        own |= {"SLURM_CPUS_ON_NODE": "16", "SLURM_EXPORT_ENV": "NONE"}
         path = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
         with (self.folder / "log.txt").open("w") as log:
             self.process = subprocess.Popen(
                 ["bash", self.folder / "job.sh"], env=os.environ | own | path | does, stdout=log, stderr=log
             )
 
-    def ended(self) -> tuple[int, str]:
+    def ended(self, sentinel: str = "ENDED") -> tuple[int, str]:
         """Its code, which its file tells too, and what it said."""
         code = self.process.wait(timeout=300)
         assert (self.folder / "exit_code").read_text() == f"{code}\n"
         assert not (self.folder / "secrets").exists()
-        assert (self.folder / "logs/ENDED").exists()
+        assert (self.folder / "logs" / sentinel).exists()
         return code, self.said()
 
     def said(self) -> str:
@@ -118,12 +122,85 @@ def test_only_the_driver_is_told_to_save_and_the_job_is_queued_again(tmp_path: P
     assert not (job.folder / "secrets/ray").exists()
 
 
+RAY_SUB = """#!/bin/bash
+# What NeMo-RL's ray.sub promises: variables that it must have, a folder of logs, the driver's code as its own.
+set -eu
+LOG_DIR=$BASE_LOG_DIR/$SLURM_JOB_ID${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}-logs
+echo "$CONTAINER $MOUNTS $GPUS_PER_NODE $CPUS_PER_WORKER" >>"$RECORD"
+echo "$SLURM_JOB_ACCOUNT $SLURM_EXPORT_ENV $SLURM_SUBMIT_DIR" >>"$RECORD"
+mkdir -p "$LOG_DIR"
+unset PYTHONPATH HF_HOME NEMOTRON_HOME # as an image may
+printf %s "$COMMAND" >"$LOG_DIR/driver_command.sh"
+bash "$LOG_DIR/driver_command.sh" >"$LOG_DIR/ray-driver.log" 2>&1 && code=0 || code=$?
+exit "$code"
+"""
+PYTHON = """#!/bin/bash
+echo "$*" >>"$RECORD"
+[[ $2 != ray.scripts.scripts ]] || exit 0
+echo "$PWD $PYTHONPATH $HF_HOME $NEMOTRON_HOME"
+eval "$STEP"
+"""
+
+
+def with_ray_sub(folder: Path, **keys: object) -> tuple[Job, Slurm]:
+    for name, text in {"ray.sub": RAY_SUB, "python": PYTHON}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    own = {"NEMOTRON_HOME": f"{folder}/home"}
+    job = replace(DRIVER, python=f"{folder}/python", container="nvcr.io/nvidia/nemo-rl:v0.4.0", environment=own)
+    return job, Slurm.model_validate({"executor": "slurm", "ray_sub": f"{folder}/ray.sub", **keys})
+
+
+def test_ray_sub_finds_what_it_reads_and_the_step_is_its_driver(tmp_path: Path) -> None:
+    job, profile = with_ray_sub(tmp_path, mounts=["/data:/data"])
+    ran = Pretended(tmp_path, job, profile, STEP="sleep 1; exit 6", SLURM_JOB_ACCOUNT="llm", SLURM_RESTART_COUNT="2")
+    code, said = ran.ended("7-2-logs/ENDED")
+    here = ran.folder
+    assert code == 6
+    assert ran.record() == [
+        f"nvcr.io#nvidia/nemo-rl:v0.4.0 {here}:{here},{tmp_path}/home:{tmp_path}/home,/data:/data 4 16",
+        f"llm ALL {here}",
+        "-m steps a b",
+        "-m ray.scripts.scripts stop --force",
+    ]
+    shown = f"{here} {here}/code {tmp_path}/home/huggingface {tmp_path}/home\n"
+    assert shown in said
+    assert (here / "logs/7-2-logs/ray-driver.log").read_text() == shown
+
+
+def test_the_driver_of_ray_sub_is_told_to_save(tmp_path: Path) -> None:
+    job, profile = with_ray_sub(tmp_path)
+    saving = "trap 'echo saved; exit 130' TERM; while :; do sleep 0.1; done"
+    ran = Pretended(tmp_path, job, profile, STEP=saving, SLURM_JOB_ACCOUNT="llm")
+    wait_until(ran, "huggingface")
+    ran.process.send_signal(signal.SIGUSR1)
+    assert ran.process.wait(timeout=300) == 0
+    assert ran.said().count("saved\n") == 1
+    assert ran.record()[-2:] == ["-m ray.scripts.scripts stop --force", "requeued"]
+
+
+@pytest.mark.parametrize(("keys", "account", "wrong"), [
+    ({"ray_sub": "/nowhere/ray.sub"}, "llm", "ray_sub: there is no /nowhere/ray.sub on n1: name the one of NeMo-RL's"),
+    ({}, "", "this job has none: add account to the profile"),
+])  # fmt: skip
+def test_what_ray_sub_needs_is_said(tmp_path: Path, keys: dict[str, str], account: str, wrong: str) -> None:
+    ran = Pretended(tmp_path, *with_ray_sub(tmp_path, **keys), SLURM_JOB_ACCOUNT=account)
+    assert ran.process.wait(timeout=300) == 1
+    assert wrong in ran.said()
+
+
+def test_ray_sub_is_left_alone_without_a_container() -> None:
+    profile = Slurm.model_validate({"executor": "slurm", "ray_sub": "/lustre/ray.sub"})
+    assert "/lustre/ray.sub" not in render(DRIVER, profile, PurePosixPath("/lustre/me/jobs/1"))
+
+
+@pytest.mark.parametrize("ray_sub", [None, "/lustre/RL/ray.sub"])
 @pytest.mark.parametrize("container", ["none", "pyxis", "apptainer"])
-def test_the_whole_script_is_clean(tmp_path: Path, container: str) -> None:
-    job = Job("ray", ("-m", "x"), start="ray", nodes=2, gpus_per_node=8, container="nvcr.io/nvidia/nemo-rl:v0.4.0")
+def test_the_whole_script_is_clean(tmp_path: Path, container: str, ray_sub: str | None) -> None:
+    job = replace(DRIVER, container=None if container == "none" else "nvcr.io/nvidia/nemo-rl:v0.4.0")
     path = tmp_path / "job.sh"
-    profile = Slurm.model_validate({"executor": "slurm", "container_runtime": container, "cpus_per_task": 64})
-    path.write_text(render(job, profile, PurePosixPath("/lustre/me/jobs/1")))
+    profile = {"executor": "slurm", "container_runtime": container, "cpus_per_task": 64, "ray_sub": ray_sub}
+    path.write_text(render(job, Slurm.model_validate(profile), PurePosixPath("/lustre/me/jobs/1")))
     subprocess.run(["bash", "-n", path], check=True)
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed: the script is only parsed")

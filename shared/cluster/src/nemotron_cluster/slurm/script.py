@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from nemotron_cluster.folder import CONFIG_FILE, LOG
 from nemotron_cluster.job import CONFIG, Job
 from nemotron_cluster.profiles.schema import TIME, Slurm
+from nemotron_cluster.slurm import ray_sub
 from nemotron_shared.errors import UserError
 
 PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
@@ -43,7 +44,7 @@ def render(
         # Variables for other ways to start, values that look like code, functions that a trap calls: all meant.
         "# shellcheck disable=SC2016,SC2034,SC2054,SC2317\n" + "\n".join(_variables(job, profile, folder, lead)),
         _setup(profile.setup_lines),
-        _run_step(job),
+        _run_step(job, profile, folder),
         _text("body.sh").rstrip(),
     ]
     return "\n\n".join(parts) + "\n"
@@ -128,6 +129,9 @@ def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> It
     yield f"has_secrets={_truth(bool(job.secrets))}"
     home = {"NEMOTRON_HOME": profile.home} if profile.home else {}
     yield from (f"export {name}={shlex.quote(value)}" for name, value in (home | dict(job.environment)).items())
+    if job.start == "ray" and job.container and "HF_HOME" not in job.environment:
+        # What one node converts the others read, and a container's own home is on one node.
+        yield 'export HF_HOME="${NEMOTRON_HOME:-$folder}/huggingface"'
     # sbatch was told to take no environment along; the steps have this script's.
     srun, inside = ["srun", "--export=ALL"], []
     if cpus := _cpus_per_task(job, profile):
@@ -162,18 +166,22 @@ def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
 
 
 def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
-    # enroot separates the registry from the rest by #.
-    image = REGISTRY.sub(lambda found: found[0][:-1] + "#", job.container or "", count=1)
     # By default a variable of the image comes before the job's.
-    own = ["PYTHONPATH", *(["NEMOTRON_HOME"] if profile.home else [])]
+    own = ["PYTHONPATH", *(["NEMOTRON_HOME"] if profile.home else []), *(["HF_HOME"] if job.start == "ray" else [])]
     names = dict.fromkeys([*own, *job.environment, *job.secrets])
+    shared = ["/tmp:/tmp"] if job.start == "ray" else []  # the driver's way to Ray's head, whose container is another
     return [
-        f"--container-image={image}",
-        f"--container-mounts={','.join(_mounts(job, profile, folder))}",
+        f"--container-image={_image(job)}",
+        f"--container-mounts={','.join([*_mounts(job, profile, folder), *shared])}",
         f"--container-workdir={job.workdir or folder}",
         f"--container-env={','.join(names)}",
         "--no-container-mount-home",
     ]
+
+
+def _image(job: Job) -> str:
+    """As enroot writes it: the registry is separated from the rest by #."""
+    return REGISTRY.sub(lambda found: found[0][:-1] + "#", job.container or "", count=1)
 
 
 def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
@@ -186,8 +194,11 @@ def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     return [*words, "--pwd", job.workdir or str(folder), image]
 
 
-def _run_step(job: Job) -> str:
+def _run_step(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
     """The function of the script that runs the step and ends with its exit code."""
+    if ray_sub.is_used(job, profile):
+        own = ray_sub.variables(profile, _image(job), _mounts(job, profile, folder))
+        return f"{own}\n\n{_text('ray_sub.sh').rstrip()}"
     if job.start == "ray":
         return _text("ray.sh").rstrip()
     several = " --kill-on-bad-exit=1 --label"

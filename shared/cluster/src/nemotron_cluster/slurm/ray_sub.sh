@@ -1,0 +1,38 @@
+# NeMo-RL's own ray.sub keeps Ray, as it is: it reads the variables that are exported here, and the step is its driver.
+run_step() {
+    local logs shown code
+    if [ ! -f "$ray_sub" ]; then
+        say "ray_sub: there is no $ray_sub on $head: name the one of NeMo-RL's checkout, on a file system that nodes share"
+        return 1
+    elif [ -z "${SLURM_JOB_ACCOUNT:-}" ]; then
+        say "ray_sub: NeMo-RL's ray.sub starts its tasks for an account, and this job has none: add account to the profile"
+        return 1
+    fi
+    export BASE_LOG_DIR=$folder/logs GPUS_PER_NODE=$gpus CPUS_PER_WORKER=$SLURM_CPUS_ON_NODE SLURM_SUBMIT_DIR=$workdir
+    export SLURM_EXPORT_ENV=ALL # or its srun would leave the environment behind, as sbatch was told to
+    logs=$BASE_LOG_DIR/$SLURM_JOB_ID${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}-logs
+    mkdir -p "$logs" && rm -f "$folder/logs/SAVE"
+    # A variable of the image comes before one of the job, so the driver sets its own again. It is told to save by a
+    # file: a signal would reach Ray as well. Ray's head is a daemon, which Slurm need not find.
+    COMMAND="$(declare -p PYTHONPATH HF_HOME NEMOTRON_HOME 2>/dev/null)
+        cd $(printf %q "$workdir") || exit 1
+        $(printf '%q ' "$python" "${command[@]}") &
+        while kill -0 \$! 2>/dev/null; do
+            [ ! -e $(printf %q "$folder/logs/SAVE") ] || [ \${told:-no} = yes ] || { told=yes && kill -TERM \$!; }
+            sleep 2
+        done
+        wait \$!
+        code=\$?
+        $(printf %q "$python") -m ray.scripts.scripts stop --force
+        exit \$code"
+    export COMMAND
+    tail -n +1 -F "$logs/ray-driver.log" 2>/dev/null &
+    shown=$!
+    bash "$ray_sub"
+    code=$?
+    touch "$logs/ENDED"
+    sleep 2 # for the last lines
+    kill "$shown"
+    return "$code"
+}
+stop_step() { touch "$folder/logs/SAVE"; }
