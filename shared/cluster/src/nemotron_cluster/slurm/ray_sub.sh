@@ -11,7 +11,11 @@ run_step() {
     export BASE_LOG_DIR=$folder/logs GPUS_PER_NODE=$gpus CPUS_PER_WORKER=$SLURM_CPUS_ON_NODE SLURM_SUBMIT_DIR=$workdir
     export SLURM_EXPORT_ENV=ALL # or its srun would leave the environment behind, as sbatch was told to
     logs=$BASE_LOG_DIR/$SLURM_JOB_ID${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}-logs
-    mkdir -p "$logs" && rm -f "$folder/logs/SAVE"
+    token=$folder/secrets/ray # not local: the trap at the end needs it
+    mkdir -p "$logs" "$folder/secrets" && chmod 700 "$folder/secrets" && rm -f "$folder/logs/SAVE" || return 1
+    (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token") || return 1
+    trap 'rm -f "$token"' EXIT
+    export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
     # A variable of the image comes before one of the job, so the driver sets its own again. It is told to save by a
     # file: a signal would reach Ray as well. Ray's head is a daemon, which Slurm need not find.
     COMMAND="$(declare -p PYTHONPATH HF_HOME NEMOTRON_HOME 2>/dev/null)
