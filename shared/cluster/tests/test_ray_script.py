@@ -123,7 +123,7 @@ def test_only_the_driver_is_told_to_save_and_the_job_is_queued_again(tmp_path: P
 
 
 RAY_SUB = """#!/bin/bash
-# What NeMo-RL's ray.sub promises: variables that it must have, a folder of logs, the driver's code as its own.
+# What NeMo-RL's ray.sub promises: variables that it must have, a folder of logs, an end at ENDED.
 set -eu
 LOG_DIR=$BASE_LOG_DIR/$SLURM_JOB_ID${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}-logs
 echo "$CONTAINER $MOUNTS $GPUS_PER_NODE $CPUS_PER_WORKER" >>"$RECORD"
@@ -131,8 +131,9 @@ echo "$SLURM_JOB_ACCOUNT $SLURM_EXPORT_ENV $SLURM_SUBMIT_DIR" >>"$RECORD"
 mkdir -p "$LOG_DIR"
 unset PYTHONPATH HF_HOME NEMOTRON_HOME # as an image may
 printf %s "$COMMAND" >"$LOG_DIR/driver_command.sh"
-bash "$LOG_DIR/driver_command.sh" >"$LOG_DIR/ray-driver.log" 2>&1 && code=0 || code=$?
-exit "$code"
+bash "$LOG_DIR/driver_command.sh" >"$LOG_DIR/ray-driver.log" 2>&1 || true
+until [[ -e $LOG_DIR/ENDED ]]; do sleep 0.1; done # as where Slurm does not find its helpers
+exit 9
 """
 PYTHON = """#!/bin/bash
 echo "$*" >>"$RECORD"

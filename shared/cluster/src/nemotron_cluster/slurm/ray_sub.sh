@@ -1,6 +1,6 @@
 # NeMo-RL's own ray.sub keeps Ray, as it is: it reads the variables that are exported here, and the step is its driver.
 run_step() {
-    local logs shown code
+    local logs shown sub code
     if [ ! -f "$ray_sub" ]; then
         say "ray_sub: there is no $ray_sub on $head: name the one of NeMo-RL's checkout, on a file system that nodes share"
         return 1
@@ -12,7 +12,7 @@ run_step() {
     export SLURM_EXPORT_ENV=ALL # or its srun would leave the environment behind, as sbatch was told to
     logs=$BASE_LOG_DIR/$SLURM_JOB_ID${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}-logs
     token=$folder/secrets/ray # not local: the trap at the end needs it
-    mkdir -p "$logs" "$folder/secrets" && chmod 700 "$folder/secrets" && rm -f "$folder/logs/SAVE" || return 1
+    mkdir -p "$logs" "$folder/secrets" && chmod 700 "$folder/secrets" && rm -f "$folder/logs/SAVE" "$logs/driver_exit" || return 1
     (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token") || return 1
     trap 'rm -f "$token"' EXIT
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
@@ -26,17 +26,24 @@ run_step() {
             sleep 2
         done
         wait \$!
-        code=\$?
+        echo \$? >$(printf %q "$logs/driver_exit")
         $(printf %q "$python") -m ray.scripts.scripts stop --force
-        exit \$code"
+        touch $(printf %q "$logs/ENDED")
+        exit \$(cat $(printf %q "$logs/driver_exit"))"
     export COMMAND
     tail -n +1 -F "$logs/ray-driver.log" 2>/dev/null &
     shown=$!
-    bash "$ray_sub"
+    bash "$ray_sub" &
+    sub=$!
+    while kill -0 "$sub" 2>/dev/null && [ ! -e "$logs/ENDED" ]; do sleep 1; done
+    # Where Slurm does not find them, helpers of ray.sub hold it up until they have seen ENDED, which takes a minute.
+    for _ in {1..90}; do kill -0 "$sub" 2>/dev/null && sleep 1; done
+    ! kill -TERM "$sub" 2>/dev/null || say "ray_sub: it did not end with its driver, and is ended"
+    wait "$sub"
     code=$?
     touch "$logs/ENDED"
-    sleep 2 # for the last lines
     kill "$shown"
+    [ ! -s "$logs/driver_exit" ] || code=$(<"$logs/driver_exit")
     return "$code"
 }
 stop_step() { touch "$folder/logs/SAVE"; }
