@@ -49,19 +49,8 @@ def typed(folder: Path, *words: str) -> "CompletedProcess[str]":
 
 
 def test_recipe_then_profile_then_command_line(folder: Path) -> None:
-    words = (
-        "super3",
-        "sft",
-        "-c",
-        "tiny",
-        "run.env.nodes=1",
-        "optimizer.lr=0.5",
-        "--run",
-        "far",
-        "--dry-run",
-        "--json",
-    )
-    answer = json.loads(typed(folder, *words).stdout)
+    words = ("super3", "sft", "-c", "tiny", "run.env.nodes=1", "optimizer.lr=0.5", "--run", "far")
+    answer = json.loads(typed(folder, *words, "--dry-run", "--json").stdout)
     said = {key: answer["origins"][key] for key in ("run.home", "run.threads", "logger.wandb_project", "optimizer.lr")}
     assert said == {
         "run.home": "env.toml:10 [far]",
@@ -84,12 +73,14 @@ def test_a_profile_may_be_overruled_and_a_recipe_may_wish(folder: Path) -> None:
 
 
 def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) -> None:
-    result = typed(folder, "super3", "sft", "-c", "local", "data_prep.source=chats.jsonl", "--run", "far", "--dry-run")
-    assert result.returncode == 1 and "there is no artifact" in result.stdout
-    answer = json.loads(
-        typed(folder, "super3", "eval", "-c", "tiny", "run.model=sft", "--batch", "far", "--dry-run", "--json").stdout
-    )
-    assert "sft" in str(answer["problems"])
+    words = ("super3", "sft", "-c", "local", "data_prep.source=chats.jsonl", "--dry-run")
+    shared = typed(folder, *words, "--run", "far")
+    assert shared.returncode == 1 and "there is no artifact" in shared.stdout
+    over_ssh = typed(folder, *words, "--run", "login")
+    assert over_ssh.returncode == 1 and "there is no artifact" not in over_ssh.stdout
+    assert "not looked for from here: model, super3-pretrain-model:latest" in over_ssh.stdout
+    assert "refused: nobody.invalid cannot be reached" in over_ssh.stdout
+    assert "/lustre/me/jobs/super3-sft" in over_ssh.stdout
 
 
 @pytest.mark.parametrize(
