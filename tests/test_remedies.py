@@ -63,6 +63,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
     "see: nemotron jobs": {},
+    "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
     "job {record.id} goes on without this command\n  come back: nemotron jobs logs {record.id} --follow\n"
     "  end it: nemotron jobs cancel {record.id}": {"record.id": ["4711"]},
