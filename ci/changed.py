@@ -22,18 +22,19 @@ from nemotron_shared.runtime.code import modules_of  # noqa: E402
 
 STAGES = ("pretrain", "sft", "rl", "eval")
 READ = FileCache(None)
-ROOMS = {"shared": "core", "data": "data", "engines": "engines", "app": "app", "serving": "serving"}
+ROOMS = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving")}
 FOLDERS = {name: Path("shared", room) for name, room in ROOMS.items()} | {name: Path("stages", name) for name in STAGES}
 PACKAGES = {f"nemotron_{name}": FOLDERS[name] / "src" / f"nemotron_{name}" for name in ROOMS} | {
     f"stages.{name}": FOLDERS[name] for name in STAGES
 }
-ENGINES = ("automodel", "evaluator", "megatron", "nemo_rl")
+ENGINES = ("automodel", "evaluator", "megatron", "nemo_rl", "nemo_run")
 """As `ci/engine.sh` calls them."""
 ENGINE_PACKAGES = {
     "automodel": ("nemotron_engines.automodel", "nemotron_engines.stand_ins"),
     "evaluator": ("stages.eval",),
     "megatron": ("nemotron_engines.megatron_bridge", "nemotron_engines.stand_ins"),
     "nemo_rl": ("nemotron_engines.nemo_rl",),
+    "nemo_run": ("nemotron_cluster.backends",),
 }
 TOUCHES_ALL = ("uv.lock", "pyproject.toml", "ci/", ".github/", ".ci/")
 

@@ -4,7 +4,7 @@
 #   ci/engine.sh automodel [pytest options]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl [pytest options]}
+engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run [pytest options]}
 shift
 
 scratch=$(mktemp -d)
@@ -42,11 +42,15 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
     install "$engine" --from "$NEMO_RL_CHECKOUTS/v0.7.0"
     export PYTHONPATH=$NEMO_RL_CHECKOUTS/v0.7.0 # for the programs of a checkout that the tests start
     ;;
+nemo_run) # a program in it is asked by the command, whose own environment is an ordinary one
+    install "$engine"
+    python=$scratch/app/bin/python
+    ;;
 *)
-    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl" >&2
+    echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run" >&2
     exit 2
     ;;
 esac
 
 uv pip install --quiet --python "$python" pytest pytest-xdist hypothesis peft
-"$python" -m pytest -m "$engine" stages/*/tests/conformance "$@"
+"$python" -m pytest -m "$engine" {stages,shared}/*/tests/conformance "$@"

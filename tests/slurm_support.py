@@ -1,4 +1,5 @@
-"""A real Slurm of a head and two nodes for tests: the fixtures `slurm` and `accounting_slurm` (see tests/slurm/up.sh).
+"""A real Slurm of a head and two nodes for tests: the fixtures `slurm`, `accounting_slurm` and
+`container_slurm` (see tests/slurm/up.sh).
 
     def test_both_nodes(slurm):
         assert slurm.run("head", "srun", "-N2", "hostname").stdout.split() == ["n1", "n2"]
@@ -130,14 +131,18 @@ class Cluster:
         self._up.stdin.close()
 
 
+def _missing(reason: str) -> None:
+    """Skip, loudly; fail where everything has to be there."""
+    if os.environ.get(NEEDED) == "1":
+        pytest.fail(f"NO TEST CLUSTER: {reason} ({NEEDED}=1)")
+    pytest.skip(f"NO TEST CLUSTER: {reason}")
+
+
 def need_slurm() -> None:
-    """Skip, loudly, where Slurm is not installed or namespaces are not allowed; fail where they have to be."""
+    """Go on only where Slurm is installed and namespaces are allowed."""
     probe = subprocess.run([SCRIPTS / "probe.sh"], capture_output=True, text=True, check=False)
     if probe.returncode:
-        reason = f"NO TEST CLUSTER: {(probe.stdout + probe.stderr).strip()}"
-        if os.environ.get(NEEDED) == "1":
-            pytest.fail(f"{reason} ({NEEDED}=1)")
-        pytest.skip(reason)
+        _missing((probe.stdout + probe.stderr).strip())
 
 
 def started(factory: pytest.TempPathFactory, options: Sequence[str] = ()) -> Iterator[Cluster]:
@@ -157,3 +162,15 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def accounting_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The same with slurmdbd: sacct, QOS and associations. Account `demo`."""
     yield from started(tmp_path_factory, ["--account"])
+
+
+@pytest.fixture(scope="module")
+def container_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Without accounting, with srun's options for containers: an image is a folder (see tests/slurm/container.c)."""
+    need_slurm()
+    plugin = tmp_path_factory.mktemp("spank") / "container.so"
+    compiler = ["sh", "-c", 'cc -shared -fPIC -o "$0" "$1"', plugin, SCRIPTS / "container.c"]
+    compiled = subprocess.run(compiler, capture_output=True, text=True, check=False)
+    if compiled.returncode:
+        _missing(f"a compiler and Slurm's headers are needed: {compiled.stderr}")
+    yield from started(tmp_path_factory, ["--spank", str(plugin)])

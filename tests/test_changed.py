@@ -31,6 +31,7 @@ def changed() -> ModuleType:
         ("stages/rl/rewards.py", ["rl"]),
         ("stages/sft/config/tiny.yaml", ["sft"]),
         ("shared/app/src/nemotron_app/report/charts.py", ["app"]),
+        ("shared/cluster/src/nemotron_cluster/backends/nemo_run.txt", ["cluster", "app"]),
         ("shared/data/tests/test_hub.py", ["data"]),
         ("docs/data.md", []),
         ("uv.lock", list(MEMBERS)),
@@ -46,6 +47,7 @@ def test_members(changed: ModuleType, path: str, members: list[str]) -> None:
         (f"{ENGINES}/automodel/loop.py", ["automodel"]),
         (f"{ENGINES}/kernels/mamba_scan.py", ["automodel", "evaluator", "megatron"]),
         ("stages/eval/scoring.py", ["evaluator"]),
+        ("shared/cluster/src/nemotron_cluster/backends/nemo_run.py", ["nemo_run"]),
         ("shared/app/src/nemotron_app/report/charts.py", []),
     ],
 )

@@ -102,7 +102,7 @@ def test_stage_lays_out_what_a_person_can_start_on_a_node(desk: Desk) -> None:
     result = desk.run("super3", "data", "prep", "sft", "-c", "tiny", "--sample", "50", "--stage", "test-slurm")
     assert result.returncode == 0 and "laid out" in result.stdout, result.stderr
     script = next(desk.folder.glob("store/jobs/*/job.sh"))
-    run = desk.cluster.run("head", "srun", "-N1", "bash", script, cwd=desk.folder)
+    run = desk.cluster.run("head", "salloc", "--nodes=1", "bash", script, cwd=desk.folder)
     assert run.returncode == 0, run.stdout + run.stderr
     assert list(desk.folder.glob("store/artifacts/super3-sft-data/v1"))
 

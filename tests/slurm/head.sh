@@ -19,8 +19,17 @@ ip link add br0 type bridge
 ip addr add 10.77.0.1/24 dev br0
 ip link set br0 up
 
-until_it() { until "$@" &>/dev/null; do sleep 0.1; done; }
-start() { "$@" </dev/null & }
+started=()
+start() {
+    "$@" </dev/null &
+    started+=($!)
+}
+until_it() {
+    until "$@" &>/dev/null; do
+        for pid in "${started[@]}"; do kill -0 "$pid" || exit 1; done # the log says why it has ended
+        sleep 0.1
+    done
+}
 
 start munged --foreground --force --key-file="$CLUSTER/munge.key" --socket="$CLUSTER/run/munge.socket" \
     --pid-file="$CLUSTER/run/munged.pid" --log-file="$CLUSTER/log/munged.log" --seed-file="$CLUSTER/run/munged.seed"
@@ -66,7 +75,7 @@ if [[ $ACCOUNT ]]; then
     sacctmgr -i modify user root set DefaultAccount=demo || true
 fi
 start slurmctld -D
-for ((i = 1; i <= NODES; i++)); do start "$here/node.sh" "n$i"; done
+for ((i = 1; i <= NODES; i++)); do "$here/node.sh" "n$i" </dev/null & done
 all_idle() { [[ $(sinfo -h -N -p batch -t idle -o %N 2>/dev/null | wc -l) == "$NODES" ]]; }
 until_it all_idle
 touch run/ready

@@ -124,4 +124,5 @@ for ((i = 0; i < 3000; i++)); do
     sleep 0.1
 done
 tail -n 20 log/* >&2
+[[ ! -e run/head.pid ]] || "$here/down.sh" .
 exit 1

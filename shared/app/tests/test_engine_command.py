@@ -12,7 +12,7 @@ FAKE_UV = """#!/bin/sh
 echo "$UV_PROJECT_ENVIRONMENT $*" >> {log}
 case $1 in
 python) echo {python} ;;
-sync)
+sync|venv)
     mkdir -p $UV_PROJECT_ENVIRONMENT/bin $UV_PROJECT_ENVIRONMENT/lib/python3.12/site-packages
     cp -r {packages}/. $UV_PROJECT_ENVIRONMENT/lib/python3.12/site-packages
     printf '#!/bin/sh\\nPYTHONPATH=%s exec {real} "$@"\\n' \\
@@ -76,6 +76,23 @@ def test_an_environment_is_made_from_the_lock_and_then_listed(
     assert "--extra megatron" in made
     assert f"--python {uv.python}" in made or sys.version_info[:2] == (3, 12)
     assert "installed: megatron-core 0.19.2, megatron-bridge 0.6.2" in capsys.readouterr().err
+
+
+def test_an_environment_with_a_list_of_its_own_is_made_from_that(
+    uv: Uv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nemotron_app.engines.repository", lambda: None)  # it needs no lock
+    for name, module in (("nemo-run", "nemo_run"), ("leptonai", "leptonai"), ("kubernetes", "kubernetes")):
+        uv.offers(name, module, "1.0")
+    assert main(["engine", "install", "nemo_run"]) == 0
+    folder = tmp_path / "engines" / "nemo_run"
+    made, filled = [line.removeprefix(f"{folder} ") for line in uv.asked if "sync" not in line][-2:]
+    assert made.startswith("venv --quiet --allow-existing") and made.endswith(str(folder))
+    assert filled.startswith(f"pip install --quiet --python {folder} --requirements /")
+    assert filled.endswith("nemo_run.txt")
+    assert main(["engine"]) == 0
+    listed = capsys.readouterr().out
+    assert next(line for line in listed.splitlines() if line.startswith("nemo_run ")).split()[1] == "jobs"
 
 
 def test_what_uv_silently_leaves_out_is_an_error(uv: Uv, capsys: pytest.CaptureFixture[str]) -> None:

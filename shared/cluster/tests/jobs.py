@@ -18,12 +18,12 @@ PLANTED = "hf_" + "planted" * 6
 STEP = """
 import os, signal, sys, time
 config = open(sys.argv[1]).read().strip()
-print("step:", config, sys.argv[2:], os.environ.get("PLACE"), "token" if os.environ.get("HF_TOKEN") else "no token",
-      "rank", os.environ.get("RANK", "-"), "of", os.environ.get("WORLD_SIZE", "-"), flush=True)
 def save(number, frame):
     print("saved", flush=True)
     sys.exit(130)
 signal.signal(signal.SIGTERM, save)
+print("step:", config, sys.argv[2:], os.environ.get("PLACE"), "token" if os.environ.get("HF_TOKEN") else "no token",
+      "rank", os.environ.get("RANK", "-"), "of", os.environ.get("WORLD_SIZE", "-"), flush=True)
 if config.startswith("sleep"):
     time.sleep(600)
 sys.exit(int(config.split()[1]))

@@ -23,6 +23,7 @@ from nemotron_shared.errors import UserError
 
 HERE = Target("3.11", "x86_64")
 WANTED = Wanted(("tiny-member",))
+MAMBA = "mamba_ssm-1.0.tar.gz"
 BIG = "big-1.0-py3-none-any.whl"
 OTHERS = [f"beta-1.0-cp{minor}-cp{minor}-manylinux_2_{glibc}_{platform}.whl"
           for minor in (311, 312) for glibc in (17, 28, 39) for platform in ("x86_64", "aarch64")]  # fmt: skip
@@ -43,6 +44,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     files = {"alpha-1.0-py3-none-any.whl": wheel("alpha", "1.0"), BIG: wheel("big", "1.0", padding=4 << 20)}
     files |= {name: wheel("beta", "1.0", code=f"NAME = {name!r}") for name in OTHERS}
     files["gamma-1.0.tar.gz"] = source("gamma", "1.0")
+    files[MAMBA] = source("mamba-ssm", "1.0", compiled=True)
     with serving(Index(files)) as served:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"):
             monkeypatch.delenv(name, raising=False)
@@ -53,7 +55,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 @pytest.fixture
 def root(index: Index, tmp_path: Path) -> Path:
-    return workspace(tmp_path / "root", index, ["alpha", "beta", "big", "gamma"], os.environ)
+    return workspace(tmp_path / "root", index, ["alpha", "beta", "big", "gamma", "mamba-ssm"], os.environ)
 
 
 def planned(root: Path, folder: Path, target: Target = HERE) -> Plan:
@@ -80,11 +82,12 @@ def test_what_is_fetched_fits_the_target_and_the_manifest_names_all(
         "alpha": ("wheel", "wheels/alpha-1.0-py3-none-any.whl"),
         "beta": ("wheel", f"wheels/beta-1.0-cp{minor}-cp{minor}-manylinux_2_28_{platform}.whl"),
         "big": ("wheel", f"wheels/{BIG}"),
+        "mamba-ssm": ("compiled", f"wheels/source/mamba-ssm/{MAMBA}"),
         "gamma": ("sdist", "wheels/gamma-1.0-py3-none-any.whl"),
         "tiny-member": ("member", "wheels/tiny_member-0.3-py3-none-any.whl"),
     }
     assert read_manifest(folder) == manifest
-    assert len(manifest.files) == 7  # the wheels, the lock and build.sh
+    assert len(manifest.files) == 8  # the packages, the lock and build.sh
     for name, entry in manifest.files.items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == entry.sha256
     require_intact(folder, manifest)
@@ -95,7 +98,7 @@ def test_the_size_is_known_before_and_room_is_asked_for(
 ) -> None:
     work = planned(root, tmp_path / "folder")
     beta = "beta-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
-    chosen = ("alpha-1.0-py3-none-any.whl", beta, BIG, "gamma-1.0.tar.gz")
+    chosen = ("alpha-1.0-py3-none-any.whl", beta, BIG, "gamma-1.0.tar.gz", MAMBA)
     assert work.bytes == sum(len(index.files[name]) for name in chosen)
     monkeypatch.setattr("nemotron_shared.runtime.disk.shutil.disk_usage", lambda _: type("", (), {"free": 1000}))
     assert "1.0 kB are free" in refusal(lambda: fetch(work, tmp_path / "folder"))
@@ -180,8 +183,6 @@ def test_what_does_not_exist_is_refused(root: Path, index: Index, tmp_path: Path
     missing = refusal(lambda: planned(root, tmp_path, Target("3.13", "x86_64")))
     assert "for Python 3.13 on x86_64 there is neither a wheel nor a source of: beta 1.0" in missing
     assert "does not have a member nothing" in refusal(lambda: plan(root, tmp_path, HERE, Wanted(("nothing",)), []))
-    only = Wanted(("tiny-member",), sources_only=True)
-    assert "nothing of this is compiled" in refusal(lambda: plan(root, tmp_path, HERE, only, []))
     (root / "member" / "pyproject.toml").write_text(
         (root / "member" / "pyproject.toml").read_text().replace('"gamma"', '"gamma", "delta"')
     )
@@ -210,4 +211,11 @@ def test_own_files_are_copied_once_and_compared(root: Path, tmp_path: Path) -> N
 def test_the_plan_for_programs(root: Path, tmp_path: Path) -> None:
     told = json.loads(json.dumps(planned(root, tmp_path / "folder").to_json()))
     assert told["to_download"] == told["bytes"] > 4 << 20
-    assert [each["kind"] for each in told["packages"]] == ["wheel", "wheel", "wheel", "sdist", "member"]
+    assert [each["kind"] for each in told["packages"]] == ["wheel", "wheel", "wheel", "sdist", "compiled", "member"]
+
+
+def test_the_sources_alone(root: Path, tmp_path: Path) -> None:
+    only = Wanted(("tiny-member",), sources_only=True)
+    manifest = fetch(plan(root, tmp_path / "folder", HERE, only, []), tmp_path / "folder")
+    assert [each.name for each in manifest.packages] == ["mamba-ssm"]
+    assert not [*(tmp_path / "folder" / "wheels").glob("*.whl")]

@@ -21,6 +21,16 @@ from nemotron_shared.runtime.environments import repository
 
 CONTAINERS = Path(__file__).parents[1] / "src" / "nemotron_cluster" / "containers"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARIES = (
+    "libgcc_s.so.1",
+    "libstdc++.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "libutil.so.1",
+)
+"""What wheels expect of every system."""
 TOOLS = ["bash", "sh", "env", "sed", "mktemp", "dirname", "rm", "mkdir", "chown", "chmod", "test", "id", "cat", "ls"]
 
 

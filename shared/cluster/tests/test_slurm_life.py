@@ -122,6 +122,20 @@ def test_a_job_that_finishes(submit, slurm: Cluster) -> None:
     assert "planted" not in slurm.checked("head", "scontrol", "show", "job", job.id)
 
 
+def test_a_step_begins_inside_of_its_container(submit, slurm: Cluster) -> None:
+    """No apptainer is at hand here: a program of that name keeps what it is told, and starts what it would start."""
+    programs = slurm.shared / "programs"
+    programs.mkdir()
+    (programs / "apptainer").write_text(f'#!/bin/sh\necho "$*" >>{programs}/told\nshift 7\nexec "$@"\n')
+    (programs / "apptainer").chmod(0o755)
+    lines = [f"export PATH={programs}:$PATH"]
+    job = submit(start="srun", container="/images/nemo.sif", container_runtime="apptainer", setup_lines=lines)
+    assert job.exit_code() == 0
+    assert "', 0] True" in job.starts()[0]
+    told = (programs / "told").read_text()
+    assert told.startswith(f"exec --no-home --bind {job.folder}:{job.folder} --pwd {job.folder} /images/nemo.sif sh -c")
+
+
 def test_what_fails_before_its_first_step_is_not_tried_again(submit, slurm: Cluster) -> None:
     job = submit(0, setup_lines=["false"])
     assert job.exit_code() == 1

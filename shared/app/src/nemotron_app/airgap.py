@@ -125,7 +125,7 @@ def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: An
         arguments or ("-c", "tiny", "engine=automodel"),
     )  # fmt: skip
     found = scripts(load_profile(profile), layout)
-    write_scripts(found, output)
+    write_scripts(found, output.expanduser().absolute())
     print("\n".join(str(output / name) for name in found))
     return 0
 

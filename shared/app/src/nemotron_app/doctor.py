@@ -8,28 +8,33 @@ nemotron doctor --for nano3 sft -c nano3_lora_automodel     an engine's packages
 Each line is PASS, WARN, FAIL or SKIP (not looked at, and why). The exit code is 1 where something FAILs.
 """
 
-import json
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nemotron_app import recipe_needs
 from nemotron_app.plain import print_json
-from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe
+from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe, request_of
+from nemotron_app.remote.place import Remote, described, place_of
+from nemotron_app.remote.prepare import job_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.doctor import machine, nodes, packages, profile, scheduler
-from nemotron_cluster.doctor.report import Check, Group, clean, summary, text_lines
+from nemotron_cluster.doctor.report import Check, Checks, Group, clean, summary, text_lines
 from nemotron_cluster.folder import jobs_folder
-from nemotron_cluster.profiles.find import load_profile
+from nemotron_cluster.profiles.find import Loaded, load_profile
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.environments import environment_of
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
 
 PACKAGES = Group("packages of this machine")
 
@@ -40,9 +45,7 @@ class Asked:
 
     look: Look
     profile: str | None
-    stage: tuple[str, str] | None
-    config: str | None
-    overrides: tuple[str, ...]
+    request: "Request | None"
     nodes: bool
     wait: int
     online: bool
@@ -74,7 +77,9 @@ def command(
         )
     if (config or overrides) and not stage:
         raise UserError("a config without its stage", "say which: --for FAMILY STAGE")
-    asked = Asked(look, names[0] if names else None, stage, config, overrides, nodes, wait, online)
+    name = names[0] if names else None
+    request = request_of(*stage, config, overrides, Remote("batch", name) if name else None) if stage else None
+    asked = Asked(look, name, request, nodes, wait, online)
     found: list[Check] = []
 
     def kept() -> Iterator[Check]:
@@ -92,51 +97,77 @@ def command(
     return 1 if any(check.state == "FAIL" for check in found) else 0
 
 
+@dataclass
+class Plan:
+    """What is known of a profile and of a recipe before anything is looked at.
+
+    Attributes:
+        machine: the job's, as the profile describes it, in the words of a file for `--machine`; None: this one.
+    """
+
+    loaded: Loaded | None = None
+    request: "Request | None" = None
+    recipe: Recipe | None = None
+    machine: Mapping[str, Any] | None = None
+
+
 def _checks(asked: Asked) -> Iterator[Check]:
     """Everything, as it is found out: what takes longest comes last."""
-    loaded, recipe = None, None
-    try:
-        loaded = load_profile(asked.profile) if asked.profile else None
-    except UserError as error:
-        yield profile.PROFILE.fail(asked.profile or "", error.message, error.remedy or "correct env.toml")
-    settings = loaded.profile.set if loaded else {}
-    overrides = (*(f"{key}={json.dumps(value)}" for key, value in settings.items()), *asked.overrides)
-    if asked.stage:
-        try:
-            recipe = read_recipe(*asked.stage, asked.config, overrides)
-        except UserError as error:
-            yield RECIPE.fail("recipe", error.message, error.remedy or "correct the config")
-    chosen = loaded.profile if loaded else None
-    if (
-        loaded and chosen and recipe and recipe.container
-    ):  # it comes before the profile's, which the jobs have otherwise
-        chosen = chosen.model_copy(update={"container_image": recipe.container})
-        loaded = replace(loaded, profile=chosen)
-    home = asked.look.store.home
+    plan = Plan(request=asked.request)
+    yield from profile.PROFILE.guarded(asked.profile or "", partial(_plan, asked, plan))
+    if plan.request:
+        yield from RECIPE.guarded("recipe", partial(_read, plan))
+    chosen, recipe = plan.loaded.profile if plan.loaded else None, plan.recipe
     wanted = recipe.wanted_bytes if recipe else 0
-    yield from machine.checks(chosen, home, wanted, online=asked.online)
-    of_nodes = False
-    if loaded is None or loaded.profile.runs_here:
+    yield from machine.checks(chosen, asked.look.store.home, wanted, online=asked.online)
+    if plan.loaded is None or plan.loaded.profile.runs_here:
         yield from _packages(recipe)
-    if loaded is not None:
-        there = transport_of(loaded.profile)
-        yield from profile.checks(loaded, there)
-        if isinstance(loaded.profile, Slurm):
-            takes = True
-            for check in scheduler.checks(loaded.profile, there):
-                takes = takes and (check.name, check.state) != (scheduler.LIKE_THIS, "FAIL")
-                yield check
-            if not asked.nodes or not takes:
-                yield nodes.NODES.skip(
-                    "nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given"
-                )
-            else:
-                read = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, loaded.profile, recipe))
-                if read and recipe and asked.stage:
-                    described = nodes.described(loaded.profile, read, _home(asked, loaded.profile))
-                    recipe, of_nodes = read_recipe(*asked.stage, asked.config, overrides, described), True
-    if recipe:
-        yield from recipe_needs.checks(recipe, chosen, asked.look.store, of_nodes=of_nodes)
+    else:
+        there = transport_of(plan.loaded.profile)
+        yield from profile.checks(plan.loaded, there)
+        if isinstance(chosen, Slurm):
+            yield from _cluster(asked, plan, chosen)
+    if plan.recipe:
+        yield from recipe_needs.checks(plan.recipe, chosen, asked.look.store)
+
+
+def _plan(asked: Asked, plan: Plan) -> Checks:
+    """Find the profile; with a recipe, as it holds for that, and the settings that it decides."""
+    if asked.profile and plan.request:
+        stage = plan.request.command[0]
+        place = place_of(stage, "train", plan.request)
+        job = job_of(stage, "train", place)
+        # the recipe's own image comes before the profile's
+        changed = place.profile.model_copy(update={"container_image": job.container})
+        plan.loaded, plan.request = replace(place.loaded, profile=changed), place.request
+        # a driver over Ray is one process, whatever it starts
+        processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
+        plan.machine = described(place, processes, job.nodes)
+    elif asked.profile:
+        plan.loaded = load_profile(asked.profile)
+    yield from ()
+
+
+def _read(plan: Plan) -> Checks:
+    """Ask the recipe's dry run."""
+    assert plan.request is not None
+    plan.recipe = read_recipe(plan.request, plan.machine)
+    yield from ()
+
+
+def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
+    """Slurm and its nodes; what is found there is what the recipe is then held against."""
+    takes = True
+    for check in scheduler.checks(chosen, transport_of(chosen)):
+        takes = takes and (check.name, check.state) != (scheduler.LIKE_THIS, "FAIL")
+        yield check
+    if not asked.nodes or not takes:
+        yield nodes.NODES.skip("nodes", "Slurm would not start a job" if asked.nodes else "--no-nodes was given")
+        return
+    facts = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, chosen, plan.recipe))
+    if facts and plan.machine:
+        plan.machine = {**plan.machine, **nodes.described(chosen, facts, _home(asked, chosen))}
+        yield from RECIPE.guarded("recipe", partial(_read, plan))
 
 
 def _packages(recipe: Recipe | None) -> Iterator[Check]:
@@ -172,8 +203,8 @@ def _nodes(asked: Asked, chosen: Slurm, recipe: Recipe | None) -> Generator[Chec
 
 def _home(asked: Asked, chosen: Slurm) -> str:
     """The store that the jobs write to."""
-    shared = str(PurePosixPath(chosen.remote_job_dir)) if chosen.tunnel == "ssh" and chosen.remote_job_dir else None
-    return chosen.home or shared or str(asked.look.store.home)
+    over_ssh = chosen.tunnel == "ssh" and chosen.remote_job_dir
+    return chosen.home or (f"{chosen.remote_job_dir}/store" if over_ssh else str(asked.look.store.home))
 
 
 def _python(engine: str | None) -> str:

@@ -156,7 +156,7 @@ def install(name: str, source: Path | None) -> int:
     return 0
 
 
-def _installable(name: str) -> tuple[Environment, Path]:
+def _installable(name: str) -> tuple[Environment, Path | None]:
     """The environment that `name` means and the repository that has its lock; refuses what could not work."""
     environment, root = environment_of(name), repository()
     if environment is None:
@@ -164,7 +164,9 @@ def _installable(name: str) -> tuple[Environment, Path]:
             raise UserError(f"engine '{name}' needs no environment of its own", "see: nemotron engine list")
         known = [known for each in ENVIRONMENTS for known in (each.name, *each.engines)]
         raise UserError(f"no engine named '{name}'", did_you_mean(name, known, "see: nemotron engine list"))
-    if root is None:
+    if environment.requirements and environment.folder is None:
+        raise UserError("an installed package has no folder for environments", f"set {FOLDER_VARIABLE} to one")
+    if root is None and environment.requirements is None:
         raise UserError(
             "an environment is made from the repository's uv.lock, and this is an installed package without it",
             f"clone the repository, run `uv run {environment.install}` there, and set "

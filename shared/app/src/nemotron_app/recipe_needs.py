@@ -4,12 +4,13 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nemotron_app.check.expectations import choose
 from nemotron_app.launch import config_of, step_command
+from nemotron_app.remote.place import Remote
 from nemotron_cluster.doctor.report import Check, Group
 from nemotron_cluster.doctor.scheduler import minutes
 from nemotron_cluster.profiles.schema import Profile, Slurm
@@ -18,6 +19,9 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.stages import STAGES
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
 
 RECIPE = Group("recipe")
 GUIDES_GB = {("nano3", "rl"): 200, ("super49b", "sft"): 500, ("super49b", "rl"): 500}
@@ -75,41 +79,50 @@ class Recipe:
         return max(self.disk_bytes + self.named_bytes, guide)
 
 
-def read_recipe(
-    family: str, stage: str, config: str | None, overrides: tuple[str, ...], machine: Mapping[str, Any] | None = None
-) -> Recipe:
+def request_of(
+    family: str, stage: str, config: str | None, overrides: tuple[str, ...], remote: Remote | None
+) -> "Request":
+    """A dry run of a stage.
+
+    Raises:
+        UserError: there is no such model or stage.
+    """
+    from nemotron_app.main import Request
+
+    if family not in families():
+        there = f"there are: {', '.join(families())}"
+        raise UserError(f"--for: no model named '{family}'", did_you_mean(family, families(), there))
+    if stage not in families()[family].stages:
+        raise UserError(f"--for: {family} has no stage '{stage}'", f"it has: {', '.join(families()[family].stages)}")
+    return Request(family, (stage,), config, (*overrides, f"run.family={family}"), True, True, remote=remote)
+
+
+def read_recipe(request: "Request", machine: Mapping[str, Any] | None = None) -> Recipe:
     """Ask the stage's own dry run.
 
     Args:
         machine: another one than this, in the words of a file for `--machine`.
 
     Raises:
-        UserError: there is no such recipe, or its config is wrong.
+        UserError: its config is wrong.
     """
-    from nemotron_app.main import Request
-
-    if family not in families():
-        raise UserError(
-            f"--for: no model named '{family}'", did_you_mean(family, families(), f"there are: {', '.join(families())}")
-        )
-    if stage not in families()[family].stages:
-        raise UserError(f"--for: {family} has no stage '{stage}'", f"it has: {', '.join(families()[family].stages)}")
+    (stage,) = request.command
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "machine.yaml" if machine else None
         if file is not None:
             file.write_text(json.dumps(machine), encoding="utf-8")
-        request = Request(family, (stage,), config, (*overrides, f"run.family={family}"), True, True, file)
-        done = subprocess.run(step_command(stage, "train", request), capture_output=True, text=True, check=False)
+        command = step_command(stage, "train", replace(request, machine=file))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout.startswith("{"):
         message, _, remedy = done.stderr.strip().removeprefix("error: ").partition("\n")
         raise UserError(message or "the dry run said nothing", remedy.strip() or None)
     shown = json.loads(done.stdout)
     name = Path(config_of(request, stage)).stem
-    return Recipe(family, stage, name, shown["config"], tuple(shown["problems"]), shown["disk_bytes"])
+    return Recipe(request.family, stage, name, shown["config"], tuple(shown["problems"]), shown["disk_bytes"])
 
 
-def checks(recipe: Recipe, profile: Profile | None, store: Store, *, of_nodes: bool) -> Iterator[Check]:
-    """Args: of_nodes: the dry run was asked about the cluster's nodes."""
+def checks(recipe: Recipe, profile: Profile | None, store: Store) -> Iterator[Check]:
+    """The recipe's size, space, time and problems, against the profile where there is one."""
     made_for = f", made for {recipe.size[0]} nodes of {recipe.size[1]} GPUs" if recipe.size else ""
     title = f"{recipe.family} {recipe.stage} -c {recipe.config}"
     yield RECIPE.ok("recipe", f"{title}: engine {recipe.engine}{made_for}")
@@ -128,15 +141,13 @@ def checks(recipe: Recipe, profile: Profile | None, store: Store, *, of_nodes: b
         else:
             what = f"{recipe.family} is experimental, and {tried} is not in the store"
             yield RECIPE.warn("tried first", what, f"run the same step with {SMALLER} first")
-    here = profile is None or profile.runs_here
+    away = isinstance(profile, Slurm) and profile.tunnel == "ssh"
     for problem in recipe.problems:
         said, _, remedy = problem.partition("\n")
-        if "use the container" in remedy and not here:
-            yield RECIPE.skip("packages", "are those of the container, which is not started for this")
-        elif here or of_nodes:
-            yield RECIPE.fail("dry run", said, remedy.strip())
-        else:
+        if away:  # the files are on the cluster
             yield RECIPE.warn("dry run, seen from this machine", said, remedy.strip())
+        else:
+            yield RECIPE.fail("dry run", said, remedy.strip())
     if not recipe.problems:
         yield RECIPE.ok("dry run", "nothing is in the way")
 

@@ -16,7 +16,7 @@ from nemotron_app.remote.follow import follow
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import facts, job_of, make_folder, submit
 from nemotron_cluster.backends import backend_of
-from nemotron_cluster.folder import Record
+from nemotron_cluster.folder import SCRIPT, Record
 from nemotron_cluster.job import Job
 from nemotron_shared.errors import UserError
 
@@ -59,7 +59,8 @@ def tell(request: "Request", records: list[Record]) -> None:
         return
     for record in records:
         if record.id is None:
-            print(f"laid out: {record.there}\nstart it on a node: bash {shlex.quote(f'{record.there}/job.sh')}")
+            script = shlex.quote(f"{record.there}/{SCRIPT}")
+            print(f"laid out: {record.there}\nstart it, on Slurm within an allocation (salloc): bash {script}")
         else:
             print(f"submitted job {record.id} ({record.name}) to {record.profile}: {record.folder}")
     last = records[-1]
@@ -114,7 +115,8 @@ def _about_profile(place: Place) -> list[str]:
 def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
     """A file that describes the machine of the job."""
     file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
-    yaml.safe_dump(dict(described(place, job.nodes * job.processes_per_node, job.nodes)), file)
+    processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
+    yaml.safe_dump(dict(described(place, processes, job.nodes)), file)
     file.flush()
     return file
 

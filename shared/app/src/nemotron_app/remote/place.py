@@ -5,6 +5,7 @@ the last word.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_cluster.profiles.find import Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
+from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import COMMAND_LINE, Composed, compose
 from nemotron_shared.config.overrides import Said, override, override_key
@@ -28,6 +30,12 @@ if TYPE_CHECKING:
     from nemotron_app.main import Request
 
 ENV = "run.env"
+MUST_SAVE_BY = "engine.overrides.checkpointing.checkpoint_must_save_by"
+"""NeMo-RL does not save when it is told to stop; it looks at the clock."""
+DRIVERS = ("nemo_rl",)
+"""Engines of one driver, whose workers are started by Ray."""
+ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
+"""Engines of one process, whatever the profile says."""
 SHARING = ("transformers", "transformers_lora", "trl")
 Mode = Literal["run", "batch", "stage"]
 
@@ -89,8 +97,11 @@ def _is_of_machine(text: str) -> bool:
 
 
 def _value(text: str) -> Any:
+    value = text.partition("=")[2]
+    if re.fullmatch(r"[\d:-]+:[\d:]+", value):
+        return value  # 12:00:00, which is a number to YAML
     try:
-        return yaml.safe_load(text.partition("=")[2])
+        return yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise UserError(f"{text}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]") from error
 
@@ -134,16 +145,26 @@ def _decided(loaded: Loaded, verb: str, composed: Composed, store: Path) -> list
     """The settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
     said = [Said(override("run.home", _home(profile, store)), loaded.origins.get("home", origin))]
-    if verb == "train":
+    if verb == "train" and OmegaConf.select(composed.tree, "engine.name") not in (*DRIVERS, *ALONE):
         said.append(Said(f"run.nproc_per_node={profile.processes_per_node}", origin))
     if loaded.wandb and OmegaConf.select(composed.tree, "logger") is not None and verb == "train":
         table = f"{loaded.file.name} [wandb]"
         said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
         said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []
+    if isinstance(profile, Slurm) and OmegaConf.select(composed.tree, "engine.name") == "nemo_rl":
+        said.append(Said(override(f"++{MUST_SAVE_BY}", _last_save(profile)), loaded.origins.get("time", origin)))
     for key, value in profile.set.items():
         text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
         said.append(Said(text, loaded.origins.get("set", origin)))
     return said
+
+
+def _last_save(profile: Slurm) -> str:
+    """When a job has to have saved, as NeMo-RL writes it: DD:HH:MM:SS since its start."""
+    seconds = seconds_of(profile.time) - lead_of(profile.signal_lead, profile.time)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
 
 
 def _home(profile: Profile, store: Path) -> str:

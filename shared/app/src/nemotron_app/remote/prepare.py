@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemotron_app.remote.place import Place, is_elsewhere
+from nemotron_app.remote.place import ALONE, DRIVERS, Place, is_elsewhere
 from nemotron_cluster import secrets
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.code import copy_packages
@@ -23,6 +23,7 @@ from nemotron_cluster.job import CONFIG, Job, Start
 from nemotron_cluster.packager import FILES, pack
 from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
 from nemotron_shared import atomic
+from nemotron_shared.artifacts.store import HOME_VARIABLE
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
@@ -30,11 +31,6 @@ from nemotron_shared.runtime.provenance import git_commit
 from nemotron_shared.stages import STAGES
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
-DRIVERS = ("nemo_rl",)
-"""Engines of one driver, whose workers are started by Ray."""
-ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
-"""Engines of one process, whatever the profile says."""
-FORCE = "run.force"
 
 
 def job_of(stage: str, verb: str, place: Place) -> Job:
@@ -56,7 +52,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         processes_per_node=processes,
         gpus_per_node=profile.gpus_per_node if verb == "train" or start == "ray" else 0,
         container=container,
-        environment=_environment(profile, engine),
+        environment=_environment(profile, engine, resolve_section(tree, "run")["home"]),
         secrets=secrets.names_of(profile),
         force=bool(resolve_section(tree, "run")["force"]),
     )
@@ -92,9 +88,9 @@ def _workdir(profile: Profile) -> str | None:
     return None if is_elsewhere(profile) else str(Path.cwd())
 
 
-def _environment(profile: Profile, engine: str | None) -> dict[str, str]:
+def _environment(profile: Profile, engine: str | None, home: str) -> dict[str, str]:
     """What a job's processes find. A working folder with a folder `stages` must not hide the code that travels."""
-    found = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    found = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", HOME_VARIABLE: home}
     environment = environment_of(engine) if engine else None
     if environment is not None and environment.folder and not is_elsewhere(profile):
         found[FOLDER_VARIABLE] = str(environment.folder.parent)

@@ -7,6 +7,7 @@ there already and is as promised stays.
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,6 +16,7 @@ from nemotron_shared.digest import file_digest, tree_files
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.fetching import fetch
 from nemotron_shared.runtime.models.hub import look_at
+from nemotron_shared.runtime.models.promises import is_as_promised
 from nemotron_shared.runtime.models.references import HubModel, artifact_name, parse_outside
 
 PARTIAL = ".partial"
@@ -25,20 +27,16 @@ class Promise:
     """What is known of a file beforehand.
 
     Attributes:
-        sha256: None where nobody tells it: then a file of that length counts as the right one.
-        source: the local file that it is a copy of.
+        is_right: judges the content; None where nobody knows it: then a file of that length counts as the right one.
     """
 
     bytes: int
-    sha256: str | None = None
-    source: Path | None = None
+    is_right: Callable[[Path], bool] | None = None
 
     def kept_by(self, path: Path) -> bool:
         """Whether that is the file."""
-        if not path.is_file() or path.stat().st_size != self.bytes:
-            return False
-        sha256 = file_digest(self.source) if self.source else self.sha256
-        return sha256 is None or file_digest(path) == sha256
+        there = path.is_file() and path.stat().st_size == self.bytes
+        return there and (self.is_right is None or self.is_right(path))
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,11 @@ def model(text: str, *, weights: bool, trusted: bool) -> Material:
                 else:
                     linked.replace(into / name)
 
-    promises = {name: Promise(entry.bytes, entry.sha256) for name, entry in look.artifact.manifest.files.items()}
+    def promise(name: str) -> Promise:
+        # what the hub says, and not a digest of what its cache holds
+        return Promise(look.artifact.manifest.files[name].bytes, partial(is_as_promised, expected=look.expected[name]))
+
+    promises = {name: promise(name) for name in look.artifact.manifest.files}
     return Material(f"{kind}/{outside.name()}", text, promises, bring)
 
 
@@ -117,14 +119,17 @@ def local(path: Path, kind: str) -> Material:
             copy(files[name], into / name)
 
     place = kind if path.is_file() else f"{kind}/{artifact_name(path.resolve().name)}"
-    return Material(
-        place, str(path), {name: Promise(one.stat().st_size, source=one) for name, one in files.items()}, bring
-    )
+    promises = {name: Promise(one.stat().st_size, partial(_same, one)) for name, one in files.items()}
+    return Material(place, str(path), promises, bring)
+
+
+def _same(source: Path, copied: Path) -> bool:
+    return file_digest(source) == file_digest(copied)
 
 
 def copy(source: Path, target: Path) -> None:
     """Copy a file under its name when it is whole."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + PARTIAL)
-    shutil.copyfile(source, partial)
-    partial.replace(target)
+    beginning = target.with_name(target.name + PARTIAL)
+    shutil.copyfile(source, beginning)
+    beginning.replace(target)

@@ -70,7 +70,9 @@ class Recorder:
         )
         self.nodegroup = SimpleNamespace(list_all=lambda: [self.group], list_nodes=lambda group: [])
         self.group: Any = None
-        self.job = SimpleNamespace(create=lambda job: self.sent.update(job=json.loads(job.json(exclude_none=True))))
+        self.job = SimpleNamespace(
+            create=lambda job: self.sent.update(job=json.loads(job.json(exclude_none=True, by_alias=True)))
+        )
 
     def post(self, url: str, json: Any, headers: Any) -> Any:
         """For requests.post."""

@@ -122,7 +122,7 @@ class SkyPilotBackend:
             "workdir": str(folder / SENT),
             "file_mounts": profile.file_mounts,
             "secrets": dict.fromkeys(job.secrets),
-            "run": f"bash ~/{WORKDIR}/{SCRIPT}\n",
+            "run": f"bash ~/{WORKDIR}/{SCRIPT}",
         }
         return yaml.safe_dump({key: value for key, value in task.items() if value}, sort_keys=False)
 

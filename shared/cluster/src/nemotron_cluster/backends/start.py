@@ -16,6 +16,7 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 PACKED = "code.txz"
 """The packages as one file, for services that charge for each file they are sent."""
 TORCHRUN = ("-m", "nemotron_shared.runtime.torchrun")
+SAVING_SECONDS = 300
 ONE_MACHINE = ("--standalone",)
 
 TEMPLATE = """\
@@ -26,6 +27,7 @@ here=$(cd "$(dirname "${{BASH_SOURCE[0]}}")" && pwd)
 # The packages of this job come before those that lie in the working folder.
 code=$here/code
 export PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${{TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-{saving}}} # seconds in which torchrun's save
 
 leave() {{
     code=$?
@@ -64,8 +66,7 @@ exit "$code"
 ONCE = """\
 again=$here/started.${NODE_RANK:-${PET_NODE_RANK:-0}}
 [ -e "$again" ] || force=--force
-: >"$again"
-"""
+: >"$again\""""
 """--force counts at the first start; a service that starts the job again lets it continue."""
 
 
@@ -88,6 +89,7 @@ def start_script(job: Job, profile: Profile, nodes: Sequence[str] = ONE_MACHINE)
         python=words[0],
         command=" ".join(words + (["$force"] if job.force else [])),
         stopped=STOPPED_EXIT_CODE,
+        saving=SAVING_SECONDS,
     )
 
 

@@ -1,5 +1,6 @@
 """From logs and facts to findings: the first cause in time before what followed from it."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -72,8 +73,6 @@ class Finding:
     moment: float = 0.0
     count: int = 1
     files: int = 1
-    fact: bool = False
-    """The scheduler says it, and no log."""
     over: bool = False
     """It stands before a restart of the job, which went on after it."""
 
@@ -119,15 +118,16 @@ def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
     return Diagnosis(tuple(findings), facts, logs, failed)
 
 
-def _rank(found: Finding) -> tuple[bool, int, bool, float]:
-    """What the scheduler calls a cause comes first, then time decides."""
-    return found.over, ORDER.index(found.rule.level), not found.fact, found.moment
+def _rank(found: Finding) -> tuple[bool, int, float]:
+    return found.over, ORDER.index(found.rule.level), found.moment
 
 
 def _of_scheduler(facts: Facts) -> Iterator[Finding]:
+    """Slurm's own word for what ended a job comes before any line; a bare exit code says less than all of them."""
+    moment = 0.0 if facts.state not in ("", "FAILED") else math.inf
     for rule in rules():
         if any(rule.lines(facts.line)):
-            yield Finding(rule, facts.source, None, facts.line.removeprefix("scheduler: "), rule.do, fact=True)
+            yield Finding(rule, facts.source, None, facts.line.removeprefix("scheduler: "), rule.do, moment)
             return
 
 

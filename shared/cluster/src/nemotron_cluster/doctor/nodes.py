@@ -179,16 +179,12 @@ def folders(profile: Slurm, home: str) -> list[str]:
 def described(profile: Slurm, every: Iterable[Facts], home: str) -> dict[str, Any]:
     """The poorest of the nodes, in the words of a file for `--machine`."""
     facts = min(every, key=lambda each: (len(each["gpus"].get("each", [])), each["memory"]))
-    each = facts["gpus"].get("each", [])
-    name, _, mib = each[0].rpartition(", ") if each else ("", "", "")
-    count = profile.gpus_per_node or len(each)
-    gpus = {"name": name, "count": count, "memory_gb": float(mib.split()[0]) * 2**20 / 1e9} if each and count else None
-    return {
-        "python": ".".join(facts["python"].split(".")[:2]),
-        "nodes": profile.nodes,
-        "processes": profile.nodes * profile.processes_per_node,
-        "gpus": gpus,
-        "memory_gb": facts["memory"] / 1e9,
-        "free_disk_gb": facts["folders"].get(home, {}).get("free", 0) / 1e9,
-        "packages": facts["packages"],
-    }
+    found: dict[str, Any] = {"memory_gb": facts["memory"] / 1e9}
+    if each := facts["gpus"].get("each", [])[: profile.gpus_per_node]:
+        name, _, mib = each[0].rpartition(", ")
+        found["gpus"] = {"name": name, "count": len(each), "memory_gb": float(mib.split()[0]) * 2**20 / 1e9}
+    if "free" in (folder := facts["folders"].get(home, {})):
+        found["free_disk_gb"] = folder["free"] / 1e9
+    if not profile.container_image:  # which has a Python and packages of its own
+        found |= {"python": ".".join(facts["python"].split(".")[:2]), "packages": facts["packages"]}
+    return found

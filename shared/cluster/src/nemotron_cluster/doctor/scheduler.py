@@ -198,17 +198,18 @@ def _partition_qos(profile: Slurm, there: Transport) -> str:
 
 
 def _qos(profile: Slurm, name: str, limits: dict[str, str], there: Transport) -> Iterator[Check]:
-    queue = f"qos {name}"
+    queue, wrong = f"qos {name}", []
     longest = minutes(limits.get("MaxWall") or "")
     if longest is not None and (minutes(profile.time) or 0) > longest:
-        what = f"jobs end after {limits['MaxWall']}, and the profile asks for {profile.time}"
-        yield SCHEDULER.fail(queue, what, f'set time = "{limits["MaxWall"]}"')
+        wrong.append(f"jobs end after {limits['MaxWall']}, and the profile asks for {profile.time}")
     wanted = {"node": profile.nodes, "gres/gpu": profile.nodes * profile.gpus_per_node}
     for key in ("MaxTRES", "MaxTRESPU", "GrpTRES"):
         for thing, most in re.findall(r"([\w/]+)=(\d+)", limits.get(key) or ""):
             if wanted.get(thing, 0) > int(most):
-                what = f"{key} is {thing}={most}, and the profile asks for {wanted[thing]}"
-                yield SCHEDULER.fail(queue, what, "ask for less, or for another qos")
+                wrong.append(f"{key} is {thing}={most}, and the profile asks for {wanted[thing]}")
+    if wrong:
+        yield SCHEDULER.fail(queue, "; ".join(wrong), "ask for less, or for another qos")
+        return
     running = [line for line in there.run(["squeue", "--me", "-h", f"--qos={name}", "-o", "%i"]).stdout.split() if line]
     said = []
     for key, what in (("MaxJobsPU", "runs"), ("MaxSubmitPU", "takes")):

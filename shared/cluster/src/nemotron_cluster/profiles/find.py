@@ -155,7 +155,7 @@ def _checked(
         first = error.errors(include_url=False)[0]
         key = str(first["loc"][0]) if first["loc"] else ""
         line = (origins or {}).get(key) or f"{file.name}:{line_of(file, table, key)} [{table}]"
-        where = f"{file.parent}/{line}"
+        where = f"{file.parent}/{line}" if line.startswith(file.name) else line
         if first["type"] == "extra_forbidden":
             raise UserError(
                 f"{where} unknown key '{key}'", did_you_mean(key, _keys(model), _what_there_is(model))

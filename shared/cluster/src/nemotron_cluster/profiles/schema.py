@@ -192,6 +192,12 @@ class SkyPilot(Remote):
     file_mounts: dict[str, Line] = {}
     cluster_name: Line | None = None
 
+    @property
+    def processes_per_node(self) -> int:
+        """One for each accelerator, unless something else is said."""
+        count = (self.accelerators or "").partition(":")[2]
+        return self.nproc_per_node or self.gpus_per_node or (int(count) if count.isdecimal() else 1) or 1
+
 
 class Cloud(Remote):
     """What the clouds behind NeMo-Run have in common."""

@@ -106,6 +106,9 @@ on_end() {
     [ "$fate" != cancelled ] || close 130 # at once: the step may take longer than this script is given
 }
 
+# A step that was asked to: 143 where it had not begun to listen, or where srun ends a task that is last to leave.
+was_stopped() { ((code == 130 || code == 143)); }
+
 # A preempted step is told by Slurm itself where the site does not pass the warning on.
 preempted() { scontrol show job "$SLURM_JOB_ID" | grep -q 'PreemptTime=[0-9]'; }
 
@@ -181,7 +184,7 @@ fi
 case $fate in
     cancelled) exit 130 ;;
     queued | unknown) # the next attempt, if there is one, needs everything
-        note "$([ "$code" = 130 ] && echo stopped || echo lost)"
+        if was_stopped; then note stopped; else note lost; fi
         over=yes
         exit "$code"
         ;;
@@ -190,10 +193,10 @@ if [ "$code" = 0 ]; then
     close 0
     exit 0
 fi
-if [ -n "$asked$fate" ] || { ((code == 130 || code == 143)) && preempted; }; then
+if [ -n "$asked$fate" ] || { was_stopped && preempted; }; then
     code=130
     note stopped
-elif ((code == 130 || code == 143)); then # by hand, such as with scancel --signal=TERM
+elif was_stopped; then # by hand, such as with scancel --signal=TERM
     close 130
     exit 130
 else

@@ -1,0 +1,125 @@
+"""--run, --batch and --stage, as far as they need no scheduler."""
+
+import json
+import os
+import time
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from support import nemotron, run_forked, short
+
+PROFILES = """
+[wandb]
+project = "goats"
+
+[far]
+executor = "slurm"
+partition = "batch"
+nodes = 2
+gpus_per_node = 4
+home = "/lustre/me/store"
+[far.set]
+"run.threads" = 3
+
+[login]
+extends = "far"
+tunnel = "ssh"
+host = "nobody.invalid"
+remote_job_dir = "/lustre/me/jobs"
+
+[here]
+executor = "local"
+secrets = ["PLANTED"]
+[here.set]
+"run.threads" = 1
+"""
+TOKEN = "planted-0123456789"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "env.toml").write_text(PROFILES)
+    return tmp_path
+
+
+def typed(folder: Path, *words: str) -> "CompletedProcess[str]":
+    environment = os.environ | {"NEMOTRON_HOME": str(folder / "store"), "HF_HUB_OFFLINE": "1", "PLANTED": TOKEN}
+    return run_forked(nemotron(*words), folder, environment)
+
+
+def test_recipe_then_profile_then_command_line(folder: Path) -> None:
+    words = ("super3", "sft", "-c", "tiny", "run.env.nodes=1", "optimizer.lr=0.5", "--run", "far")
+    answer = json.loads(typed(folder, *words, "--dry-run", "--json").stdout)
+    said = {key: answer["origins"][key] for key in ("run.home", "run.threads", "logger.wandb_project", "optimizer.lr")}
+    assert said == {
+        "run.home": "env.toml:10 [far]",
+        "run.threads": "env.toml:11 [far]",
+        "logger.wandb_project": "env.toml [wandb]",
+        "optimizer.lr": "command line",
+    }
+    assert answer["config"]["run"]["nproc_per_node"] == 4
+    assert "#SBATCH --nodes=1\n" in answer["script"] and "#SBATCH --gpus-per-node=4\n" in answer["script"]
+    assert answer["scheduler"].startswith("not asked: ") or "SLURM_CONF" in os.environ
+
+
+def test_a_profile_may_be_overruled_and_a_recipe_may_wish(folder: Path) -> None:
+    recipe = folder / "mine.yaml"
+    recipe.write_text("defaults: [tiny, _self_]\nrun:\n  env: {qos: high, nodes: 7}\n")
+    shown = typed(folder, "super3", "sft", "-c", "mine.yaml", "run.threads=5", "--run", "far", "--dry-run").stdout
+    assert "#SBATCH --qos=high" in shown and "mine.yaml:3" in shown
+    assert "#SBATCH --nodes=2" in shown and "#SBATCH --nodes=7" not in shown
+    assert "threads: 5" in shown
+
+
+def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) -> None:
+    words = ("super3", "sft", "-c", "local", "data_prep.source=chats.jsonl", "--dry-run")
+    shared = typed(folder, *words, "--run", "far")
+    assert shared.returncode == 1 and "there is no artifact" in shared.stdout
+    over_ssh = typed(folder, *words, "--run", "login")
+    assert over_ssh.returncode == 1 and "there is no artifact" not in over_ssh.stdout
+    assert "not looked for from here: model, super3-pretrain-model:latest" in over_ssh.stdout
+    assert "refused: nobody.invalid cannot be reached" in over_ssh.stdout
+    assert "/lustre/me/jobs/super3-sft" in over_ssh.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--run", "fer"), "no profile named 'fer'\n  did you mean 'far'?"),
+        (("--run", "far", "--batch", "far"), "--run and --batch exclude each other"),
+        (("--run", "far", "--machine", "m.yaml"), "--machine describes"),
+        (("run.env.nodes=2",), "this runs here"),
+        (("--run", "far", "run.env.node=2"), "run.env has no key 'node'"),
+        (("--run", "far", "run.env.nodes=two"), "command line nodes: "),
+        (("--run", "far", "train.train_iter=2"), "train.train_iter"),
+    ],
+)
+def test_mistakes_are_told(folder: Path, words: tuple[str, ...], said: str) -> None:
+    result = typed(folder, "super3", "sft", "-c", "tiny", *words)
+    assert result.returncode == 2 and said in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+    assert not list(folder.glob("store/jobs/*"))
+
+
+def test_a_step_in_the_background_keeps_its_log_its_code_and_no_secret(folder: Path) -> None:
+    result = typed(folder, "super3", "data", "prep", "sft", "-c", "tiny", "--sample", "60", "--batch", "here", "--json")
+    (record,) = json.loads(result.stdout)
+    job = Path(record["folder"])
+    end = time.monotonic() + 300
+    while not (job / "exit_code").exists() and time.monotonic() < end:
+        time.sleep(0.2)
+    assert (job / "exit_code").read_text() == "0\n", (job / "log.txt").read_text()
+    assert "60 read" in typed(folder, "jobs", "logs", "last").stdout
+    assert [one["state"]["state"] for one in json.loads(typed(folder, "jobs", "--json").stdout)] == ["done"]
+    held = [path for path in job.rglob("*") if path.is_file() and TOKEN in path.read_text(errors="replace")]
+    assert held == [] and not (job / "secrets").exists()
+    # what it was made with, again, from its own folder
+    again = typed(folder, "super3", "data", "prep", "sft", "-c", str(job / "config.yaml"))
+    assert "unchanged: using super3-sft-data:v1" in again.stderr, again.stderr
+
+
+def test_what_cannot_start_is_not_submitted(folder: Path) -> None:
+    result = typed(folder, "super3", "sft", *short("sft"), "model.architecture=none.yaml", "--batch", "here")
+    assert result.returncode == 2 and "could not run on here" in result.stderr and "none.yaml" in result.stderr
+    assert not list(folder.glob("store/jobs/*"))
