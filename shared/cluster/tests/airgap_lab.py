@@ -87,6 +87,7 @@ class Index(ThreadingHTTPServer):
 
     Attributes:
         asked: method, address and Range of every request.
+        unsized: files of which the index does not tell the size, and so the lock does not either.
         spoiled: files that arrive with a wrong byte.
         held: a file of which only the first bytes come, until `go` is set.
     """
@@ -97,10 +98,17 @@ class Index(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Request)
         self.files = dict(files)
         self.asked: list[tuple[str, str, str | None]] = []
+        self.unsized: set[str] = set()
         self.spoiled: set[str] = set()
         self.held: tuple[str, int] | None = None
         self.go = threading.Event()
         self.host = f"127.0.0.1:{self.server_port}"
+
+    @property
+    def served(self) -> set[str]:
+        """Files of which content was asked for."""
+        places = {address.rpartition("/files/")[2] for method, address, _ in self.asked if method == "GET"}
+        return places & set(self.files)
 
     def of(self, name: str) -> list[tuple[str, str | None]]:
         """The requests for one file."""
@@ -150,8 +158,9 @@ class _Request(BaseHTTPRequestHandler):
             if name.replace("_", "-").startswith(f"{package}-"):
                 digest = {"sha256": hashlib.sha256(content).hexdigest()}
                 address = f"http://{self.server.host}/files/{name}"
-                found.append({"filename": name, "url": address, "hashes": digest, "size": len(content)})
-        page = {"meta": {"api-version": "1.1"}, "name": package, "files": found, "versions": ["1.0"]}
+                size = {} if name in self.server.unsized else {"size": len(content)}
+                found.append({"filename": name, "url": address, "hashes": digest} | size)
+        page = {"meta": {"api-version": "1.0"}, "name": package, "files": found}
         self._send(200, json.dumps(page).encode(), {"Content-Type": "application/vnd.pypi.simple.v1+json"})
 
     def _file(self, name: str) -> None:
