@@ -36,8 +36,9 @@ def test_every_node_has_a_folder_of_its_own_for_ray(slurm: Cluster) -> None:
 
 
 def test_a_node_is_lost_and_comes_back(slurm: Cluster) -> None:
-    job = slurm.script("srun sleep 1000", "--nodes=2", "--requeue")
-    slurm.wait_for(job, "RUNNING")
+    job = slurm.script("srun --unbuffered sh -c 'hostname; sleep 1000'", "--nodes=2", "--requeue")
+    # a job that loses its node while srun still starts it fails, and is not queued again
+    slurm.wait_until(lambda: set(slurm.output(job).split()) == {"n1", "n2"})
     slurm.lose("n2")
     slurm.wait_for(job, "PENDING")
     assert "Restarts=1 " in slurm.checked("head", "scontrol", "show", "job", job)
