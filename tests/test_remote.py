@@ -114,6 +114,8 @@ def test_a_step_in_the_background_keeps_its_log_its_code_and_no_secret(folder: P
     assert [one["state"]["state"] for one in json.loads(typed(folder, "jobs", "--json").stdout)] == ["done"]
     held = [path for path in job.rglob("*") if path.is_file() and TOKEN in path.read_text(errors="replace")]
     assert held == [] and not (job / "secrets").exists()
+    manifest = json.loads((folder / "store/artifacts/super3-sft-data/v1/manifest.json").read_text())
+    assert manifest["producer"]["git"] == record["commit"]
     # what it was made with, again, from its own folder
     again = typed(folder, "super3", "data", "prep", "sft", "-c", str(job / "config.yaml"))
     assert "unchanged: using super3-sft-data:v1" in again.stderr, again.stderr

@@ -27,7 +27,7 @@ from nemotron_shared.artifacts.store import HOME_VARIABLE
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
-from nemotron_shared.runtime.provenance import git_commit
+from nemotron_shared.runtime.provenance import TRAVELLED, git_commit
 from nemotron_shared.stages import STAGES
 
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
@@ -110,6 +110,8 @@ def make_folder(job: Job, place: Place, line: str) -> tuple[Job, Record]:
             job = replace(job, workdir=str(there / FILES))
         atomic.write_text(folder / CONFIG_FILE, _config_text(place))
         copy_packages((*PACKAGES, *(f"stages.{name}" for name in STAGES)), folder / CODE)
+        commit = git_commit(Path(__file__).parent)
+        atomic.write_text(folder / CODE / TRAVELLED.name, f"{commit or ''}\n")
         (folder / LOG).touch(mode=0o600)
         secrets.write_secrets(folder, job.secrets)
         record = Record(
@@ -122,7 +124,7 @@ def make_folder(job: Job, place: Place, line: str) -> tuple[Job, Record]:
             submitted=datetime.now(UTC).isoformat(timespec="seconds"),
             line=line,
             after=job.after,
-            commit=git_commit(Path(__file__).parent),
+            commit=commit,
             more={"profile": place.profile.model_dump(mode="json", exclude_unset=True)},
         )
         record.write()

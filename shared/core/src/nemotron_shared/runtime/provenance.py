@@ -15,6 +15,8 @@ RECORDED_PACKAGES = (
     "nemo-automodel", "nemo-evaluator", "vllm", "mamba-ssm", "causal-conv1d",
 )  # fmt: skip
 
+TRAVELLED = Path(__file__).resolve().parents[2] / "COMMIT"
+
 
 def producer(stage: str, verb: str, stage_directory: Path, config_digest: str, code_digest: str) -> Producer:
     """The `producer` entry of a manifest."""
@@ -61,6 +63,11 @@ def ask_git(directory: Path) -> subprocess.Popen[str] | None:
 
 @cache
 def git_commit(directory: Path) -> str | None:
-    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one."""
+    """Commit of the checkout that holds `directory`, with `-dirty` after it; None outside one.
+
+    Code that travels with a job brings its commit along: where it lies may be somebody's checkout, too.
+    """
+    if TRAVELLED.is_file():
+        return TRAVELLED.read_text(encoding="utf-8").strip() or None
     git = ask_git(directory)
     return (git.communicate()[0].strip() or None) if git else None
