@@ -50,7 +50,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         start=start,
         nodes=profile.nodes if many and start != "single" else 1,
         processes_per_node=processes,
-        gpus_per_node=profile.gpus_per_node if verb == "train" or start == "ray" else 0,
+        gpus_per_node=profile.gpus_per_node if verb == "train" else 0,
         container=container,
         environment=_environment(profile, engine, resolve_section(tree, "run")["home"]),
         secrets=secrets.names_of(profile),
