@@ -54,7 +54,7 @@ def test_recipe_then_profile_then_command_line(folder: Path) -> None:
     said = {key: answer["origins"][key] for key in ("run.home", "run.threads", "logger.wandb_project", "optimizer.lr")}
     assert said == {
         "run.home": "env.toml:10 [far]",
-        "run.threads": "env.toml:11 [far]",
+        "run.threads": "env.toml:12 [far]",
         "logger.wandb_project": "env.toml [wandb]",
         "optimizer.lr": "command line",
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
-from nemotron_cluster.profiles.find import changed, check_file, env_file, line_of, load_profile
+from nemotron_cluster.profiles.find import changed, env_file, line_of, load_profile, profile_names, read_tables
 from nemotron_cluster.profiles.schema import PROFILES, RESERVED, Slurm
 from nemotron_shared.errors import UserError
 
@@ -115,7 +115,7 @@ def test_recipe_then_profile_then_command_line(folder: Path) -> None:
 def test_the_example_is_right_and_names_every_key(folder: Path) -> None:
     file = folder / "env.toml"
     file.write_text(EXAMPLE.read_text())
-    found = check_file(file)
+    found = {name: load_profile(name) for name in profile_names(read_tables(file))}
     assert {loaded.profile.executor for loaded in found.values()} == set(PROFILES)
     text = EXAMPLE.read_text()
     written = set(re.findall(r"^(?:# )?([a-z_]+) = ", text, re.MULTILINE)) | set(

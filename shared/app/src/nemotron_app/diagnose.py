@@ -69,7 +69,7 @@ def _of_job(record: Record) -> tuple[Logs, Facts | None]:
         backend = backend_for(record)
         if record.id is not None:
             facts = _facts_of(backend, record)
-        if not (folder / LOG).exists() and (said := backend.log(record)):
+        if record.there != record.folder and (said := backend.log(record)):
             logs = Logs((text_of(LOG, said),))
     except UserError as error:  # what lies here can be read all the same
         logs = Logs(logs.texts, (*logs.left_out, error.message))

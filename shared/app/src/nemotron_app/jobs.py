@@ -19,6 +19,7 @@ from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.backends import OVER, Backend, State, backend_of
 from nemotron_cluster.folder import Record, jobs_folder, records
 from nemotron_cluster.profiles.schema import PROFILES
+from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.errors import NotFound, UserError
 
 WANTED = click.argument("wanted", metavar="ID|NAME|last")
@@ -52,7 +53,7 @@ def logs(look: Look, wanted: str, follows: bool) -> int:
     if follows and record.id is not None:
         return follow(backend, record)
     said = backend.log(record)
-    if said is None:
+    if not said:
         print(f"nothing yet: {state_of(backend, record).sentence}", file=sys.stderr)
         return 0
     sys.stdout.buffer.write(said)
@@ -68,23 +69,36 @@ def cancel(look: Look, wanted: str) -> int:
     if record.id is None:
         raise UserError(f"{Path(record.folder).name} was laid out and never submitted", "remove its folder")
     backend = backend_for(record)
-    before = backend.state(record)
-    if before.state in OVER:
-        print(f"job {record.id} is over already: {before.sentence}")
-        return 0
+    try:
+        if (before := backend.state(record)).state in OVER:
+            print(f"job {record.id} is over already: {before.sentence}")
+            return 0
+    except NoAnswer:
+        pass  # it may be cancelled all the same
     backend.cancel(record)
-    look.tell({"id": record.id, "asked": True}, f"asked job {record.id} ({record.name}) to save and end")
+    after = _waiting_for(look, record)
+    for one in after:
+        backend.cancel(one)
+    more = f", and {len(after)} that wait for it" if after else ""
+    look.tell({"id": record.id, "asked": True}, f"asked job {record.id} ({record.name}) to save and end{more}")
     return 0
+
+
+def _waiting_for(look: Look, record: Record) -> list[Record]:
+    """The jobs of the same profile that begin when this one has ended well, at any remove."""
+    ended, found = {record.id}, []
+    for one in records(jobs_folder(str(look.store.home))):
+        if one.profile == record.profile and one.submitted > record.submitted and ended & set(one.after):
+            ended.add(one.id)
+            found.append(one)
+    return found
 
 
 def print_list(look: Look, everything: bool) -> int:
     """Print one line for each job."""
     found = list(records(jobs_folder(str(look.store.home))))
     shown = found if everything else found[-SHOWN:]
-    states = [
-        State("unknown", "laid out, not submitted") if one.id is None else state_of(backend_for(one), one)
-        for one in shown
-    ]
+    states = states_of(shown)
     rows = [
         [
             one.id or "",
@@ -105,6 +119,26 @@ def print_list(look: Look, everything: bool) -> int:
     data = [asdict(one) | {"state": asdict(state)} for one, state in zip(shown, states, strict=True)]
     look.tell(data, *(table_lines(headings, rows) if rows else []), *notes)
     return 0
+
+
+def states_of(shown: list[Record]) -> list[State]:
+    """How each job is; a scheduler that was silent once is not asked again."""
+    silent: dict[str, State] = {}
+    states = []
+    for one in shown:
+        if one.id is None:
+            state = State("unknown", "laid out, not submitted; or nobody answered when it was")
+        elif one.profile in silent:
+            state = silent[one.profile]
+        else:
+            try:
+                state = backend_for(one).state(one)
+            except NoAnswer as error:
+                state = silent[one.profile] = State("unknown", error.message)
+            except UserError as error:
+                state = State("unknown", error.message)
+        states.append(state)
+    return states
 
 
 def find(look: Look, wanted: str) -> Record:

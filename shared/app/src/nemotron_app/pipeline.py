@@ -85,10 +85,11 @@ def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:
 
 def for_stage(request: "Request", stage: str) -> "Request":
     """The request with the overrides that are meant for a stage, their stage's name cut off."""
-    return replace(request, overrides=tuple(filter(None, (_for_stage(text, stage) for text in request.overrides))))
+    return replace(request, overrides=tuple(filter(None, (for_one_stage(text, stage) for text in request.overrides))))
 
 
-def _for_stage(override: str, stage: str) -> str | None:
+def for_one_stage(override: str, stage: str) -> str | None:
+    """An override as a stage means it; None where it is meant for another one."""
     sign = override[: len(override) - len(override.lstrip("+~"))]
     first, dot, rest = override[len(sign) :].partition(".")
     if not dot or first not in STAGES:

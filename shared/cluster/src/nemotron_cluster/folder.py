@@ -2,7 +2,9 @@
 
 .nemotron/jobs/20261123-101500-super3-sft/
     job.json      what it is and where it was submitted
-    config.yaml   the resolved settings
+        config.yaml   the resolved settings, for people
+        own/          your own config files
+        files/        of your working folder, where the nodes do not see that
     code/         the packages that it runs
     job.sh        the script
     secrets/env   for its owner only; gone when the job has ended
@@ -27,6 +29,8 @@ LOG = "log.txt"
 EXIT_CODE = "exit_code"
 SCRIPT = "job.sh"
 CONFIG_FILE = "config.yaml"
+OWN = "own"
+FILES = "files"
 CODE = "code"
 
 
@@ -82,10 +86,8 @@ def records(within: Path) -> Iterator[Record]:
     """Every job's record, the oldest first; a folder whose record is damaged is left out."""
     if not within.is_dir():
         return
-    for entry in sorted(os.scandir(within), key=lambda entry: entry.name):
-        path = Path(entry.path) / RECORD
-        if path.is_file() and (record := read_record(path)) is not None:
-            yield record
+    found = (read_record(Path(entry.path) / RECORD) for entry in os.scandir(within) if entry.is_dir())
+    yield from sorted((one for one in found if one is not None), key=lambda one: one.submitted)
 
 
 def read_record(path: Path) -> Record | None:

@@ -6,8 +6,9 @@ from typing import Literal
 
 Start = Literal["torchrun", "srun", "single", "ray"]
 """How processes begin: torchrun on each node, a task of Slurm for each, one alone, or one driver over a Ray cluster."""
-CONFIG = "CONFIG"
-"""In a job's command: the path of its config file, wherever the job's folder comes to lie."""
+FOLDER = "FOLDER"
+"""In a job's words: its folder, wherever that comes to lie."""
+CONFIG = f"{FOLDER}/config.yaml"
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Job:
     Attributes:
         name: for queues and lists, such as "super3-sft".
         python: the interpreter, as the nodes see it.
-        workdir: the working folder there; without it, the job's own.
+        workdir: the working folder there, such as FOLDER/files; without it, the job's own.
         command: arguments of python, such as ("-m", "stages.sft.train", "-c", CONFIG).
         environment: variables that everybody may read.
         secrets: names of variables whose values go through a file of their own.
@@ -38,3 +39,8 @@ class Job:
     secrets: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     force: bool = False
+
+
+def in_folder(word: str, folder: str) -> str:
+    """A word of a job with the job's folder in it."""
+    return f"{folder}/{word.removeprefix(f'{FOLDER}/')}" if word.startswith(f"{FOLDER}/") else word

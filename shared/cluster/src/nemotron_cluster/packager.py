@@ -13,10 +13,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from nemotron_cluster.folder import FILES
 from nemotron_cluster.profiles.schema import Remote
 from nemotron_shared.errors import UserError
 
-FILES = "files"
+STORE = ".nemotron"
+"""Artifacts and other jobs stay here."""
 
 
 def pack(profile: Remote, start: Path, folder: Path) -> int:
@@ -28,6 +30,8 @@ def pack(profile: Remote, start: Path, folder: Path) -> int:
     chosen = dict.fromkeys([*_kept_by_git(profile, start), *_of_patterns(profile, start)])
     (folder / FILES).mkdir()
     for path in chosen:
+        if not (start / path).resolve().is_relative_to(start.resolve()):
+            raise UserError(f"{path} is a link out of {start}", "copy the file here, or leave it out")
         target = folder / FILES / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(start / path, target)
@@ -50,7 +54,7 @@ def _of_patterns(profile: Remote, start: Path) -> Iterator[Path]:
     for pattern in profile.packager_include_pattern:
         if pattern.startswith(("/", "~")) or ".." in Path(pattern).parts:
             raise UserError(f"packager_include_pattern: '{pattern}' leads out of {start}", "name files below it")
-        found = [path for path in sorted(start.glob(pattern)) if path.is_file()]
+        found = [path for path in sorted(start.glob(pattern)) if path.is_file() and STORE not in path.parts]
         if not found:
             raise UserError(f"packager_include_pattern: '{pattern}' fits nothing in {start}", "correct or remove it")
         yield from (path.relative_to(start) for path in found)

@@ -65,7 +65,8 @@ class Here:
     def send(self, folder: Path, to: PurePosixPath) -> None:
         """The folder lies there already, where both have one name."""
         if Path(to) != folder:
-            _must(_run(["cp", "-a", f"{folder}/.", str(to)], None), f"{folder} could not be copied to {to}")
+            _must(_run(["mkdir", "-p", "-m", "700", "--", str(to)], None), f"{to} could not be made")
+            _must(_run(["cp", "-a", "--", f"{folder}/.", str(to)], None), f"{folder} could not be copied to {to}")
 
     def read(self, path: PurePosixPath, start: int = 0) -> bytes | None:
         """See the protocol."""
@@ -117,7 +118,7 @@ class Ssh:
         except subprocess.TimeoutExpired as error:
             raise NoAnswer(f"{self.place} did not answer within {PATIENCE:.0f} s") from error
         if done.returncode == UNREACHABLE:
-            raise UserError(f"{self.place} cannot be reached: {_last_line(done.stderr.decode(errors='replace'))}")
+            raise NoAnswer(f"{self.place} cannot be reached: {_last_line(done.stderr.decode(errors='replace'))}")
         return None if done.returncode else done.stdout
 
     def _ssh(self) -> list[str]:
@@ -127,9 +128,15 @@ class Ssh:
 
 
 def transport_of(profile: Profile) -> Transport:
-    """The way to the machine where a profile's jobs are submitted."""
+    """The way to the machine where a profile's jobs are submitted.
+
+    Raises:
+        UserError: the key file that the profile names is not there.
+    """
     if isinstance(profile, Slurm) and profile.tunnel == "ssh" and profile.host:
         identity = str(Path(profile.identity).expanduser()) if profile.identity else None
+        if identity and not Path(identity).is_file():
+            raise UserError(f"identity: there is no key file {identity}", "correct it, or leave it to ssh")
         return Ssh(profile.host, profile.user, profile.port, identity, tuple(profile.ssh_options))
     return Here()
 

@@ -38,7 +38,7 @@ def run_chain(request: "Request") -> int:
             place = place_of(stage, verb, for_stage(request, stage))
             codes.append(show(stage, verb, place, job_of(stage, verb, place)))
         return max(codes)
-    places = {work: place_of(*work, for_stage(request, work[0])) for work in works}
+    places = {work: _place(*work, request) for work in works}
     require_configs(steps, replace(request, overrides=_of_steps(request)))
     first = works[0]
     if wrong := problems(*first, places[first], job_of(*first, places[first])):
@@ -57,6 +57,13 @@ def run_chain(request: "Request") -> int:
     return next((code for record in done if (code := follow(backend_of(last.profile), record))), 0)
 
 
+def _place(stage: str, verb: str, request: "Request") -> Place:
+    try:
+        return place_of(stage, verb, for_stage(request, stage))
+    except UserError as error:
+        raise UserError(f"{stage}: {error.message}", error.remedy) from error
+
+
 def _of_steps(request: "Request") -> tuple[str, ...]:
     """The overrides that are settings of steps, and not facts about machines."""
     return tuple(text for text in request.overrides if not text.lstrip("+~").startswith("run.env."))
@@ -65,7 +72,7 @@ def _of_steps(request: "Request") -> tuple[str, ...]:
 def _submit(job: Job, place: Place, before: list[Record]) -> Record:
     """One job of the chain; where it is refused, those before it are named, for they are submitted."""
     try:
-        return submit(*make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
+        return submit(job, make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]])), place.profile)
     except UserError as error:
         if not before:
             raise

@@ -14,7 +14,7 @@ import yaml
 from nemotron_app.launch import run_process, step_command
 from nemotron_app.remote.follow import follow
 from nemotron_app.remote.place import Place, described, place_of
-from nemotron_app.remote.prepare import facts, job_of, make_folder, submit
+from nemotron_app.remote.prepare import facts, job_of, make_folder, removed_on_error, submit
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.folder import SCRIPT, Record
 from nemotron_cluster.job import Job
@@ -43,10 +43,11 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
 def hand_over(job: Job, place: Place, request: "Request") -> Record:
     """The job, submitted or laid out; its record."""
     assert request.remote is not None
-    job, record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
+    record = make_folder(job, place, shlex.join(["nemotron", *sys.argv[1:]]))
     backend = backend_of(place.profile)
     if request.remote.mode == "stage":
-        backend.lay_out(job, Path(record.folder))
+        with removed_on_error(record):
+            backend.lay_out(job, Path(record.folder))
         return record
     return submit(job, record, place.profile)
 

@@ -1,15 +1,18 @@
 """Wait for a job and show what it says; it goes on without us."""
 
+import shlex
 import sys
 import time
+from pathlib import Path
 
 from nemotron_cluster.backends import OVER, Backend, State
 from nemotron_cluster.folder import Record
 from nemotron_cluster.transport import NoAnswer
+from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS, LOOK_FAR_SECONDS = 2.0, 10.0
 REMIND_SECONDS = 600.0
 DETACHED = 130
 
@@ -25,13 +28,20 @@ def follow(backend: Backend, record: Record) -> int:
     except KeyboardInterrupt:
         say(
             f"job {record.id} goes on without this command\n"
-            f"  come back: nemotron jobs logs {record.id} --follow\n  end it: nemotron jobs cancel {record.id}"
+            f"  come back: nemotron jobs logs {record.id} --follow{where(record)}\n"
+            f"  end it: nemotron jobs cancel {record.id}{where(record)}"
         )
         return DETACHED
     say(f"job {record.id}: {state.sentence} ({state.source})")
     if state.state == "done":
         return 0
     return state.exit_code or 1
+
+
+def where(record: Record) -> str:
+    """What the commands about a job need where its store is not the usual one."""
+    home = Path(record.folder).parents[1]
+    return "" if home == Store.open().home else f" --home {shlex.quote(str(home))}"
 
 
 def _until_over(backend: Backend, record: Record) -> State:
@@ -48,7 +58,7 @@ def _until_over(backend: Backend, record: Record) -> State:
         if state.state != "running" and (state.sentence != told or time.monotonic() - said_at > REMIND_SECONDS):
             say(f"job {record.id}: {state.sentence}")
             told, said_at = state.sentence, time.monotonic()
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS if record.there == record.folder else LOOK_FAR_SECONDS)
 
 
 def _show(backend: Backend, record: Record, start: int) -> int:

@@ -5,8 +5,9 @@ the last word.
 """
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from nemotron_app.launch import config_of, stage_directory
+from nemotron_app.pipeline import for_one_stage
 from nemotron_cluster.profiles.find import Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
     from nemotron_app.main import Request
 
 ENV = "run.env"
-MUST_SAVE_BY = "engine.overrides.checkpointing.checkpoint_must_save_by"
-"""NeMo-RL does not save when it is told to stop; it looks at the clock."""
 DRIVERS = ("nemo_rl",)
 """Engines of one driver, whose workers are started by Ray."""
 ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
@@ -77,15 +77,23 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     loaded = load_profile(asked.profile)
     folder, config = stage_directory(stage) / "config", config_of(request, stage)
     composed = compose(folder, config, request.overrides)
-    recipe: Any = OmegaConf.to_container(composed.tree.run.env, resolve=True)
+    recipe: Any = resolve_section(composed.tree, "run").get("env") or {}
+    if not isinstance(recipe, dict):
+        raise UserError(f"run.env holds keys of env.toml, and here it is {recipe!r}", "write: run.env.nodes=4")
     origins = {key: composed.origins.get(f"{ENV}.{key}", config) for key in recipe}
     loaded = changed(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
-    loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
+    if "partition" not in typed:
+        loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
     if verb == "train":
         loaded = replace(loaded, profile=_as_many_as_fit(loaded, composed))
     store = Store.open(resolve_section(composed.tree, "run")["home"]).home
-    request = replace(request, overrides=(*_decided(loaded, verb, composed, store), *request.overrides))
-    return Place(loaded, request, compose(folder, config, request.overrides), store)
+    decided = _decided(loaded, stage, verb, composed, store)
+    request = replace(request, overrides=(*decided, *request.overrides))
+    try:
+        return Place(loaded, request, compose(folder, config, request.overrides), store)
+    except UserError as error:  # it was right without them
+        what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
+        raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
 
 
 def _of_machine(request: "Request") -> list[tuple[str, str]]:
@@ -136,12 +144,15 @@ def _rows(composed: Composed) -> int | None:
     if OmegaConf.select(composed.tree, "engine.name") not in SHARING:
         return None
     grpo = OmegaConf.select(composed.tree, "grpo")
-    if grpo is not None:
-        return int(grpo.num_prompts_per_step) * int(grpo.num_generations_per_prompt)
-    return OmegaConf.select(composed.tree, "train.global_batch_size")
+    if grpo is None:
+        sizes = [OmegaConf.select(composed.tree, "train.global_batch_size")]
+    else:
+        sizes = [grpo.num_prompts_per_step, grpo.num_generations_per_prompt]
+    # what is no number is told by the step's own checks
+    return math.prod(sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
 
-def _decided(loaded: Loaded, verb: str, composed: Composed, store: Path) -> list[Said]:
+def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: Path) -> list[Said]:
     """The settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
     said = [Said(override("run.home", _home(profile, store)), loaded.origins.get("home", origin))]
@@ -151,15 +162,23 @@ def _decided(loaded: Loaded, verb: str, composed: Composed, store: Path) -> list
         table = f"{loaded.file.name} [wandb]"
         said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
         said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []
-    if isinstance(profile, Slurm) and OmegaConf.select(composed.tree, "engine.name") == "nemo_rl":
-        said.append(Said(override(f"++{MUST_SAVE_BY}", _last_save(profile)), loaded.origins.get("time", origin)))
-    for key, value in profile.set.items():
+    for key, value in _leaves(profile.set):
         text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
-        said.append(Said(text, loaded.origins.get("set", origin)))
+        if own := for_one_stage(text, stage):
+            said.append(Said(own, loaded.origins.get(f"set.{key}", loaded.origins.get("set", origin))))
     return said
 
 
-def _last_save(profile: Slurm) -> str:
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of tables within tables."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def last_save(profile: Slurm) -> str:
     """When a job has to have saved, as NeMo-RL writes it: DD:HH:MM:SS since its start."""
     seconds = seconds_of(profile.time) - lead_of(profile.signal_lead, profile.time)
     minutes, seconds = divmod(seconds, 60)

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import shutil
 import signal
 import sys
@@ -14,22 +15,30 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from nemotron_app.remote.place import ALONE, DRIVERS, Place, is_elsewhere
+from nemotron_app.launch import config_of, stage_directory
+from nemotron_app.remote.place import ALONE, DRIVERS, Place, is_elsewhere, last_save
 from nemotron_cluster import secrets
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.code import copy_packages
-from nemotron_cluster.folder import CODE, CONFIG_FILE, LOG, Record, jobs_folder, new_folder
-from nemotron_cluster.job import CONFIG, Job, Start
-from nemotron_cluster.packager import FILES, pack
+from nemotron_cluster.folder import CODE, CONFIG_FILE, FILES, LOG, OWN, Record, jobs_folder, new_folder
+from nemotron_cluster.job import FOLDER, Job, Start
+from nemotron_cluster.packager import pack
 from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
+from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.store import HOME_VARIABLE
-from nemotron_shared.config.compose import Composed
+from nemotron_shared.config.compose import Composed, find_config, shared_groups
+from nemotron_shared.config.overrides import Said, override_key
 from nemotron_shared.config.references import resolve_section
+from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact, with_references
 from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
 from nemotron_shared.runtime.provenance import TRAVELLED, git_commit
 from nemotron_shared.stages import STAGES
 
+FORCE = "run.force"
+MUST_SAVE_BY = "NEMOTRON_MUST_SAVE_BY"
+"""Read by the engine nemo_rl, whose library looks at the clock."""
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
 
 
@@ -44,7 +53,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     container = _container(profile, place.composed) if verb == "train" or profile.container_image else None
     return Job(
         name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
-        command=("-m", f"stages.{stage}.{verb}", "-c", CONFIG, *trust),
+        command=("-m", f"stages.{stage}.{verb}", "-c", _config_word(stage, place), *_settings(place), *trust),
         python=_python(profile, engine, container),
         workdir=_workdir(profile),
         start=start,
@@ -52,16 +61,46 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         processes_per_node=processes,
         gpus_per_node=profile.gpus_per_node if verb == "train" else 0,
         container=container,
-        environment=_environment(profile, engine, resolve_section(tree, "run")["home"]),
+        environment=_environment(place, engine, resolve_section(tree, "run")["home"]),
         secrets=secrets.names_of(profile),
         force=bool(resolve_section(tree, "run")["force"]),
     )
 
 
+def _config_word(stage: str, place: Place) -> str:
+    """A config of ours by its name, which travels with the code; one of yours as its copy in the job's folder."""
+    path = _config_file(stage, place)
+    ours = stage_directory(stage).resolve() / "config"
+    return path.stem if path.parent == ours else f"{FOLDER}/{OWN}/{path.name}"
+
+
+def _config_file(stage: str, place: Place) -> Path:
+    request = place.request
+    return find_config(stage_directory(stage) / "config", config_of(request, stage), request.family)
+
+
+def _settings(place: Place) -> Iterator[str]:
+    """The overrides as they were typed or follow from the profile, so that the step means what it means here.
+
+    Raises:
+        UserError: one of them is secret, and would stand in the script.
+    """
+    for text in place.request.overrides:
+        if redact(text) != text:
+            what = f"{override_key(text)} holds a secret, which would stand in the job's script"
+            raise UserError(what, "put it into a variable that the profile's secrets name, and say ${oc.env:NAME}")
+        if override_key(text) == FORCE:
+            continue  # the job's own business: it counts at the first start only
+        yield from ("--setting", text.origin, text) if isinstance(text, Said) else (text,)
+
+
 def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) -> Start:
     if engine in DRIVERS or (verb == "data_prep" and OmegaConf.select(composed.tree, "data_prep.executor") == "ray"):
         return "ray" if isinstance(profile, Slurm) else "single"
-    processes = profile.nodes * int(resolve_section(composed.tree, "run")["nproc_per_node"])
+    each = resolve_section(composed.tree, "run")["nproc_per_node"]
+    if not isinstance(each, int):
+        raise UserError(f"run.nproc_per_node: {each!r} is no number of processes", "write: run.nproc_per_node=8")
+    processes = profile.nodes * each
     if verb == "data_prep" or engine in ALONE or processes == 1:
         return "single"
     return profile.launcher if isinstance(profile, Slurm) else "torchrun"
@@ -84,30 +123,40 @@ def _python(profile: Profile, engine: str | None, container: str | None) -> str:
     return str(own / "python") if own else sys.executable
 
 
-def _workdir(profile: Profile) -> str | None:
-    return None if is_elsewhere(profile) else str(Path.cwd())
+def _workdir(profile: Profile) -> str:
+    return f"{FOLDER}/{FILES}" if is_elsewhere(profile) else str(Path.cwd())
 
 
-def _environment(profile: Profile, engine: str | None, home: str) -> dict[str, str]:
+def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     """What a job's processes find. A working folder with a folder `stages` must not hide the code that travels."""
+    profile = place.profile
     found = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", HOME_VARIABLE: home}
     environment = environment_of(engine) if engine else None
     if environment is not None and environment.folder and not is_elsewhere(profile):
         found[FOLDER_VARIABLE] = str(environment.folder.parent)
+    if engine in DRIVERS and isinstance(profile, Slurm):
+        found[MUST_SAVE_BY] = last_save(profile)
+    wandb = place.loaded.wandb
+    told = (
+        {"NAME": wandb.name, "RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
+        if wandb
+        else {}
+    )
+    found |= {f"WANDB_{name}": text for name, text in told.items() if text}
     offline = {
         name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
     }
     return found | (offline if not is_elsewhere(profile) else {}) | profile.env_vars
 
 
-def make_folder(job: Job, place: Place, line: str) -> tuple[Job, Record]:
+def make_folder(job: Job, place: Place, line: str) -> Record:
     """The job's folder with all that it needs but for what its backend adds, and the record, still without an id."""
     folder = new_folder(job.name, jobs_folder(str(place.store)))
     there = backend_of(place.profile).there(folder)
     try:
-        if isinstance(place.profile, Remote) and is_elsewhere(place.profile):
-            pack(place.profile, Path.cwd(), folder)
-            job = replace(job, workdir=str(there / FILES))
+        if is_elsewhere(place.profile):
+            _take_files_along(place, folder)
+        _copy_own_configs(place, folder)
         atomic.write_text(folder / CONFIG_FILE, _config_text(place))
         copy_packages((*PACKAGES, *(f"stages.{name}" for name in STAGES)), folder / CODE)
         commit = git_commit(Path(__file__).parent)
@@ -121,7 +170,7 @@ def make_folder(job: Job, place: Place, line: str) -> tuple[Job, Record]:
             folder=str(folder),
             there=str(there),
             host=platform.node(),
-            submitted=datetime.now(UTC).isoformat(timespec="seconds"),
+            submitted=datetime.now(UTC).isoformat(timespec="microseconds"),
             line=line,
             after=job.after,
             commit=commit,
@@ -131,17 +180,43 @@ def make_folder(job: Job, place: Place, line: str) -> tuple[Job, Record]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    return job, record
+    return record
+
+
+def _take_files_along(place: Place, folder: Path) -> None:
+    """What the profile says of the working folder.
+
+    Raises:
+        UserError: the command names a file of this folder, and it is not among them.
+    """
+    if isinstance(place.profile, Remote):
+        pack(place.profile, Path.cwd(), folder)
+    source = OmegaConf.select(place.composed.tree, "data_prep.source")
+    for name in [source] if isinstance(source, str) else source or ():
+        if name != "synthetic" and not re.match(r"/|~|\w+:", name) and not list((folder / FILES).glob(name)):
+            remedy = 'commit it, or write in the profile: packager = "pattern", packager_include_pattern = ["*.jsonl"]'
+            raise UserError(f"data_prep.source: {name} does not travel to {place.loaded.name}", remedy)
+
+
+def _copy_own_configs(place: Place, folder: Path) -> None:
+    """Config files that are not ours, each beside those that it builds on."""
+    ours = [*shared_groups(), *(stage_directory(name).resolve() / "config" for name in STAGES)]
+    own = [file.resolve() for file in place.composed.files if not any(map(file.resolve().is_relative_to, ours))]
+    for file in own:
+        start = own[-1].parent
+        if not file.is_relative_to(start):
+            raise UserError(f"{file} lies above {own[-1]}, which builds on it", "put them into one folder")
+        target = folder / OWN / file.relative_to(start)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
 
 
 def _config_text(place: Place) -> str:
     """The settings as they are resolved, references to artifacts and variables still as such."""
-    tree = OmegaConf.create(OmegaConf.to_container(place.composed.tree, resolve=False))
-    tree.run.force = False  # the job's own business: it counts at the first start only
-    tree.run.env = {}
+    tree = with_references(OmegaConf.to_container(place.composed.tree, resolve=False))
     merged = ", ".join(file.name for file in place.composed.files)
     head = f"# {place.request.family}: {merged}, then [{place.loaded.name}] of {place.loaded.file}"
-    return f"{head}\n{OmegaConf.to_yaml(tree)}"
+    return f"{head}\n{OmegaConf.to_yaml(OmegaConf.create(tree))}"
 
 
 def submit(job: Job, record: Record, profile: Profile) -> Record:
@@ -149,16 +224,24 @@ def submit(job: Job, record: Record, profile: Profile) -> Record:
 
     Raises:
         UserError: it was refused; its folder is gone.
+        NoAnswer: nobody knows whether it was taken; its folder is kept.
     """
-    try:
-        with uninterrupted():
-            record = replace(record, id=backend_of(profile).submit(job, Path(record.folder)))
-            record.write()
-    except BaseException:
-        if record.id is None:
-            shutil.rmtree(record.folder, ignore_errors=True)
-        raise
+    with removed_on_error(record), uninterrupted():
+        record = replace(record, id=backend_of(profile).submit(job, Path(record.folder)))
+        record.write()
     return record
+
+
+@contextmanager
+def removed_on_error(record: Record) -> Generator[None]:
+    """A folder of a job that was not handed over goes, and its secrets with it."""
+    try:
+        yield
+    except NoAnswer as error:
+        raise NoAnswer(f"{error.message}; whether the job runs is not known: {record.folder}", error.remedy) from error
+    except Exception:
+        shutil.rmtree(record.folder, ignore_errors=True)
+        raise
 
 
 @contextmanager

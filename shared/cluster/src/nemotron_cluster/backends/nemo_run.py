@@ -8,7 +8,6 @@ import getpass
 import json
 import os
 import re
-import shutil
 import subprocess
 import tarfile
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from typing import Any
 
 from nemotron_cluster.backends import State
 from nemotron_cluster.backends.nemo_run_settings import NODES, STATES, settings_of
-from nemotron_cluster.backends.start import PACKED, refuse_what_needs_slurm, start_script, state_of
-from nemotron_cluster.folder import CODE, CONFIG_FILE, EXIT_CODE, SCRIPT, Record, jobs_folder
+from nemotron_cluster.backends.start import PACKED, refuse_what_needs_slurm, send_own_files, start_script, state_of
+from nemotron_cluster.folder import CODE, EXIT_CODE, SCRIPT, Record, jobs_folder
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import Cloud, DGXCloud, Docker, Kubeflow, Lepton, Profile
 from nemotron_cluster.transport import NoAnswer
@@ -160,7 +159,7 @@ class NemoRunBackend:
         place = folder / SENT
         place.mkdir()
         atomic.write_text(place / SCRIPT, start_script(job, self.profile, self._nodes(job)))
-        shutil.copy(folder / CONFIG_FILE, place)
+        send_own_files(folder, place)
         if not self.profile.send_code:
             return
         with tarfile.open(place / PACKED, "w:xz") as archive:

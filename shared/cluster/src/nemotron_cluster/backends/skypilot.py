@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from nemotron_cluster.backends import State
-from nemotron_cluster.backends.start import refuse_what_needs_slurm, start_script
-from nemotron_cluster.folder import CODE, CONFIG_FILE, SCRIPT, Record
+from nemotron_cluster.backends.start import refuse_what_needs_slurm, send_own_files, start_script
+from nemotron_cluster.folder import CODE, SCRIPT, Record
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import SkyPilot
 from nemotron_cluster.transport import Here
@@ -67,7 +67,7 @@ class SkyPilotBackend:
         self.render(job, folder)
         place = folder / SENT
         place.mkdir()
-        shutil.copy(folder / CONFIG_FILE, place)
+        send_own_files(folder, place)
         shutil.copytree(folder / CODE, place / CODE)
         atomic.write_text(place / SCRIPT, self._script(job))
         atomic.write_text(folder / TASK, self._task(job, folder))

@@ -4,11 +4,15 @@ It finds its folder by where it lies itself, because a container sees that folde
 `secrets/env` beside it, never from its own text.
 """
 
+import re
 import shlex
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
 from nemotron_cluster.backends import State
-from nemotron_cluster.job import CONFIG, Job
+from nemotron_cluster.folder import CONFIG_FILE, FILES, OWN
+from nemotron_cluster.job import FOLDER, Job
 from nemotron_cluster.profiles.schema import Profile
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
@@ -63,6 +67,7 @@ while [ "$asked" ]; do
 done
 exit "$code"
 """
+PLAIN = re.compile(r"[\w./-]+")
 ONCE = """\
 again=$here/started.${NODE_RANK:-${PET_NODE_RANK:-0}}
 [ -e "$again" ] || force=--force
@@ -79,18 +84,34 @@ def start_script(job: Job, profile: Profile, nodes: Sequence[str] = ONE_MACHINE)
     words = [shlex.quote(job.python)]
     if job.start == "torchrun":
         words += [*TORCHRUN, *nodes, f"--nproc-per-node={job.processes_per_node}"]
-    words += ['"$here/config.yaml"' if word == CONFIG else shlex.quote(word) for word in job.command]
+    words += map(_word, job.command)
     return TEMPLATE.format(
         name=job.name,
         variables="".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(job.environment.items())),
         setup="\n".join([*profile.setup_lines, *([ONCE] if job.force else [])]),
-        folder=shlex.quote(job.workdir) if job.workdir else '"$here"',
+        folder=_word(job.workdir) if job.workdir else '"$here"',
         packed=PACKED,
         python=words[0],
         command=" ".join(words + (["$force"] if job.force else [])),
         stopped=STOPPED_EXIT_CODE,
         saving=SAVING_SECONDS,
     )
+
+
+def send_own_files(folder: Path, place: Path) -> None:
+    """What a person's own settings and files are of a job's folder."""
+    shutil.copy(folder / CONFIG_FILE, place)
+    for name in (OWN, FILES):
+        if (folder / name).is_dir():
+            shutil.copytree(folder / name, place / name)
+
+
+def _word(word: str) -> str:
+    """Quoted for the shell, the job's folder as the script finds it."""
+    inside = word.removeprefix(f"{FOLDER}/")
+    if inside == word:
+        return shlex.quote(word)
+    return f'"$here/{inside}"' if PLAIN.fullmatch(inside) else f'"$here"/{shlex.quote(inside)}'
 
 
 def refuse_what_needs_slurm(job: Job, executor: str, one_node: bool = False) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nemotron_cluster.profiles.schema import PROFILES, RESERVED, Profile, Slurm, Wandb
+from nemotron_cluster.profiles.schema import ALIASES, NOT_OURS, PROFILES, RESERVED, Profile, Slurm, Wandb
 from nemotron_shared.errors import UserError, did_you_mean
 
 FILE = "env.toml"
@@ -23,6 +23,7 @@ VARIABLE = "NEMOTRON_ENV_FILE"
 ROOT = "pyproject.toml"
 """A project's own folder is the last one that is looked into."""
 EXTENDS = "extends"
+TWINS = ("nproc_per_node", "ntasks_per_node")
 COPY = f"copy env.toml.example to {FILE} and fill in your machine"
 
 
@@ -51,6 +52,8 @@ def env_file(start: Path | None = None) -> Path | None:
     for folder in [here := (start or Path.cwd()).resolve(), *here.parents]:
         if (folder / FILE).is_file():
             return folder / FILE
+        if (folder / ".git").exists() or folder == Path.home():
+            return None
         if (folder / ROOT).is_file() and "[tool.uv.workspace]" in (folder / ROOT).read_text(
             encoding="utf-8", errors="replace"
         ):
@@ -74,7 +77,11 @@ def load_profile(name: str, start: Path | None = None) -> Loaded:
         raise UserError(f"no profile named '{name}'", did_you_mean(name, names, there))
     values, origins = _extended(file, tables, name)
     wandb = RESERVED["wandb"]
-    section = _checked(file, "wandb", wandb, tables["wandb"]) if "wandb" in tables else None
+    section = (
+        _checked(file, "wandb", wandb, {ALIASES.get(key, key): value for key, value in tables["wandb"].items()})
+        if "wandb" in tables
+        else None
+    )
     return Loaded(name, _profile(file, name, values, origins), file, origins, section)  # ty: ignore[invalid-argument-type]
 
 
@@ -98,16 +105,7 @@ def read_tables(file: Path) -> dict[str, Any]:
 
 def profile_names(tables: Iterable[str]) -> list[str]:
     """The tables that are profiles."""
-    return [name for name in tables if name not in RESERVED]
-
-
-def check_file(file: Path) -> dict[str, Loaded]:
-    """Every profile of a file, and its reserved tables, judged."""
-    tables = read_tables(file)
-    for name, model in RESERVED.items():
-        if name in tables:
-            _checked(file, name, model, tables[name])
-    return {name: load_profile(name, file.parent) for name in profile_names(tables)}
+    return [name for name in tables if name not in (*RESERVED, *NOT_OURS)]
 
 
 def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -124,12 +122,15 @@ def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, 
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for link in reversed(chain):
-        for key, value in tables[link].items():
-            if key == EXTENDS:
+        for written, value in tables[link].items():
+            if written == EXTENDS:
                 continue
+            key = ALIASES.get(written, written)
             joined = isinstance(value, dict) and isinstance(values.get(key), dict)
             values[key] = values[key] | value if joined else value
-            origins[key] = f"{file.name}:{line_of(file, link, key)} [{link}]"
+            origins[key] = f"{file.name}:{line_of(file, link, written)} [{link}]"
+            for inner in value if isinstance(value, dict) else ():
+                origins[f"{key}.{inner}"] = f"{file.name}:{line_of(file, link, inner)} [{link}]"
     return values, origins
 
 
@@ -157,14 +158,21 @@ def _checked(
         line = (origins or {}).get(key) or f"{file.name}:{line_of(file, table, key)} [{table}]"
         where = f"{file.parent}/{line}" if line.startswith(file.name) else line
         if first["type"] == "extra_forbidden":
-            raise UserError(
-                f"{where} unknown key '{key}'", did_you_mean(key, _keys(model), _what_there_is(model))
-            ) from error
+            raise UserError(f"{where} unknown key '{key}'", _what_is_meant(key, model, values)) from error
         if first["type"] == "missing":
             raise UserError(f"{file}:{line_of(file, table, None)} [{table}] lacks the key '{key}'") from error
         deeper = "".join(f".{part}" for part in first["loc"][1:])
         said = first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{where} {key}{deeper}: {said}, not {first['input']!r}"[:1000]) from error
+        what = f"{where} {key}{deeper}: {said}, not {first['input']!r}"[:1000]
+        raise UserError(what, "env.toml.example shows how each key is written") from error
+
+
+def _what_is_meant(key: str, model: type[BaseModel], values: dict[str, Any]) -> str | None:
+    """The key that is near, or the executor that has it."""
+    others = [name for name, other in PROFILES.items() if key in other.model_fields]
+    if others and values.get("executor") not in others:
+        return f"it is a key of executor = {' or '.join(map(repr, others))}; without one it is 'local'"
+    return did_you_mean(key, _keys(model), _what_there_is(model))
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -202,6 +210,10 @@ def changed(loaded: Loaded, recipe: dict[str, Any], typed: dict[str, Any], origi
         UserError: a key is unknown, or a value wrong; the message says where it was written.
     """
     own = loaded.profile.model_dump(exclude_unset=True)
+    typed = {ALIASES.get(key, key): value for key, value in typed.items()}
+    for one, other in (TWINS, TWINS[::-1]):
+        if one in typed and other not in typed:
+            own.pop(other, None)
     if "executor" in typed or "executor" in recipe:
         raise UserError("run.env.executor: the profile says what kind of cluster it is", "name another profile")
     origins = {key: origin for key, origin in origins.items() if key in typed or key not in own} | {

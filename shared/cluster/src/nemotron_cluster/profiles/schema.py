@@ -11,19 +11,24 @@ recipe's own `run.env` comes before a profile, and `run.env.KEY=VALUE` on the co
 """
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 Count = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
 TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d\d?))?(?::(\d\d?))?")
+OURS = frozenset({
+    "--array", "-a", "--output", "-o", "--error", "-e", "--signal", "--dependency", "-d", "--requeue", "--no-requeue",
+    "--export", "--wrap", "--chdir", "-D", "--open-mode", "--job-name", "-J", "--kill-on-invalid-dep",
+})  # fmt: skip
 ONE_LINE = re.compile(r"[^\n\r\0]*")
 
 
 def _line(value: object) -> object:
-    """A text that ends up in a script stays one line of it."""
+    """A text that ends up in a script stays one line of it; a number is a text here, too."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
     if isinstance(value, str) and not ONE_LINE.fullmatch(value):
         raise ValueError("must be one line")
     return value
@@ -58,11 +63,11 @@ class Profile(BaseModel):
     """Variables of the jobs. What is secret belongs into `secrets`: these stand in scripts."""
     secrets: list[Annotated[str, Field(pattern=NAME)]] = ["HF_TOKEN", "WANDB_API_KEY"]
     """Names of variables that are handed over, where they are set here, in a file that only you can read."""
-    setup_lines: list[Line] = Field([], validation_alias=AliasChoices("setup_lines", "startup_commands"))
+    setup_lines: list[Line] = []
     """Lines of shell before the step, such as `module load cuda`."""
     mounts: list[Mount] = []
     """Folders that a container sees: "/lustre:/lustre"."""
-    container_image: Line | None = Field(None, validation_alias=AliasChoices("container_image", "container"))
+    container_image: Line | None = None
     """The image, where the recipe names none."""
     set: dict[str, Any] = {}
     """Settings of recipes on this machine, by their keys: after the recipe, before the command line."""
@@ -164,6 +169,8 @@ class Slurm(Remote):
         for option in options:
             if not option.startswith("-"):
                 raise ValueError(f"'{option}' is no option of sbatch: it begins with - or --")
+            if option.partition("=")[0].split()[0] in OURS:
+                raise ValueError(f"'{option}' is an option that the job's script depends on")
         return options
 
     def wrong_together(self) -> str | None:
@@ -172,6 +179,9 @@ class Slurm(Remote):
             return "host: a tunnel over ssh needs the login node's name"
         if self.tunnel == "ssh" and not self.remote_job_dir:
             return "remote_job_dir: over ssh the folder for jobs on the cluster must be named"
+        for key in ("remote_job_dir", "home"):
+            if (place := getattr(self, key)) and not place.startswith("/"):
+                return f"{key}: '{place}' is no absolute path, and the nodes begin elsewhere"
         if self.nproc_per_node and self.ntasks_per_node and self.nproc_per_node != self.ntasks_per_node:
             return "nproc_per_node: it means the same as ntasks_per_node, which says another number"
         return None
@@ -214,7 +224,7 @@ class DGXCloud(Cloud):
     executor: Literal["dgxcloud"]
     base_url: Line
     kube_apiserver_url: Line
-    client_id: Line = Field(validation_alias=AliasChoices("client_id", "app_id"))
+    client_id: Line
     client_secret_env: Annotated[str, Field(pattern=NAME)] = "DGX_CLIENT_SECRET"
     """The variable that holds the client's secret: it stands in no file."""
     project_name: Line
@@ -282,24 +292,14 @@ class Wandb(BaseModel):
 
     project: Line
     entity: Line | None = None
-    name: Line | None = Field(None, validation_alias=AliasChoices("name", "run_name"))
+    name: Line | None = None
     group: Line | None = None
     job_type: Line | None = None
     tags: list[Line] = []
 
 
-class Artifacts(BaseModel):
-    """[artifacts]: the store of this machine."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    root: Line | None = None
-    """Folder of the artifact store, for commands that run here and name none."""
-
-    @field_validator("root")
-    @classmethod
-    def _whole(cls, root: str | None) -> str | None:
-        return str(Path(root).expanduser()) if root else root
-
-
-RESERVED: dict[str, type[BaseModel]] = {"wandb": Wandb, "artifacts": Artifacts}
+RESERVED: dict[str, type[BaseModel]] = {"wandb": Wandb}
+NOT_OURS = ("artifacts", "cache", "cli")
+"""Tables of NVIDIA's own tools in the same file, which mean nothing here."""
+ALIASES = {"container": "container_image", "startup_commands": "setup_lines", "app_id": "client_id", "run_name": "name"}
+"""Other words for a key."""

@@ -12,7 +12,7 @@ from nemotron_cluster.slurm import submit
 from nemotron_cluster.slurm.reasons import sentence
 from nemotron_cluster.slurm.scheduler import Facts, ask
 from nemotron_cluster.slurm.script import render
-from nemotron_cluster.transport import Here, transport_of
+from nemotron_cluster.transport import Here, NoAnswer, transport_of
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError
 
@@ -57,14 +57,25 @@ class SlurmBackend:
     def submit(self, job: Job, folder: Path) -> str:
         """See the protocol."""
         self.lay_out(job, folder)
-        return submit.submit(self.transport, self.there(folder) / SCRIPT)
+        there = self.there(folder)
+        try:
+            return submit.submit(self.transport, there / SCRIPT)
+        except NoAnswer:
+            raise  # it may run
+        except UserError:
+            if Path(there) != folder:
+                self.transport.run(["rm", "-rf", "--", str(there)])
+            raise
 
     def state(self, record: Record) -> State:
         """See the protocol."""
         facts = self.facts(record)
         if facts is None:
             return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
-        return _state(facts, self._exit_code(record) if facts.over else None)
+        written = self._exit_code(record) if facts.over else None
+        if facts.over and written is None:  # its script did not come to its end, or never began
+            self._remove_secrets(record)
+        return _state(facts, written)
 
     def facts(self, record: Record) -> Facts | None:
         """What Slurm says, in its own words."""
@@ -76,12 +87,22 @@ class SlurmBackend:
 
     def cancel(self, record: Record) -> None:
         """Ask Slurm for SIGTERM: the script saves; a job that waits has nothing to clean but its secrets."""
-        waits = self.state(record).state == "waiting"
+        there = str(PurePosixPath(record.there) / SCRIPT)
+        asked = self.transport.run(["squeue", "--noheader", f"--jobs={record.id}", "--format=%T %o"])
+        state, _, command = asked.stdout.strip().partition(" ")
+        if command and command != there:
+            what = f"job {record.id} runs {command}, and not {there}"
+            raise UserError(what, "it is of another cluster or a later one of that id; nothing was cancelled")
         answer = self.transport.run(["scancel", str(record.id)])
         if answer.returncode:
             raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
-        if waits:
-            self.transport.run(["rm", "-rf", "--", str(PurePosixPath(record.there) / secrets.FOLDER)])
+        if state == "PENDING":  # nothing begins that could clean up
+            self._remove_secrets(record)
+
+    def _remove_secrets(self, record: Record) -> None:
+        place = PurePosixPath(record.there) / secrets.FOLDER
+        if not isinstance(self.transport, Here) or Path(place).exists():
+            self.transport.run(["rm", "-rf", "--", str(place)])
 
     def _exit_code(self, record: Record) -> str | None:
         content = self.transport.read(PurePosixPath(record.there) / EXIT_CODE)

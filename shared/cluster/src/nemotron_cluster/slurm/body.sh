@@ -114,12 +114,12 @@ preempted() { scontrol show job "$SLURM_JOB_ID" | grep -q 'PreemptTime=[0-9]'; }
 
 # A line of the setup has failed, or left with `exit`.
 on_exit() {
-    local code=$?
+    local code=$? line=$BASH_COMMAND
     [ -z "$over" ] || return 0
     if [ "$fate" = queued ] || [ "$fate" = unknown ]; then
         note lost
     else
-        say "left with code $code before the step began"
+        say "left with code $code before the step began${setting_up:+, in setup_lines: $line}"
         close "$((code ? code : 1))"
         exit "$((code ? code : 1))"
     fi
@@ -155,17 +155,20 @@ elif "$has_secrets"; then
     exit 1
 fi
 
+setting_up=yes
 set -e
 setup
 set +e +x +u
+setting_up=
 cd -- "$workdir" || exit 1
-if "$force" && ((attempt == 1)); then command+=(--force); fi
+if "$force" && [ ! -e "$folder/begun" ]; then command+=(--force); fi
 export PYTHONPATH="$folder/code${PYTHONPATH:+:$PYTHONPATH}"
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=$lead # seconds that torchrun gives its processes to save
 
 code=130
 if [ -z "$asked$fate" ]; then
     say "the step begins"
+    touch "$folder/begun"
     # It outlives the signals that come to this script's whole process group, and tells how it ended.
     (
         trap : USR1 TERM

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from importlib.resources import files
 from pathlib import PurePosixPath
 
-from nemotron_cluster.folder import CONFIG_FILE, LOG
-from nemotron_cluster.job import CONFIG, Job
+from nemotron_cluster.folder import LOG
+from nemotron_cluster.job import Job, in_folder
 from nemotron_cluster.profiles.schema import TIME, Slurm
 from nemotron_cluster.slurm import ray_sub
 from nemotron_shared.errors import UserError
@@ -115,9 +115,9 @@ def _cpus_per_task(job: Job, profile: Slurm) -> int | None:
 
 
 def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
-    command = [str(folder / CONFIG_FILE) if word == CONFIG else word for word in job.command]
+    command = [in_folder(word, str(folder)) for word in job.command]
     yield f"folder={shlex.quote(str(folder))}"
-    yield f"workdir={shlex.quote(job.workdir or str(folder))}"
+    yield f"workdir={shlex.quote(in_folder(job.workdir or str(folder), str(folder)))}"
     yield f"python={shlex.quote(job.python)}"
     yield f"command=({shlex.join(command)})"
     yield f"nodes={job.nodes}"
@@ -151,17 +151,22 @@ def _setup(lines: list[str]) -> str:
     Raises:
         UserError: bash cannot read them.
     """
-    read = subprocess.run(["bash", "-n"], input="\n".join(lines), capture_output=True, text=True, check=False)
-    if read.returncode:
-        said = read.stderr.strip().splitlines()[0].removeprefix("bash: ")
-        raise UserError(f"setup_lines: bash cannot read them: {said}", "correct them in the profile of env.toml")
     # Not indented: a line may be the end of a here-document.
-    return "\n".join(["# The profile's setup_lines.", "setup() {", *(lines or [":"]), "}"])
+    does_something = any(line.strip() and not line.strip().startswith("#") for line in lines)
+    function = "\n".join(["setup() {", *lines, *([] if does_something else [":"]), "}"])
+    # whole and alone: lines that swallow the brace, and such as only a brace of theirs makes right
+    for text in ("\n".join(lines), function):
+        read = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True, check=False)
+        if read.returncode or read.stderr:
+            said = read.stderr.strip().splitlines()[0].removeprefix("bash: ")
+            raise UserError(f"setup_lines: bash cannot read them: {said}", "correct them in the profile of env.toml")
+    return f"# The profile's setup_lines.\n{function}"
 
 
 def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     """What a container sees of the nodes: the job's folder, the artifacts, and what the profile says."""
-    own = [str(folder), job.workdir, profile.home or job.environment.get("NEMOTRON_HOME")]
+    own = [str(folder), job.workdir, job.environment.get("NEMOTRON_HOME") or profile.home]
+    own = [path and in_folder(path, str(folder)) for path in own]
     return list(dict.fromkeys([*(f"{path}:{path}" for path in own if path), *profile.mounts]))
 
 
@@ -173,7 +178,7 @@ def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     return [
         f"--container-image={_image(job)}",
         f"--container-mounts={','.join([*_mounts(job, profile, folder), *shared])}",
-        f"--container-workdir={job.workdir or folder}",
+        f"--container-workdir={in_folder(job.workdir or str(folder), str(folder))}",
         f"--container-env={','.join(names)}",
         "--no-container-mount-home",
     ]
@@ -191,7 +196,7 @@ def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
     words = ["apptainer", "exec", *(["--nv"] if job.gpus_per_node else []), "--no-home"]
     for mount in _mounts(job, profile, folder):
         words += ["--bind", mount]
-    return [*words, "--pwd", job.workdir or str(folder), image]
+    return [*words, "--pwd", in_folder(job.workdir or str(folder), str(folder)), image]
 
 
 def _run_step(job: Job, profile: Slurm, folder: PurePosixPath) -> str:

@@ -59,7 +59,11 @@ def submit(transport: Transport, script: PurePosixPath) -> str:
         raise
     if answer.returncode:
         raise _refused(transport, answer.stderr)
-    return answer.stdout.strip().splitlines()[-1].split(";")[0]  # "12;cluster" where there are several
+    said = answer.stdout.strip().splitlines() or [""]
+    number = said[-1].split(";")[0]  # "12;cluster" where there are several
+    if not number.isdecimal():
+        raise NoAnswer(f"sbatch took the job and said no number: {said[-1]!r}", "look for it: squeue --me")
+    return number
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
 from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults
-from nemotron_shared.config.overrides import Said, override_key
+from nemotron_shared.config.overrides import Said, override, override_key
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -97,7 +97,7 @@ def _compose(
     # another library builds on these only: a default.yaml beside it is not ours.
     beside = [] if said else [path.parent]
     folders = list(dict.fromkeys([start.parent, *beside, config_dir.resolve(), *shared_groups()]))
-    search = f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]"
+    search = override("hydra.searchpath", [f"file://{folder}" for folder in folders[1:]])
     try:
         with _hydra(start.parent):
             tree, overrides, theirs, notes = _in_our_keys(start.stem, search, folders, overrides)

@@ -3,6 +3,7 @@
 Everything that can be checked without a GPU is checked first, by us and by NeMo-RL's own code.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ from nemotron_shared.runtime.task import Outcome, Task
 
 class PreflightDone(SystemExit):
     """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
+
+
+MUST_SAVE_BY = "NEMOTRON_MUST_SAVE_BY"
+"""NeMo-RL does not save when it is told to stop; it looks at the clock: DD:HH:MM:SS since its start."""
 
 
 def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> dict[str, Any]:
@@ -58,6 +63,8 @@ def train_with_nemo_rl(
     if code := code_in(Path(places.model)):
         run.say(f"--trust-code: NeMo-RL runs {', '.join(code)} of {places.model}")
     values = build(config, algorithm, places, installation.base)
+    if by := os.environ.get(MUST_SAVE_BY):  # when, not what: it is no setting that a result is known by
+        values["checkpointing"]["checkpoint_must_save_by"] = by
     file = run.directory / "nemo_rl.yaml"
     write_text(file, yaml.safe_dump(with_references(values), sort_keys=False, allow_unicode=True))
     run.say(f"NeMo-RL {config.engine.version} in {installation.checkout}; its config: {file}")
