@@ -19,7 +19,7 @@ import pytest
 import yaml
 from documents import DOCUMENTS, Command, all_blocks, anchors, blocks, commands, name_of, prose, tables
 from omegaconf import OmegaConf
-from support import MEMBERS, ROOT, STAGES, call_here, nemotron, write_model
+from support import MEMBERS, ROOT, STAGES, call_here, write_model
 
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_data.tokenizers.tiny import save_tokenizer
@@ -310,13 +310,6 @@ def test_examples_of_data_are_valid() -> None:
 def objects(text: str) -> list[dict]:
     """One object over many lines, or one per line."""
     return [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
-
-
-def test_what_is_not_there_yet_is_refused(run) -> None:
-    for option in ("--run", "--batch"):
-        result = run(*nemotron("super3", "sft", "-c", "tiny", option, "YOUR-CLUSTER"), ok=False)
-        assert result.returncode == 2
-        assert option in result.stderr
 
 
 @pytest.mark.slow

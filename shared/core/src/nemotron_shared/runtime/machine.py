@@ -121,8 +121,10 @@ class Machine:
 
     def version_of(self, package: str) -> str | None:
         """Version of an installed package, nothing imported; None where there is none, "unknown" where nobody says."""
+        if self.packages is not None:
+            return self.packages.get(_normal(package))
         if not self.is_here:
-            return "unknown" if self.packages is None else self.packages.get(_normal(package))
+            return "unknown"
         try:
             return metadata.version(package)
         except metadata.PackageNotFoundError:
