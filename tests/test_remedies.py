@@ -65,11 +65,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see: nemotron jobs": {},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
-    "job {record.id} goes on without this command\n  come back: nemotron jobs logs {record.id} --follow\n"
-    "  end it: nemotron jobs cancel {record.id}": {"record.id": ["4711"]},
-    "state: nemotron jobs\nlog: nemotron jobs logs {last.id} --follow\nend it: nemotron jobs cancel {last.id}": {
-        "last.id": ["4711"]
-    },
+    "job {record.id} goes on without this command\n"
+    "  come back: nemotron jobs logs {record.id} --follow{where(record)}\n"
+    "  end it: nemotron jobs cancel {record.id}{where(record)}": {"record.id": ["4711"], "where(record)": [""]},
+    "state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}": {"last.id": ["4711"], "at": [""]},
+    "end it: nemotron jobs cancel {first.id}{at}": {"first.id": ["4711"], "at": [""]},
     "see the models: nemotron --help": {},
     "say: nemotron {family} eval{chosen} -t {task[0]}": {**FAMILY, "chosen": [" -c tiny"], "task[0]": ["sums"]},
     "for your own data, say: nemotron {request.family} {' '.join(request.command)} -c local": {

@@ -28,6 +28,12 @@ tunnel = "ssh"
 host = "nobody.invalid"
 remote_job_dir = "/lustre/me/jobs"
 
+[wrong]
+executor = "local"
+[wrong.set]
+"sft.train.train_iter" = 3
+"rl.train.nothing" = 4
+
 [here]
 executor = "local"
 secrets = ["PLANTED"]
@@ -39,8 +45,10 @@ TOKEN = "planted-0123456789"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "env.toml").write_text(PROFILES)
-    return tmp_path
+    folder = tmp_path / "wörk dir"
+    folder.mkdir()
+    (folder / "env.toml").write_text(PROFILES)
+    return folder
 
 
 def typed(folder: Path, *words: str) -> "CompletedProcess[str]":
@@ -93,6 +101,9 @@ def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) ->
         (("--run", "far", "run.env.node=2"), "run.env has no key 'node'"),
         (("--run", "far", "run.env.nodes=two"), "command line nodes: "),
         (("--run", "far", "train.train_iter=2"), "train.train_iter"),
+        (("--run", "far", "run.env=5"), "run.env"),
+        (("--run", "here", "train.global_batch_size=abc"), "global_batch_size"),
+        (("--run", "wrong"), "[wrong] set: unknown key 'train.train_iter'"),
     ],
 )
 def test_mistakes_are_told(folder: Path, words: tuple[str, ...], said: str) -> None:
@@ -119,6 +130,18 @@ def test_a_step_in_the_background_keeps_its_log_its_code_and_no_secret(folder: P
     # what it was made with, again, from its own folder
     again = typed(folder, "super3", "data", "prep", "sft", "-c", str(job / "config.yaml"))
     assert "unchanged: using super3-sft-data:v1" in again.stderr, again.stderr
+
+
+def test_a_job_means_what_the_same_command_means_here(folder: Path) -> None:
+    assert typed(folder, "super3", "data", "prep", "sft", "-c", "tiny", "--sample", "60").returncode == 0
+    recipe = folder / "mine.yaml"
+    recipe.write_text("defaults: [tiny, _self_]\noptimizer:\n  lr: 0.001\n")
+    words = ("super3", "sft", "-c", "mine.yaml", *short("sft")[2:-3], "train.train_iters=2")
+    here = typed(folder, *words)
+    assert here.returncode == 0 and "published super3-sft-model:v1" in here.stderr, here.stderr
+    job = typed(folder, *words, "--run", "here")
+    assert job.returncode == 0 and "unchanged: using super3-sft-model:v1" in job.stdout, job.stdout + job.stderr
+    assert (next(folder.glob("store/jobs/*/own/mine.yaml"))).read_text() == recipe.read_text()
 
 
 def test_what_cannot_start_is_not_submitted(folder: Path) -> None:

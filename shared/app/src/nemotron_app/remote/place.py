@@ -6,6 +6,7 @@ the last word.
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -189,7 +190,10 @@ def last_save(profile: Slurm) -> str:
 def _home(profile: Profile, store: Path) -> str:
     """The store of the jobs: the profile's, or over ssh one beside the jobs, or the one of commands here."""
     if profile.home:
-        return profile.home
+        home = os.path.expandvars(profile.home)
+        if "$" in home:
+            raise UserError(f"home: a variable of {profile.home} is not set here", "set it, or write the path itself")
+        return home
     if isinstance(profile, Slurm) and profile.tunnel == "ssh":
         return str(PurePosixPath(str(profile.remote_job_dir)) / "store")
     return str(store)

@@ -180,7 +180,7 @@ class Slurm(Remote):
         if self.tunnel == "ssh" and not self.remote_job_dir:
             return "remote_job_dir: over ssh the folder for jobs on the cluster must be named"
         for key in ("remote_job_dir", "home"):
-            if (place := getattr(self, key)) and not place.startswith("/"):
+            if (place := getattr(self, key)) and not place.startswith(("/", "$")):
                 return f"{key}: '{place}' is no absolute path, and the nodes begin elsewhere"
         if self.nproc_per_node and self.ntasks_per_node and self.nproc_per_node != self.ntasks_per_node:
             return "nproc_per_node: it means the same as ntasks_per_node, which says another number"

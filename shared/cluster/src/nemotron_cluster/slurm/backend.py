@@ -73,9 +73,10 @@ class SlurmBackend:
         if facts is None:
             return State("unknown", "Slurm knows nothing of it any more, and it left no exit code", None, "scontrol")
         written = self._exit_code(record) if facts.over else None
+        state = _state(facts, written)
         if facts.over and written is None:  # its script did not come to its end, or never began
-            self._remove_secrets(record)
-        return _state(facts, written)
+            self._close(record, STOPPED if state.exit_code is None else state.exit_code)
+        return state
 
     def facts(self, record: Record) -> Facts | None:
         """What Slurm says, in its own words."""
@@ -96,13 +97,13 @@ class SlurmBackend:
         answer = self.transport.run(["scancel", str(record.id)])
         if answer.returncode:
             raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
-        if state == "PENDING":  # nothing begins that could clean up
-            self._remove_secrets(record)
+        if state == "PENDING":  # nothing begins that could do it
+            self._close(record, STOPPED)
 
-    def _remove_secrets(self, record: Record) -> None:
-        place = PurePosixPath(record.there) / secrets.FOLDER
-        if not isinstance(self.transport, Here) or Path(place).exists():
-            self.transport.run(["rm", "-rf", "--", str(place)])
+    def _close(self, record: Record, code: int) -> None:
+        """What the job's script does at its end: Slurm soon forgets a job, and the secrets are of no use any more."""
+        close = 'rm -rf -- "$1"/secrets; [ -e "$1"/exit_code ] || printf "%s\\n" "$2" >"$1"/exit_code'
+        self.transport.run(["sh", "-c", close, "sh", record.there, str(code)])
 
     def _exit_code(self, record: Record) -> str | None:
         content = self.transport.read(PurePosixPath(record.there) / EXIT_CODE)
@@ -118,7 +119,7 @@ def _state(facts: Facts, written: str | None) -> State:
         return State(facts.condition, waits or runs, None, facts.source)
     condition: Condition = facts.condition
     if condition in ("done", "failed") and written is not None and code is not None:
-        condition = "done" if code == 0 else "cancelled" if code == STOPPED and facts.state == "CANCELLED" else "failed"
+        condition = "done" if code == 0 else "cancelled" if code == STOPPED else "failed"
     said = {"done": "finished", "cancelled": "cancelled", "failed": f"failed ({facts.state})"}[condition]
     shown = f", exit code {code}" if code and condition != "cancelled" else ""
     ended = {"cancelled": STOPPED, "failed": code or 1, "done": 0}[condition]
