@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from nemotron_app.launch import run_process, step_command
-from nemotron_app.remote.follow import follow
+from nemotron_app.remote.follow import follow, where
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import facts, job_of, make_folder, removed_on_error, submit
 from nemotron_cluster.backends import backend_of
@@ -64,11 +64,11 @@ def tell(request: "Request", records: list[Record]) -> None:
             print(f"laid out: {record.there}\nstart it, on Slurm within an allocation (salloc): bash {script}")
         else:
             print(f"submitted job {record.id} ({record.name}) to {record.profile}: {record.folder}")
-    last = records[-1]
+    first, last = records[0], records[-1]
     if last.id is not None:
-        print(
-            f"state: nemotron jobs\nlog: nemotron jobs logs {last.id} --follow\nend it: nemotron jobs cancel {last.id}"
-        )
+        at = where(last)
+        print(f"state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}")
+        print(f"end it: nemotron jobs cancel {first.id}{at}")  # and those that wait for it
 
 
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
