@@ -82,3 +82,29 @@ def test_a_planted_token_is_nowhere(slurm: Cluster, tmp_path: Path) -> None:
     assert laid_out.endswith("secrets/env 600")
     used = "started on n1,n2"
     assert said.count(used) >= 2, said
+
+
+def test_a_chain_that_is_cancelled_leaves_none(slurm: Cluster, tmp_path: Path) -> None:
+    desk = Desk(slurm, tmp_path.name)
+    later = ("run.env.nodes=1", "run.env.extra_directives=[--begin=now+1hour]")
+    words = ("super3", "pipeline", "-c", "tiny", *later, "--batch", "test-slurm")
+    told = desk.run(*words, HF_TOKEN=TOKEN)
+    assert told.returncode == 0, told.stderr
+    assert len(files_with_token(desk.folder)) == 8  # the report needs none
+    first = told.stdout.split("submitted job ")[1].split()[0]
+    assert f"end it: nemotron jobs cancel {first}" in told.stdout
+    ended = desk.run("jobs", "cancel", first)
+    assert "and 8 that wait for it" in ended.stdout, ended.stdout + ended.stderr
+    assert files_with_token(desk.folder) == []
+    slurm.wait_until(lambda: not slurm.checked("head", "squeue", "-h"))
+    assert desk.run("jobs").stdout.count("cancelled") == 9 * 2  # state and sentence
+
+
+def test_a_job_that_is_cancelled_by_hand_leaves_none_when_it_is_looked_at(slurm: Cluster, tmp_path: Path) -> None:
+    desk = Desk(slurm, tmp_path.name)
+    later = "run.env.extra_directives=[--begin=now+1hour]"
+    job = desk.batch("super3", "sft", *short("sft"), later, HF_TOKEN=TOKEN)
+    slurm.checked("head", "scancel", job)
+    slurm.wait_until(lambda: "cancelled" in desk.run("jobs").stdout)
+    assert files_with_token(desk.folder) == []
+    assert (desk.job(job) / "exit_code").read_text() == "130\n"
