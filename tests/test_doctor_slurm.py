@@ -33,9 +33,9 @@ partition = "debug"
 nodes = 1
 time = "02:00:00"
 
-[unshared]
+[failing]
 extends = "cpu"
-setup_lines = ["umount /tmp/ray 2>/dev/null; exit 3"]
+setup_lines = ["exit 3"]
 """
 H100 = "NVIDIA H100 80GB HBM3"
 NVIDIA_SMI = f"#!/bin/sh\nfor i in 0 1 2 3 4 5 6 7; do echo '{H100}, 81559, 580.65.06'; done\n"
@@ -106,7 +106,7 @@ def test_nodes_that_are_taken_are_a_warning_and_nothing_stays_in_the_queue(slurm
 
 
 def test_a_start_line_that_fails_on_the_nodes_is_told(slurm: Cluster) -> None:
-    code, checks = doctor(slurm, "unshared")
+    code, checks = doctor(slurm, "failing")
     assert code == 1
     assert failed(checks)["srun"].startswith("0 of 2 answered: srun: error: ")
 
