@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from slurm_support import Cluster
@@ -61,6 +62,16 @@ class Desk:
     def log(self, number: str) -> str:
         """What a job has said."""
         return (self.job(number) / "log.txt").read_text(errors="replace")
+
+    def processes(self, module: str) -> list[int]:
+        """The processes of a module in jobs of this desk, by their numbers on this machine, which sees all nodes."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = path.read_bytes().split(b"\0")
+                if module.encode() in words and str(self.folder).encode() in path.with_name("environ").read_bytes():
+                    found.append(int(path.parent.name))
+        return found
 
     def wait(self, number: str, minutes: float = 10) -> int:
         """Wait until a job has ended; returns the exit code that it wrote."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from slurm_jobs import Desk
 from slurm_support import Cluster
 
 
@@ -40,3 +41,12 @@ def test_a_mount_that_does_not_exist_fails_the_task(container_slurm: Cluster, im
     said = container_slurm.run("head", "srun", *options, "true")
     assert said.returncode
     assert "/no/such/folder: No such file or directory" in said.stderr
+
+
+@pytest.mark.slow
+def test_a_step_runs_in_the_image_that_its_profile_names(container_slurm: Cluster, tmp_path: Path) -> None:
+    desk = Desk(container_slurm, tmp_path.name, more='container_image = "/"\ncontainer_runtime = "pyxis"')
+    result = desk.run("super3", "data", "prep", "sft", "-c", "tiny", "--sample", "60", "--run", "test-slurm")
+    assert result.returncode == 0 and "published super3-sft-data:v1" in result.stdout, result.stdout + result.stderr
+    (script,) = desk.folder.glob("store/jobs/*/job.sh")
+    assert "--container-image=/\n" in script.read_text()

@@ -1,6 +1,8 @@
 """What two nodes train is the same, whatever ends their job: a time limit, a preemption, a lost node."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -33,27 +35,40 @@ def uninterrupted(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> t
     return desk, losses(desk)
 
 
-def begun(slurm: Cluster, name: str, before: Desk) -> tuple[Desk, str]:
+def begun(slurm: Cluster, name: str, before: Desk, *more: str) -> tuple[Desk, str]:
     """The same training in a store of its own, as far as its first checkpoint."""
     desk = Desk(slurm, name)
     slurm.checked("head", "mkdir", "-p", desk.folder / "store/artifacts")
     slurm.checked(
         "head", "cp", "-r", before.folder / "store/artifacts/super3-sft-data", desk.folder / "store/artifacts"
     )
-    job = desk.batch(*TRAIN)
+    job = desk.batch(*TRAIN, *more)
     slurm.wait_until(lambda: "step 15/" in desk.log(job), minutes=10)
     return desk, job
 
 
-@pytest.mark.parametrize("end", ["warning", "preemption", "node loss"])
+@pytest.mark.parametrize("end", ["warning", "time limit", "preemption", "node loss", "scancel"])
 def test_what_two_nodes_train_is_the_same_whatever_ends_their_job(
     slurm: Cluster, uninterrupted: tuple[Desk, dict[int, float]], tmp_path: Path, end: str
 ) -> None:
     whole, expected = uninterrupted
     assert sorted(expected) == list(range(1, STEPS + 1))
-    desk, job = begun(slurm, tmp_path.name, whole)
+    desk, job = begun(slurm, tmp_path.name, whole, *(["run.env.time=1"] if end == "time limit" else []))
     if end == "warning":  # what Slurm sends before a time limit
         slurm.checked("head", "scancel", "--batch", "--signal=USR1", job)
+    elif end == "time limit":  # which so short a training would not meet: its processes stand still until then
+        ranks = desk.processes("stages.sft.train")
+        assert len(ranks) >= 2
+        for rank in ranks:
+            os.kill(rank, signal.SIGSTOP)
+        slurm.wait_until(lambda: "asking the step to save" in desk.log(job))
+        for rank in ranks:
+            os.kill(rank, signal.SIGCONT)
+    elif end == "scancel":
+        slurm.checked("head", "scancel", job)
+        assert desk.wait(job) == 130
+        slurm.wait_until(lambda: not slurm.checked("head", "squeue", "-h"))
+        job = desk.batch(*TRAIN)
     elif end == "preemption":
         slurm.script("sleep 5", "-N2", "--exclusive", "--partition=urgent")
     else:
@@ -62,6 +77,6 @@ def test_what_two_nodes_train_is_the_same_whatever_ends_their_job(
         slurm.bring_back("n2")
     assert desk.wait(job, minutes=20) == 0
     log = desk.log(job)
-    assert "attempt 2" in log and "continuing from step" in log
+    assert ("attempt 2" in log) == (end != "scancel") and "continuing from step" in log
     assert losses(desk) == expected
     assert not (desk.job(job) / "secrets").exists()

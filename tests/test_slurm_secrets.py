@@ -54,7 +54,8 @@ def watched_command_lines() -> Iterator[list[str]]:
         thread.join()
 
 
-def test_a_planted_token_is_nowhere(slurm: Cluster, tmp_path: Path) -> None:
+def test_a_planted_token_is_nowhere(accounting_slurm: Cluster, tmp_path: Path) -> None:
+    slurm = accounting_slurm
     desk, said = Desk(slurm, tmp_path.name), ""
     with watched_command_lines() as lines:
         for words in (
@@ -74,6 +75,8 @@ def test_a_planted_token_is_nowhere(slurm: Cluster, tmp_path: Path) -> None:
         script = slurm.run("head", "scontrol", "write", "batch_script", waiting, "-").stdout
         assert "#SBATCH" in script
         recorded = slurm.run("head", "scontrol", "show", "job", "--details").stdout
+        recorded += slurm.run("head", "sacct", "--allusers", "--parsable2", "--format=ALL").stdout
+        assert waiting in recorded
         assert desk.run("jobs", "cancel", waiting).returncode == 0
     assert TOKEN not in said + script + recorded
     assert lines == []
