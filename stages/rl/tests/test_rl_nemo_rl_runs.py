@@ -47,7 +47,8 @@ def model(home: Path, version: int = 1) -> Path:
 
 
 @pytest.mark.slow
-def test_the_last_checkpoint_becomes_a_hugging_face_folder(home: Path) -> None:
+def test_the_last_checkpoint_becomes_a_hugging_face_folder(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMOTRON_MUST_SAVE_BY", "00:07:55:00")  # a job's launcher knows its time limit
     assert run(home) == 0
     names = {path.name for path in model(home).iterdir()}
     assert {"model.safetensors", "config.json", "tokenizer.json", "metrics.jsonl"} <= names
@@ -57,6 +58,9 @@ def test_the_last_checkpoint_becomes_a_hugging_face_folder(home: Path) -> None:
     assert figures[-1]["reward"] == 1.0
     written = yaml.safe_load((folder(home) / "nemo_rl.yaml").read_text())
     assert written["policy"]["train_global_batch_size"] == 128
+    assert written["checkpointing"]["checkpoint_must_save_by"] == "00:07:55:00"
+    monkeypatch.delenv("NEMOTRON_MUST_SAVE_BY")
+    assert run(home) == 0 and not model(home, 2).exists(), "when to save is no part of what is made"
     assert Path(written["data"]["train"]["data_path"]).is_file()
 
 
