@@ -64,6 +64,8 @@ def test_what_two_nodes_train_is_the_same_whatever_ends_their_job(
         slurm.wait_until(lambda: "asking the step to save" in desk.log(job))
         for rank in ranks:
             os.kill(rank, signal.SIGCONT)
+        slurm.wait_until(lambda: "queued again" in desk.log(job))
+        slurm.checked("head", "scontrol", "update", f"JobId={job}", "TimeLimit=30")  # or a slow machine never starts
     elif end == "scancel":
         slurm.checked("head", "scancel", job)
         assert desk.wait(job) == 130
