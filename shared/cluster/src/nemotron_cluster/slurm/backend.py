@@ -10,7 +10,7 @@ from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.slurm import submit
 from nemotron_cluster.slurm.reasons import sentence
-from nemotron_cluster.slurm.scheduler import Facts, ask
+from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, ask
 from nemotron_cluster.slurm.script import render
 from nemotron_cluster.transport import Here, NoAnswer, transport_of
 from nemotron_shared import atomic
@@ -97,7 +97,7 @@ class SlurmBackend:
         answer = self.transport.run(["scancel", str(record.id)])
         if answer.returncode:
             raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
-        if state == "PENDING":  # nothing begins that could do it
+        if state not in CONDITIONS["running"]:  # it waited, or has gone with one before it: no script runs to its end
             self._close(record, STOPPED)
 
     def _close(self, record: Record, code: int) -> None:
