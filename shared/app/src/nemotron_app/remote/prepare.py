@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,7 +200,10 @@ def _take_files_along(place: Place, folder: Path) -> None:
 
 def _copy_own_configs(place: Place, folder: Path) -> None:
     """Config files that are not ours, each beside those that it builds on."""
-    ours = [*shared_groups(), *(stage_directory(name).resolve() / "config" for name in STAGES)]
+    ours = list(shared_groups())
+    for name in STAGES:
+        with suppress(UserError):  # an environment may hold one stage alone
+            ours.append(stage_directory(name).resolve() / "config")
     own = [file.resolve() for file in place.composed.files if not any(map(file.resolve().is_relative_to, ours))]
     for file in own:
         start = own[-1].parent
