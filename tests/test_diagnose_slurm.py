@@ -64,6 +64,7 @@ def test_a_cancelled_job_is_known(slurm: Cluster, tmp_path: Path) -> None:
     assert found.findings[0].rule.id == "fact-cancelled"
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_known(slurm: Cluster, tmp_path: Path) -> None:
     job = slurm.script("srun sleep 1000", "--nodes=2", "--no-requeue")
     slurm.wait_for(job, "RUNNING")

@@ -35,6 +35,7 @@ def test_every_node_has_a_folder_of_its_own_for_ray(slurm: Cluster) -> None:
     assert not Path("/tmp/ray/of-n1").exists()
 
 
+@pytest.mark.slow
 def test_a_node_is_lost_and_comes_back(slurm: Cluster) -> None:
     job = slurm.script("srun --unbuffered sh -c 'hostname; sleep 1000'", "--nodes=2", "--requeue")
     # a job that loses its node while srun still starts it fails, and is not queued again

@@ -155,6 +155,7 @@ def test_what_fails_twice_at_one_step_keeps_its_code(submit, slurm: Cluster) -> 
     assert not job.has_secrets()
 
 
+@pytest.mark.slow
 def test_a_warned_job_saves_and_continues_without_force(submit, slurm: Cluster) -> None:
     job = submit(last=60, nodes=2, start="srun", force=True)
     job.has_said("step 5/60")
@@ -231,6 +232,7 @@ def test_jobs_on_one_node_have_ports_of_their_own(submit, slurm: Cluster) -> Non
     assert len({job.starts()[0] for job in jobs}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drop", ["", *slow("#SBATCH --signal=")], ids=["warned by the site", "not warned"])
 def test_a_preempted_job_saves_and_continues(submit, slurm: Cluster, drop: str) -> None:
     job = submit(last=80, nodes=2, start="srun", exclusive=True, drop=drop)
