@@ -46,7 +46,7 @@ TITLE = "two words; $(touch /tmp/no) 'x'"
 executor = "local"
 """
 LAYOUT = Layout(
-    "/work/nemotron", "airgap", "automodel_env", ("--package", "nemotron-sft", "--cuda", "13"), ("9.0", "8.0"),
+    "/lustre/nemotron", "airgap", "automodel_env", ("--package", "nemotron-sft", "--cuda", "13"), ("9.0", "8.0"),
     ("-c", "configs/my data.yaml", "engine=automodel"),
 )  # fmt: skip
 NAMES = ["setup_environment.sh", "build_mamba_deps.slurm", "test_training_simple.slurm", "train_automodel.slurm"]
@@ -85,7 +85,8 @@ def test_bash_and_shellcheck_accept_them(place: Path, profile: str) -> None:
 
 def test_values_stay_values(place: Path) -> None:
     train = scripts(load_profile("odd"), LAYOUT)["train_automodel.slurm"]
-    assert r"#SBATCH --account=it\'s\ \$\(mine\)" in train
+    assert """#SBATCH --account="it's $(mine)"
+""" in train
     assert "#SBATCH --nodelist=n[1-4]" in train
     assert "gres" not in train, "no GPUs are asked for"
     head = train.partition("module load")[0]

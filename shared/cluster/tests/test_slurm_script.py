@@ -119,7 +119,7 @@ def test_directives_of_a_profile() -> None:
     assert "--no-requeue" in options(requeue=False)
     assert "--nodelist=n[1-4]" in options(extra_directives=["--nodelist=n[1-4]"])
     assert "--output=/x/100%%/log.txt" in render(job(), profile(), PurePosixPath("/x/100%"))
-    text = render(job(), profile(), FOLDER, partition="debug", time="30")
+    text = render(job(), profile(partition="debug", time="30"), FOLDER)
     assert "#SBATCH --partition=debug\n" in text
     assert "#SBATCH --time=30\n" in text
 

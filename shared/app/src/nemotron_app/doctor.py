@@ -8,7 +8,6 @@ nemotron doctor --for nano3 sft -c nano3_lora_automodel     an engine's packages
 Each line is PASS, WARN, FAIL or SKIP (not looked at, and why). The exit code is 1 where something FAILs.
 """
 
-import sys
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,8 +19,8 @@ import click
 from nemotron_app import recipe_needs
 from nemotron_app.plain import print_json
 from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe, request_of
-from nemotron_app.remote.place import Remote, described, place_of
-from nemotron_app.remote.prepare import job_of
+from nemotron_app.remote.place import Remote, described, home_of, place_of
+from nemotron_app.remote.prepare import job_of, python_here
 from nemotron_app.store_options import Look, store_options
 from nemotron_cluster.doctor import machine, nodes, packages, profile, scheduler
 from nemotron_cluster.doctor.report import Check, Checks, Group, clean, summary, text_lines
@@ -31,7 +30,6 @@ from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.environments import environment_of
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -140,9 +138,7 @@ def _plan(asked: Asked, plan: Plan) -> Checks:
         # the recipe's own image comes before the profile's
         changed = place.profile.model_copy(update={"container_image": job.container})
         plan.loaded, plan.request = replace(place.loaded, profile=changed), place.request
-        # a driver over Ray is one process, whatever it starts
-        processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
-        plan.machine = described(place, processes, job.nodes)
+        plan.machine = described(place, job)
     elif asked.profile:
         plan.loaded = load_profile(asked.profile)
     yield from ()
@@ -166,7 +162,7 @@ def _cluster(asked: Asked, plan: Plan, chosen: Slurm) -> Iterator[Check]:
         return
     facts = yield from nodes.NODES.guarded("srun", partial(_nodes, asked, chosen, plan.recipe))
     if facts and plan.machine:
-        plan.machine = {**plan.machine, **nodes.described(chosen, facts, _home(asked, chosen))}
+        plan.machine = {**plan.machine, **nodes.described(chosen, facts, home_of(chosen, asked.look.store.home))}
         yield from RECIPE.guarded("recipe", partial(_read, plan))
 
 
@@ -175,19 +171,19 @@ def _packages(recipe: Recipe | None) -> Iterator[Check]:
     engine = recipe.engine if recipe else None
     say("importing PyTorch and what belongs to it, each in a process of its own")
     facts = packages.ask_here(
-        _python(engine), {"imports": packages.modules(engine, ray=bool(recipe and recipe.uses_ray))}
+        python_here(engine), {"imports": packages.modules(engine, ray=bool(recipe and recipe.uses_ray))}
     )
     if "error" in facts:
-        yield PACKAGES.fail("Python", facts["error"], f"try it: {_python(engine)} --version")
+        yield PACKAGES.fail("Python", facts["error"], f"try it: {python_here(engine)} --version")
         return
     yield from packages.judge(PACKAGES, facts, packages.pins(engine), engine)
 
 
 def _nodes(asked: Asked, chosen: Slurm, recipe: Recipe | None) -> Generator[Check, None, list[packages.Facts]]:
     """Look around on every node; returns what was found there."""
-    home = _home(asked, chosen)
+    home = home_of(chosen, asked.look.store.home)
     engine = recipe.engine if recipe else None
-    python = nodes.python_of(chosen, _python(engine))
+    python = nodes.python_of(chosen, python_here(engine))
     imports = packages.modules(engine, ray=bool(recipe and recipe.uses_ray)) if python != nodes.OF_THE_NODE else []
     folder = PurePosixPath(chosen.remote_job_dir or jobs_folder(home))
     some = f"{chosen.nodes} nodes" if chosen.nodes > 1 else "a node"
@@ -199,16 +195,3 @@ def _nodes(asked: Asked, chosen: Slurm, recipe: Recipe | None) -> Generator[Chec
         room_at = home, recipe.wanted_bytes if recipe else 0
         yield from nodes.judge(chosen, facts, packages.pins(engine) if imports else None, engine, room_at)
     return facts
-
-
-def _home(asked: Asked, chosen: Slurm) -> str:
-    """The store that the jobs write to."""
-    over_ssh = chosen.tunnel == "ssh" and chosen.remote_job_dir
-    return chosen.home or (f"{chosen.remote_job_dir}/store" if over_ssh else str(asked.look.store.home))
-
-
-def _python(engine: str | None) -> str:
-    """The Python that steps with an engine start with here."""
-    environment = environment_of(engine) if engine else None
-    apart = environment is not None and environment.runs_step and not environment.is_here
-    return str(environment.programs / "python") if environment and apart and environment.programs else sys.executable

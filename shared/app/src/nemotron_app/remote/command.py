@@ -116,8 +116,7 @@ def _about_profile(place: Place) -> list[str]:
 def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
     """A file that describes the machine of the job."""
     file = tempfile.NamedTemporaryFile("w", suffix=".yaml", prefix="machine-")  # noqa: SIM115 - its user closes it
-    processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
-    yaml.safe_dump(dict(described(place, processes, job.nodes)), file)
+    yaml.safe_dump(dict(described(place, job)), file)
     file.flush()
     return file
 

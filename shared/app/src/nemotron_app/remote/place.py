@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_app.pipeline import for_one_stage
+from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
@@ -37,7 +38,7 @@ DRIVERS = ("nemo_rl",)
 """Engines of one driver, whose workers are started by Ray."""
 ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
 """Engines of one process, whatever the profile says."""
-SHARING = ("transformers", "transformers_lora", "trl")
+SHARING = ("transformers", "trl")
 Mode = Literal["run", "batch", "stage"]
 
 
@@ -156,7 +157,7 @@ def _rows(composed: Composed) -> int | None:
 def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: Path) -> list[Said]:
     """The settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
-    said = [Said(override("run.home", _home(profile, store)), loaded.origins.get("home", origin))]
+    said = [Said(override("run.home", home_of(profile, store)), loaded.origins.get("home", origin))]
     if verb == "train" and OmegaConf.select(composed.tree, "engine.name") not in (*DRIVERS, *ALONE):
         said.append(Said(f"run.nproc_per_node={profile.processes_per_node}", origin))
     if loaded.wandb and OmegaConf.select(composed.tree, "logger") is not None and verb == "train":
@@ -187,7 +188,7 @@ def last_save(profile: Slurm) -> str:
     return f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
 
 
-def _home(profile: Profile, store: Path) -> str:
+def home_of(profile: Profile, store: Path) -> str:
     """The store of the jobs: the profile's, or over ssh one beside the jobs, or the one of commands here."""
     if profile.home:
         home = os.path.expandvars(profile.home)
@@ -204,8 +205,11 @@ def is_elsewhere(profile: Profile) -> bool:
     return not (isinstance(profile, Local) or (isinstance(profile, Slurm) and profile.tunnel == "local"))
 
 
-def described(place: Place, processes: int, nodes: int) -> Mapping[str, Any]:
+def described(place: Place, job: Job) -> Mapping[str, Any]:
     """The machine of a job, as far as its profile tells, for the checks of a dry run."""
     gpus = place.profile.gpus_per_node
-    machine: dict[str, Any] = {"nodes": nodes, "processes": processes, "sees_files": not is_elsewhere(place.profile)}
+    # a driver over Ray is one process, whatever it starts
+    processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
+    machine: dict[str, Any] = {"nodes": job.nodes, "processes": processes}
+    machine["sees_files"] = not is_elsewhere(place.profile)
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})

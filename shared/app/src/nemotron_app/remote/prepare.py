@@ -33,12 +33,11 @@ from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact, with_references
 from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
+from nemotron_shared.runtime.launcher import MUST_SAVE_BY
 from nemotron_shared.runtime.provenance import TRAVELLED, git_commit
 from nemotron_shared.stages import STAGES
 
 FORCE = "run.force"
-MUST_SAVE_BY = "NEMOTRON_MUST_SAVE_BY"
-"""Read by the engine nemo_rl, whose library looks at the clock."""
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
 
 
@@ -69,14 +68,9 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
 
 def _config_word(stage: str, place: Place) -> str:
     """A config of ours by its name, which travels with the code; one of yours as its copy in the job's folder."""
-    path = _config_file(stage, place)
-    ours = stage_directory(stage).resolve() / "config"
+    request, ours = place.request, stage_directory(stage).resolve() / "config"
+    path = find_config(ours, config_of(request, stage), request.family)
     return path.stem if path.parent == ours else f"{FOLDER}/{OWN}/{path.name}"
-
-
-def _config_file(stage: str, place: Place) -> Path:
-    request = place.request
-    return find_config(stage_directory(stage) / "config", config_of(request, stage), request.family)
 
 
 def _settings(place: Place) -> Iterator[str]:
@@ -118,6 +112,11 @@ def _python(profile: Profile, engine: str | None, container: str | None) -> str:
         return profile.python
     if container or is_elsewhere(profile):
         return "python3"
+    return python_here(engine)
+
+
+def python_here(engine: str | None) -> str:
+    """The Python that steps with an engine start with on this machine."""
     environment = environment_of(engine) if engine else None
     own = environment is not None and environment.runs_step and not environment.is_here and environment.programs
     return str(own / "python") if own else sys.executable
@@ -136,13 +135,9 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
         found[FOLDER_VARIABLE] = str(environment.folder.parent)
     if engine in DRIVERS and isinstance(profile, Slurm):
         found[MUST_SAVE_BY] = last_save(profile)
-    wandb = place.loaded.wandb
-    told = (
-        {"NAME": wandb.name, "RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
-        if wandb
-        else {}
-    )
-    found |= {f"WANDB_{name}": text for name, text in told.items() if text}
+    if wandb := place.loaded.wandb:
+        told = {"NAME": wandb.name, "RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
+        found |= {f"WANDB_{name}": text for name, text in told.items() if text}
     offline = {
         name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
     }

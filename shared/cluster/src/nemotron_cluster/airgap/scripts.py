@@ -10,12 +10,13 @@ They are a beginning to edit: `--run` and `--batch` submit jobs without them.
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemotron_cluster.profiles.find import Loaded
 from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.slurm.directives import directives, site_options
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
@@ -23,7 +24,6 @@ BODIES = Path(__file__).with_name("bodies")
 LOGS = "logs/slurm"
 TEST_TIME = "00:30:00"
 """What queues for debugging allow."""
-PLAIN = re.compile(r"([^A-Za-z0-9_./,:=@%+\[\]-])")
 LOOKS_LIKE_CODE = "# shellcheck disable=SC2016"
 """A value with a $ in it is meant as it stands."""
 
@@ -59,20 +59,16 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
         what = f"{loaded.file}: [{loaded.name}] has the executor '{profile.executor}'"
         raise UserError(what, 'the scripts are for Slurm: name a profile with executor = "slurm"')
     one_gpu = min(profile.gpus_per_node, 1)
+    build = {"partition": profile.build_partition or profile.partition, "time": profile.build_time}
+    test = {"partition": profile.run_partition or profile.partition, "time": TEST_TIME}
+    train = {"partition": profile.batch_partition or profile.partition}
     named = {
         "setup_environment.sh": [],
-        "build_mamba_deps.slurm": _directives(
-            profile, "build_mamba_deps", 1, one_gpu, profile.build_partition or profile.partition, profile.build_time
-        ),
-        "test_training_simple.slurm": _directives(
-            profile, "test_training_simple", 1, one_gpu, profile.run_partition or profile.partition, TEST_TIME
-        ),
-        "train_automodel.slurm": _directives(
-            profile, "train_automodel", profile.nodes, profile.gpus_per_node,
-            profile.batch_partition or profile.partition, profile.time,
-        ),
-    }  # fmt: skip
-    return {name: _script(name, [*directives], profile, layout) for name, directives in named.items()}
+        "build_mamba_deps.slurm": _directives(profile, "build_mamba_deps", 1, one_gpu, build),
+        "test_training_simple.slurm": _directives(profile, "test_training_simple", 1, one_gpu, test),
+        "train_automodel.slurm": _directives(profile, "train_automodel", profile.nodes, profile.gpus_per_node, train),
+    }
+    return {name: _script(name, [*lines], profile, layout) for name, lines in named.items()}
 
 
 def write_scripts(found: dict[str, str], output: Path) -> None:
@@ -83,27 +79,11 @@ def write_scripts(found: dict[str, str], output: Path) -> None:
     (output.absolute().parent / LOGS).mkdir(parents=True, exist_ok=True)
 
 
-def _directives(profile: Slurm, name: str, nodes: int, gpus: int, partition: str | None, time: str) -> Iterator[str]:
-    wanted = {
-        "job-name": name,
-        "account": profile.account,
-        "partition": partition,
-        "qos": profile.qos,
-        "reservation": profile.reservation,
-        "constraint": profile.constraint,
-        "nodes": nodes,
-        "ntasks-per-node": 1,
-        profile.gpus_option: f"gpu:{gpus}" if profile.gpus_option == "gres" else gpus,
-        "cpus-per-task": profile.cpus_per_task,
-        "mem": profile.mem,
-        "time": time,
-        "output": f"{LOGS}/{name}_%j.out",
-    }
-    if not gpus or profile.gpus_option == "none":
-        del wanted[profile.gpus_option]
-    for key, value in wanted.items():
-        if value is not None:
-            yield f"#SBATCH --{key}=" + PLAIN.sub(r"\\\1", str(value))
+def _directives(profile: Slurm, name: str, nodes: int, gpus: int, own: Mapping[str, str | None]) -> Iterator[str]:
+    """Args: own: what differs from the profile in this script."""
+    profile = profile.model_copy(update=own)
+    options = site_options(profile, name, nodes, tasks=1, gpus=gpus, cpus=profile.cpus_per_task)
+    yield from directives(options | {"output": f"{LOGS}/{name}_%j.out"})
     yield from (f"#SBATCH {option}" for option in profile.extra_directives)
 
 

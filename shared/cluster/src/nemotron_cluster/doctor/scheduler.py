@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nemotron_cluster.doctor.report import Check, Checks, Group
 from nemotron_cluster.profiles.schema import TIME, Slurm
+from nemotron_cluster.slurm.script import seconds_of
 from nemotron_cluster.transport import Transport
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -20,19 +21,8 @@ QOS_KEYS = ("Name", "MaxWall", "MaxJobsPU", "MaxSubmitPU", "MaxTRES", "MaxTRESPU
 
 
 def minutes(limit: str) -> float | None:
-    """A time limit in Slurm's words: minutes, or none where it has no end.
-
-    MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS
-    """
-    if not (found := TIME.fullmatch(limit)):
-        return None
-    days, *rest = found.groups()
-    numbers = [int(part) for part in rest if part is not None]
-    if days is not None:
-        hours, mins, seconds = (*numbers, 0, 0)[:3]
-        return int(days) * 1440 + hours * 60 + mins + seconds / 60
-    hours, mins, seconds = numbers if len(numbers) == 3 else (0, *numbers, 0)[:3]
-    return hours * 60 + mins + seconds / 60
+    """A time limit in Slurm's words, as minutes; None where it has no end."""
+    return seconds_of(limit) / 60 if TIME.fullmatch(limit) else None
 
 
 def asked(profile: Slurm) -> list[str]:

@@ -15,9 +15,7 @@ from nemotron_cluster.slurm.script import render
 from nemotron_cluster.transport import Here, NoAnswer, transport_of
 from nemotron_shared import atomic
 from nemotron_shared.errors import UserError
-
-STOPPED = 130
-"""The exit code of a step that was told to stop."""
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 
 class SlurmBackend:
@@ -75,7 +73,7 @@ class SlurmBackend:
         written = self._exit_code(record) if facts.over else None
         state = _state(facts, written)
         if facts.over and written is None:  # its script did not come to its end, or never began
-            self._close(record, STOPPED if state.exit_code is None else state.exit_code)
+            self._close(record, STOPPED_EXIT_CODE if state.exit_code is None else state.exit_code)
         return state
 
     def facts(self, record: Record) -> Facts | None:
@@ -98,7 +96,7 @@ class SlurmBackend:
         if answer.returncode:
             raise UserError(f"job {record.id} could not be cancelled: {answer.stderr.strip()}", "see: nemotron jobs")
         if state not in CONDITIONS["running"]:  # it waited, or has gone with one before it: no script runs to its end
-            self._close(record, STOPPED)
+            self._close(record, STOPPED_EXIT_CODE)
 
     def _close(self, record: Record, code: int) -> None:
         """What the job's script does at its end: Slurm soon forgets a job, and the secrets are of no use any more."""
@@ -119,8 +117,8 @@ def _state(facts: Facts, written: str | None) -> State:
         return State(facts.condition, waits or runs, None, facts.source)
     condition: Condition = facts.condition
     if condition in ("done", "failed") and written is not None and code is not None:
-        condition = "done" if code == 0 else "cancelled" if code == STOPPED else "failed"
+        condition = "done" if code == 0 else "cancelled" if code == STOPPED_EXIT_CODE else "failed"
     said = {"done": "finished", "cancelled": "cancelled", "failed": f"failed ({facts.state})"}[condition]
     shown = f", exit code {code}" if code and condition != "cancelled" else ""
-    ended = {"cancelled": STOPPED, "failed": code or 1, "done": 0}[condition]
+    ended = {"cancelled": STOPPED_EXIT_CODE, "failed": code or 1, "done": 0}[condition]
     return State(condition, f"{said}{shown}", ended, facts.source)

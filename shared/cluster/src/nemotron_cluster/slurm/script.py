@@ -16,31 +16,26 @@ from nemotron_cluster.folder import LOG
 from nemotron_cluster.job import Job, in_folder
 from nemotron_cluster.profiles.schema import TIME, Slurm
 from nemotron_cluster.slurm import ray_sub
+from nemotron_cluster.slurm.directives import directives, site_options
 from nemotron_shared.errors import UserError
 
-PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
 REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
 LEAST_LEAD = 10
 
 
-def render(
-    job: Job, profile: Slurm, folder: PurePosixPath, *, partition: str | None = None, time: str | None = None
-) -> str:
+def render(job: Job, profile: Slurm, folder: PurePosixPath) -> str:
     """The script of a job.
 
     Args:
         folder: the job's, as the nodes see it.
-        partition, time: instead of the profile's.
 
     Raises:
         UserError: the profile's setup_lines are no shell.
     """
-    limit = time or profile.time
-    lead = lead_of(profile.signal_lead, limit)
-    directives = [f"#SBATCH {line}" for line in _directives(job, profile, folder, partition, limit, lead)]
+    lead = lead_of(profile.signal_lead, profile.time)
     parts = [
         # A login shell: sites define `module` and the PATH of Slurm's own programs there.
-        "#!/bin/bash -l\n" + "\n".join(directives),
+        "\n".join(["#!/bin/bash -l", *_directives(job, profile, folder, lead)]),
         # Variables for other ways to start, values that look like code, functions that a trap calls: all meant.
         "# shellcheck disable=SC2016,SC2034,SC2054,SC2317\n" + "\n".join(_variables(job, profile, folder, lead)),
         _setup(profile.setup_lines),
@@ -73,25 +68,11 @@ def lead_of(wanted: int, limit: str) -> int:
     return max(LEAST_LEAD, min(wanted, whole // 4)) if whole else wanted
 
 
-def _directives(
-    job: Job, profile: Slurm, folder: PurePosixPath, partition: str | None, limit: str, lead: int
-) -> Iterator[str]:
+def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
     """Options of sbatch, in the order in which people look for them."""
     tasks = job.processes_per_node if job.start == "srun" else 1
-    gpus = f"gpu:{job.gpus_per_node}" if profile.gpus_option == "gres" else job.gpus_per_node
-    wanted = {
-        "job-name": job.name,
-        "account": profile.account,
-        "partition": partition or profile.partition,
-        "qos": profile.qos,
-        "reservation": profile.reservation,
-        "constraint": profile.constraint,
-        "nodes": job.nodes,
-        "ntasks-per-node": tasks,
-        profile.gpus_option: gpus if job.gpus_per_node and profile.gpus_option != "none" else None,
-        "cpus-per-task": _cpus_per_task(job, profile),
-        "mem": profile.mem,
-        "time": limit,
+    cpus = _cpus_per_task(job, profile)
+    options = site_options(profile, job.name, job.nodes, tasks=tasks, gpus=job.gpus_per_node, cpus=cpus) | {
         "chdir": folder,
         # In the name of a file, % begins a pattern of Slurm's.
         "output": str(folder / LOG).replace("%", "%%"),
@@ -100,11 +81,11 @@ def _directives(
         "dependency": ":".join(["afterok", *job.after]) if job.after else None,
         "kill-on-invalid-dep": "yes" if job.after else None,
     }
-    yield from (f"--{name}={_escaped(str(value))}" for name, value in wanted.items() if value is not None)
-    yield "--requeue" if profile.requeue else "--no-requeue"
+    yield from directives(options)
+    yield "#SBATCH --requeue" if profile.requeue else "#SBATCH --no-requeue"
     if profile.exclusive:
-        yield "--exclusive"
-    yield from profile.extra_directives
+        yield "#SBATCH --exclusive"
+    yield from (f"#SBATCH {option}" for option in profile.extra_directives)
 
 
 def _cpus_per_task(job: Job, profile: Slurm) -> int | None:
@@ -236,11 +217,6 @@ def _function(name: str, title: str, lines: Iterable[str]) -> str:
 
 def _array(name: str, title: str, words: list[str]) -> str:
     return "\n".join([f"{name}=( # {title}", *(f"    {shlex.quote(word)}" for word in words), ")"])
-
-
-def _escaped(value: str) -> str:
-    """A value of a directive: sbatch knows quotes and the backslash inside them, but not all of a shell's ways."""
-    return value if PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def _truth(value: bool) -> str:

@@ -1,7 +1,7 @@
 #!/bin/bash -l
 # shellcheck disable=SC2016
 
-repository=/work/nemotron
+repository=/lustre/nemotron
 folder=airgap
 environment=automodel_env
 fetch=(--package nemotron-sft --cuda 13)

@@ -23,6 +23,7 @@ from nemotron_shared.atomic import write_text
 from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import with_references
+from nemotron_shared.runtime.launcher import MUST_SAVE_BY
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
@@ -30,10 +31,6 @@ from nemotron_shared.runtime.task import Outcome, Task
 
 class PreflightDone(SystemExit):
     """All that needs no GPU went well and the config asked for no more; there is nothing to publish."""
-
-
-MUST_SAVE_BY = "NEMOTRON_MUST_SAVE_BY"
-"""NeMo-RL does not save when it is told to stop; it looks at the clock: DD:HH:MM:SS since its start."""
 
 
 def check_config(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> dict[str, Any]:
