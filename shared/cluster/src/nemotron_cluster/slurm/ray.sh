@@ -28,7 +28,9 @@ run_step() {
     # Whoever reaches Ray's ports could run anything as this user, so it answers only who knows this.
     (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$token") || return 1
     trap 'rm -f "$token"; touch "$logs/ENDED"' EXIT
-    trap 'told=yes; [ -z "$driver" ] || kill -USR1 "$driver" 2>/dev/null' USR1 TERM
+    trap 'told=yes; [ -z "$driver" ] || kill -USR1 "$driver" 2>/dev/null' USR1
+    # Slurm kills this script a while later, perhaps before the driver has saved. So what others look at is said now.
+    trap 'touch "$logs/ENDED"; told=yes; [ -z "$driver" ] || kill -USR1 "$driver" 2>/dev/null' TERM
     export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$token RAY_USAGE_STATS_ENABLED=0
     # A busy machine or a slow file system needs longer than Ray's own 20 to 60 seconds.
     export RAY_raylet_start_wait_time_s=${RAY_raylet_start_wait_time_s:-300}
