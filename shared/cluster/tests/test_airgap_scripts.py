@@ -85,8 +85,7 @@ def test_bash_and_shellcheck_accept_them(place: Path, profile: str) -> None:
 
 def test_values_stay_values(place: Path) -> None:
     train = scripts(load_profile("odd"), LAYOUT)["train_automodel.slurm"]
-    assert """#SBATCH --account="it's $(mine)"
-""" in train
+    assert '#SBATCH --account="it\'s $(mine)"' in train.splitlines()
     assert "#SBATCH --nodelist=n[1-4]" in train
     assert "gres" not in train, "no GPUs are asked for"
     head = train.partition("module load")[0]
