@@ -111,6 +111,7 @@ def place(
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
         monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
+        monkeypatch.setattr("nemotron_app.pipeline.nothing_trained", lambda *_: False)
 
     return prepare
 

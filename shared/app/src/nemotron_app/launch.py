@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
+from nemotron_app import copies
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import Said
 from nemotron_shared.config.references import resolve_section
@@ -108,12 +109,28 @@ def start_command(stage: str, verb: str, config: str, request: "Request") -> lis
     return [python if word == sys.executable else word for word in command]
 
 
+def libraries_of(stage: str, request: "Request") -> str | None:
+    """The module whose import takes the time of the start of a stage's training; None where it has its own Python."""
+    composed = compose(stage_directory(stage) / "config", config_of(request, stage), request.overrides)
+    name = OmegaConf.select(composed.tree, "engine.name")
+    engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
+    if name not in engines.places() or python_for_step(name) != sys.executable:
+        return None
+    return engines.load(name).libraries
+
+
 def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
-    """Run a command to its end, passing on every SIGTERM and SIGINT; it ends too when this process is killed.
+    """Run a command to its end, in a copy of this process where that saves imports; it ends when this one is killed."""
+    if copies.can_run(command):
+        return wait_for(copies.Copy(command[2], command[3:], stdout))
+    return wait_for(subprocess.Popen(ending_with_us(command), stdout=stdout))
+
+
+def wait_for(process: "subprocess.Popen[bytes] | copies.Copy") -> int:
+    """Wait for the end of a step's process, passing on every SIGTERM and SIGINT; its exit code.
 
     Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request.
     """
-    process = subprocess.Popen(ending_with_us(command), stdout=stdout)
     stopping = False
 
     def pass_on(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,9 @@
 
 Each step reuses a finished result that nothing has changed, continues one that was cut off, or runs. An
 override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to all.
+
+Where nothing has been made yet, what the trainings import is imported once for all of them, and while one runs, the
+next data is prepared beside it (see `ahead.py`).
 """
 
 import time
@@ -12,7 +15,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nemotron_app.launch import ask_step, config_of, run_step, stage_directory
+from nemotron_app.ahead import Ahead
+from nemotron_app.launch import config_of, run_step, stage_directory
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve, resolve_section
@@ -20,7 +24,7 @@ from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, end_on_sigterm
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -35,19 +39,21 @@ def run_pipeline(request: "Request") -> int:
         return max(run_step(step.stage, verb, for_stage(request, step.stage)) for step in steps for verb in step.verbs)
     require_configs(steps, request)
     began, timings = time.monotonic(), []
-    for number, step in enumerate(steps, start=1):
-        say(f"\n── {number}/{len(steps)}  {step.title} ──")
-        step_began = time.monotonic()
-        code, reused = _run(step, request)
-        if code == STOPPED_EXIT_CODE:
-            return code
-        if code:
-            raise UserError(
-                f"step {number} of {len(steps)} ({step.title}) ended with exit code {code}",
-                "what is finished is kept: correct the cause and run the same command again",
-            )
-        seconds = round(time.monotonic() - step_began, 1)
-        timings.append({"name": step.title, "seconds": seconds, "reused": reused})
+    order = [(step.stage, verb) for step in steps for verb in step.verbs]
+    requests = {step.stage: for_stage(request, step.stage) for step in steps}
+    end_on_sigterm()
+    with Ahead(order, requests, fresh=nothing_trained(steps, request)) as ahead:
+        for number, step in enumerate(steps, start=1):
+            say(f"\n── {number}/{len(steps)}  {step.title} ──")
+            code, reused, seconds = _run(step, ahead)
+            if code == STOPPED_EXIT_CODE:
+                return code
+            if code:
+                raise UserError(
+                    f"step {number} of {len(steps)} ({step.title}) ended with exit code {code}",
+                    "what is finished is kept: correct the cause and run the same command again",
+                )
+            timings.append({"name": step.title, "seconds": round(seconds, 1), "reused": reused})
     return _report(
         request,
         {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config or request.family},
@@ -72,15 +78,16 @@ def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
             raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
 
-def _run(step: PipelineStep, request: "Request") -> tuple[int, bool]:
-    """Exit code of a step, and whether all its results were there already."""
-    reused = True
+def _run(step: PipelineStep, ahead: Ahead) -> tuple[int, bool, float]:
+    """Exit code of a step, whether all its results were there already, and the seconds that it took."""
+    all_reused, seconds = True, 0.0
     for verb in step.verbs:
-        code, answer = ask_step(step.stage, verb, for_stage(request, step.stage))
-        if code:
-            return code, False
-        reused = reused and answer["reused"]
-    return 0, reused
+        ended = ahead.run(step.stage, verb)
+        seconds += ended.seconds
+        if ended.code:
+            return ended.code, False, seconds
+        all_reused = all_reused and ended.answer["reused"]
+    return 0, all_reused, seconds
 
 
 def for_stage(request: "Request", stage: str) -> "Request":
@@ -95,6 +102,15 @@ def for_one_stage(override: str, stage: str) -> str | None:
     if not dot or first not in STAGES:
         return override
     return f"{sign}{rest}" if first == stage else None
+
+
+def nothing_trained(steps: Sequence[PipelineStep], request: "Request") -> bool:
+    """Whether the store has no model of any of the steps."""
+    from nemotron_shared.artifacts import Store
+
+    store = Store.open(home_of(request))
+    results = [STAGES[step.stage].result.name(request.family) for step in steps if STAGES[step.stage].model]
+    return not any(store.versions(name) for name in results)
 
 
 def home_of(request: "Request") -> str | None:

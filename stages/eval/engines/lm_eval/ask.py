@@ -11,6 +11,9 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
+import datasets.config
+import huggingface_hub.constants
+from huggingface_hub.constants import ENV_VARS_TRUE_VALUES
 from lm_eval import evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
@@ -29,6 +32,9 @@ from stages.eval.models import model_to_ask
 from stages.eval.schema import EvalConfig, EvaluationSection, LMEvalEngine
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)
+# They may have been imported before, and read the environment once.
+huggingface_hub.constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ENV_VARS_TRUE_VALUES
+datasets.config.HF_HUB_OFFLINE = os.environ["HF_DATASETS_OFFLINE"].upper() in ENV_VARS_TRUE_VALUES
 
 
 class QuietLM(HFLM):

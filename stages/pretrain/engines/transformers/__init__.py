@@ -13,6 +13,7 @@ class Transformers(Engine[PretrainConfig[TransformersEngine]]):
     """transformers' NemotronH and Trainer, in this process."""
 
     settings = TransformersEngine
+    libraries = "stages.pretrain.engines.transformers.train"
 
     def needs(self, config: PretrainConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

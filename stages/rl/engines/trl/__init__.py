@@ -12,6 +12,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     """TRL's GRPOTrainer, in this process."""
 
     settings = TRLEngine
+    libraries = "stages.rl.engines.trl.train"
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

@@ -13,6 +13,7 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
     """transformers' NemotronH and Trainer, in this process."""
 
     settings = TransformersEngine
+    libraries = "stages.sft.engines.transformers.train"
 
     def needs(self, config: SFTConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

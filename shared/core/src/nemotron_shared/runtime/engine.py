@@ -41,6 +41,10 @@ class Engine(Protocol[ConfigT]):
     settings: ClassVar[type[EngineSection]]
     """The class of the section `engine`, whose `name` is a Literal of the engine's name."""
 
+    libraries: ClassVar[str | None] = None
+    """The module with which `run` begins, where its import needs no GPU and no setting of its own environment: a
+    pipeline then imports it once for all steps."""
+
     def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """What is wrong with the config, on any machine. `--dry-run` asks too, and there inputs may be missing."""
         yield from ()

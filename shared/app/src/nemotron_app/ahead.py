@@ -1,0 +1,127 @@
+"""What a pipeline that has everything before it does at the same time as something else.
+
+    pretrain data prep | pretrain ............. | sft ......... | rl .......... | eval
+    imports            | sft data prep          | rl data prep  | eval data prep |
+
+The libraries of the trainings are imported while the first data is prepared, once for all (see `copies.py`). The data
+of the next stage is prepared while a training keeps another core busy; its lines are shown when its turn comes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from nemotron_app import copies
+from nemotron_app.launch import ask_step, libraries_of, step_command, wait_for
+from nemotron_shared.runtime.process import ending_with_us
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
+
+PREPARES, TRAINS = "data_prep", "train"
+Verb = tuple[str, str]
+"""A stage, and what it does."""
+
+
+class Ended(NamedTuple):
+    """How a step ended."""
+
+    code: int
+    answer: dict[str, Any]
+    """What it tells a program; nothing where it failed."""
+    seconds: float
+
+
+class Started:
+    """A step that runs, or has run, before its turn.
+
+    Args:
+        answer: where its standard output goes; `lines`: the other one, None where people may see it at once.
+    """
+
+    def __init__(self, command: Sequence[str], answer: IO[bytes], lines: IO[bytes] | None) -> None:
+        self._answer, self._lines, self._began = answer, lines, time.time()
+        self.process = subprocess.Popen(ending_with_us(command), stdout=answer, stderr=lines)
+
+    def finish(self) -> Ended:
+        """Wait for its end, and show its lines."""
+        had_ended = self.process.poll() is not None
+        code = wait_for(self.process)
+        if self._lines is not None:
+            self._lines.seek(0)
+            sys.stderr.write(self._lines.read().decode(errors="replace"))
+            sys.stderr.flush()
+        self._answer.seek(0)
+        answered = os.fstat(self._answer.fileno()).st_mtime  # the last thing that it did
+        return Ended(
+            code,
+            {} if code else json.loads(self._answer.read()),
+            (answered if had_ended else time.time()) - self._began,
+        )
+
+
+class Ahead:
+    """Runs the steps of a pipeline in their order, with what can be done ahead.
+
+    Args:
+        order: all that is to be run.
+        requests: of each stage.
+        fresh: no training has been done yet. Where some have, a step mostly finds its result and needs no library.
+    """
+
+    def __init__(self, order: Sequence[Verb], requests: Mapping[str, "Request"], *, fresh: bool) -> None:
+        self._order, self._requests, self._fresh = order, requests, fresh
+        self._started: dict[Verb, Started] = {}
+        self._files = ExitStack()
+
+    def __enter__(self) -> "Ahead":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for started in self._started.values():
+            started.process.terminate()
+            started.process.wait()
+        self._files.close()
+
+    def run(self, stage: str, verb: str) -> Ended:
+        """Run a step to its end."""
+        here = self._order.index((stage, verb))
+        if self._fresh and here == 0 and copies.possible():
+            self._begin(self._order[0], hidden=False)
+            copies.get_ready(self._libraries())
+        following = self._order[here + 1 : here + 2]
+        if self._fresh and verb == TRAINS and cores() > 1 and following and following[0][1] == PREPARES:
+            self._begin(following[0], hidden=True)
+        if (started := self._started.pop((stage, verb), None)) is not None:
+            return started.finish()
+        began = time.time()
+        code, answer = ask_step(stage, verb, self._requests[stage])
+        return Ended(code, answer, time.time() - began)
+
+    def _begin(self, step: Verb, *, hidden: bool) -> None:
+        stage, verb = step
+        request = replace(self._requests[stage], json=True)
+        answer, lines = tempfile.TemporaryFile(), tempfile.TemporaryFile() if hidden else None  # noqa: SIM115
+        for file in filter(None, (answer, lines)):
+            self._files.enter_context(file)
+        self._started[step] = Started(step_command(stage, verb, request), answer, lines)
+
+    def _libraries(self) -> dict[str, str]:
+        """Of the trainings that run in this Python, by the module of the step."""
+        found = {stage: libraries_of(stage, self._requests[stage]) for stage, verb in self._order if verb == TRAINS}
+        return {f"stages.{stage}.{TRAINS}": module for stage, module in found.items() if module is not None}
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
