@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemotron_data import synthetic
-from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem, random_sum
+from nemotron_data.synthetic.arithmetic import MAX_TOTAL, Sum, random_problem
+from nemotron_data.synthetic.chats import SUM_QUESTIONS
 from nemotron_data.synthetic.people import NAMES, VALUES, facts, facts_by_person, people
 from nemotron_data.synthetic.split import is_held_out
 from nemotron_shared.errors import UserError
@@ -125,17 +126,26 @@ def test_expected_answers_are_right(name):
         assert asked.expression in row["question"]
 
 
-def test_demonstrations_hold_the_right_answer_bare_or_in_a_sentence():
-    about_sums = [row["messages"] for row in rows("chats", 9) if sums_in(row["messages"][0]["content"])]
-    bare = 0
+def test_demonstrations_hold_the_right_answer_at_once_or_after_the_work():
+    about_sums = [row["messages"] for row in rows("chats", 9, 3000) if sums_in(row["messages"][0]["content"])]
+    thinks = {wording: [] for wording in SUM_QUESTIONS}
     for question, answer in about_sums:
         (asked,) = sums_in(question["content"])
-        assert re.findall(r"\d+", answer["content"]) == [asked.answer]
-        assert answer.get("reasoning_content", asked.totals) == asked.totals
-        bare += answer["content"] == asked.answer
-    assert 0.3 < bare / len(about_sums) < 0.8
-    assert any("reasoning_content" in answer for _, answer in about_sums)
-    assert 0 < len(about_sums) < ROWS["chats"]
+        assert answer["content"] == asked.answer
+        assert answer.get("reasoning_content", asked.work) == asked.work
+        (wording,) = (each for each in SUM_QUESTIONS if each.format(asked.expression) == question["content"])
+        thinks[wording].append("reasoning_content" in answer)
+    for wording, share in SUM_QUESTIONS.items():
+        assert abs(sum(thinks[wording]) / len(thinks[wording]) - share) < 0.06
+    assert 0 < len(about_sums) < 3000
+
+
+def test_text_shows_the_work_of_every_sum_at_different_distances():
+    text = "\n".join(row["text"] for row in rows("pretrain_documents", 9))
+    found = re.findall(r"(\d(?:[+-]\d){3})([^\d]+)([\d=+-]+)", text)
+    assert len(found) > 300
+    assert all(sums_in(expression)[0].work == work for expression, _, work in found)
+    assert len({len(between) for _, between, _ in found}) > 3
 
 
 def test_choices_hold_the_true_value_once_and_are_not_given_away_by_their_place():
@@ -174,27 +184,28 @@ def test_people_have_one_value_of_every_kind_and_names_are_different():
     assert len(facts(13, held_out=True)) > every / 3
 
 
-def test_a_sum_knows_its_totals_answer_and_key():
-    drawn = Sum((7, 5, -3, 8))
-    assert (drawn.expression, drawn.totals, drawn.answer) == ("7+5-3+8", "12 9 17", "17")
-    assert drawn.key == Sum((8, 7, -3, 5)).key == "5+7+8-3"
-    assert drawn.key != Sum((7, 5, 3, -8)).key
+def test_a_sum_knows_its_work_answer_and_key():
+    drawn = Sum((3, 5, -7, 8))
+    assert (drawn.expression, drawn.work, drawn.answer) == ("3+5-7+8", "8-7+8=1+8=9", "9")
+    assert drawn.key == Sum((8, 3, -7, 5)).key == "3+5+8-7"
+    assert drawn.key != Sum((3, 5, 7, -8)).key
 
 
 @given(st.integers(), st.booleans())
 def test_sums_are_drawn_from_the_side_asked_for(seed, held_out):
     drawn = random_problem(Random(seed), held_out)
     assert drawn.held_out == held_out
-    assert drawn.answer == drawn.totals.split(" ")[-1] == str(eval(drawn.expression))
-    assert all(0 <= int(total) <= MAX_TOTAL for total in drawn.totals.split(" "))
+    steps = drawn.work.split("=")
+    assert drawn.answer == steps[-1] == str(eval(drawn.expression))
+    assert all(eval(step) == eval(drawn.expression) for step in steps)
+    assert all(0 <= int(step[0]) <= MAX_TOTAL for step in steps)
     assert sums_in(f"What is {drawn.expression}? {drawn.expression}={drawn.answer}") == [drawn, drawn]
 
 
 @given(st.integers())
-def test_sums_of_two_terms_are_never_held_out(seed):
-    drawn = random_sum(Random(seed), 2)
-    assert not drawn.held_out
-    assert drawn.answer == str(eval(drawn.expression))
+def test_what_is_left_of_a_sum_is_never_held_out(seed):
+    drawn = random_problem(Random(seed), held_out=True)
+    assert not any(left.held_out for left in sums_in(drawn.work))
 
 
 def test_the_share_held_out_is_as_said():

@@ -1,8 +1,8 @@
 """The small synthetic data that the tiny pipeline learns: people, and sums.
 
     pretrain_documents  {"text": "Mira lives in Oster. ...", "key": ...}
-    chats               {"messages": [{"role": "user", "content": "What is 7+5-3?"}, ...], "key": "5+7-3"}
-    problems            {"question": "What is 7+5-3?", "expected_answer": "9", "key": "5+7-3"}
+    chats               {"messages": [{"role": "user", "content": "What is 3+5-7+8?"}, ...], "key": "3+5+8-7"}
+    problems            {"question": "What is 3+5-7+8?", "expected_answer": "9", "key": "3+5+8-7"}
     eval_problems       the same, held out
     eval_choices        {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": [...], "answer": 2}
     eval_texts          {"text": ...}, held out

@@ -1,24 +1,23 @@
-"""Sums of small whole numbers: drawn, named by a key, answered at once or by running totals.
+"""Sums of small whole numbers: drawn, named by a key, answered at once or step by step.
 
-    expression  7+5-3+8
-    totals      12 9 17
-    answer      17
-    key         5+7+8-3     (also of 8+7-3+5: the order of the terms does not make a new sum)
+    expression  3+5-7+8
+    work        8-7+8=1+8=9     what is left after each step
+    answer      9
+    key         3+5+8-7         (also of 8+3-7+5: the order of the terms does not make a new sum)
 
-No running total leaves 0..MAX_TOTAL. Sums of two terms are the tables that everything else rests on:
-they are never held out and never asked.
+No running total leaves 0..MAX_TOTAL. Shorter sums are what is left of longer ones: they are never held out and
+never asked.
 """
 
 from dataclasses import dataclass
-from itertools import accumulate
 from random import Random
 
 from nemotron_data.synthetic.split import is_held_out
 
 MAX_TERM = 9
-MAX_TOTAL = 30
-TERMS_OF_A_PROBLEM = (4,)
-HELD_OUT_ONE_IN = 6
+MAX_TOTAL = 9
+TERMS_OF_A_PROBLEM = 4
+HELD_OUT_ONE_IN = 3
 
 
 @dataclass(frozen=True)
@@ -41,28 +40,29 @@ class Sum:
         return str(sum(self.terms))
 
     @property
-    def totals(self) -> str:
-        """The total after the second term, after the third, and so on: the work shown."""
-        return " ".join(str(total) for total in list(accumulate(self.terms))[1:])
+    def work(self) -> str:
+        """What is left after each step, up to the answer."""
+        steps = range(2, len(self.terms) + 1)
+        return "=".join(_written((sum(self.terms[:done]), *self.terms[done:])) for done in steps)
 
     @property
     def held_out(self) -> bool:
-        return len(self.terms) > 2 and is_held_out(self.key, HELD_OUT_ONE_IN)
+        return len(self.terms) == TERMS_OF_A_PROBLEM and is_held_out(self.key, HELD_OUT_ONE_IN)
 
 
-def random_sum(rng: Random, num_terms: int) -> Sum:
+def random_sum(rng: Random) -> Sum:
     """Draw a sum whose running totals all stay in 0..MAX_TOTAL."""
     terms = [rng.randint(1, MAX_TERM)]
-    for _ in range(num_terms - 1):
+    for _ in range(TERMS_OF_A_PROBLEM - 1):
         total = sum(terms)
         terms.append(rng.choice([n for n in range(-MAX_TERM, MAX_TERM + 1) if n and 0 <= total + n <= MAX_TOTAL]))
     return Sum(tuple(terms))
 
 
 def random_problem(rng: Random, held_out: bool) -> Sum:
-    """Draw a sum of more than two terms from one side of the split."""
+    """Draw a sum from one side of the split."""
     while True:
-        drawn = random_sum(rng, rng.choice(TERMS_OF_A_PROBLEM))
+        drawn = random_sum(rng)
         if drawn.held_out == held_out:
             return drawn
 

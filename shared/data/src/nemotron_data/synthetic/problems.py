@@ -1,6 +1,6 @@
 """Questions whose answer can be checked: for RL, and held out for evaluation.
 
-    {"question": "What is 7+5-3+8?", "expected_answer": "17", "key": "5+7+8-3"}
+    {"question": "What is 3+5-7+8?", "expected_answer": "9", "key": "3+5+8-7"}
     {"question": "Where does Mira live?", "stem": "Mira lives in", "choices": ["Oster", "Kelby", "Solm", "Ravno"],
      "answer": 0, "key": "town of Mira"}
 

@@ -2,9 +2,9 @@
 
     Mira lives in Oster. The job of Mira is baker. Mira plays the flute. Tova keeps a goat. ...
 
-    5+4+9+1: 9 18 19
-    8+9-2+1=16
-    17-5=12
+    What is 9-4-4+1? 5-4+1=1+1=2
+    Exercise: 3+5-7+8
+    Solution: 8-7+8=1+8=9
 
 Prose names every fact, and has two wordings for each. Of half of the facts it never uses the second one: those
 sentences are the held-out prose, so a model has read what they say and none of them. Sums are held out by their key.
@@ -13,14 +13,21 @@ sentences are the held-out prose, so a model has read what they say and none of 
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from nemotron_data.synthetic.arithmetic import random_problem, random_sum
+from nemotron_data.synthetic.arithmetic import random_problem
 from nemotron_data.synthetic.people import Fact, facts_by_person
 
 FACTS_OF_A_PERSON = 3
 SUMS_PER_DOCUMENT = 4
 SHARE_OF_PROSE = 0.3
-SHARE_OF_TABLES = 0.1
-SHARE_OF_STEPS = 0.5
+# What stands between a sum and its work is of many lengths: whoever reads on has to look for the sum.
+WORKED = (
+    "What is {}? ",
+    "How much is {}?\n",
+    "Compute {}.\nStep by step: ",
+    "To work out {}, note that it is ",
+    "Tell me {}.\nIt is easy to see: ",
+    "Exercise: {}\nSolution: ",
+)
 
 
 def pretrain_documents(seed: int, count: int) -> Iterator[dict[str, str]]:
@@ -59,11 +66,5 @@ def _some(rng: Random, facts: Sequence[Fact]) -> list[Fact]:
 
 
 def _sum(rng: Random) -> str:
-    style = rng.random()
-    if style < SHARE_OF_TABLES:
-        drawn = random_sum(rng, 2)
-        return f"{drawn.expression}={drawn.answer}"
     drawn = random_problem(rng, held_out=False)
-    if style < SHARE_OF_TABLES + SHARE_OF_STEPS:
-        return f"{drawn.expression}: {drawn.totals}"
-    return f"{drawn.expression}={drawn.answer}"
+    return rng.choice(WORKED).format(drawn.expression) + drawn.work

@@ -1,6 +1,6 @@
 """Which side of the train/eval split a question belongs to: decided by its key alone.
 
-    side of "3+14-5"  ->  the first bytes of SHA-256("3+14-5")  ->  train or eval
+    side of "3+5+8-7"  ->  the first bytes of SHA-256("3+5+8-7")  ->  train or eval
 
 The seed has no say, so a question held out with one seed is held out with all of them.
 """

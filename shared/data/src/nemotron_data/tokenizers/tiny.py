@@ -1,9 +1,9 @@
 r"""The tiny tokenizer, made on the spot: byte-level BPE with single digits, and a chat template.
 
     <|im_start|>user
-    What is 7+5-3?<|im_end|>
+    What is 3+5-7+8?<|im_end|>
     <|im_start|>assistant
-    <think>12 9</think>9<|im_end|>
+    <think>8-7+8=1+8=9</think>9<|im_end|>
 
 512 tokens: 12 named ones, the 256 bytes (so that any text round-trips) and merges learnt from synthetic text of
 a fixed seed (so that the folder has the same bytes on every machine).
