@@ -1,0 +1,111 @@
+"""Run the tiny pipeline with several seeds, and keep its times and scores in records.md.
+
+python benchmarks/tiny_run.py                    # seeds 1 to 10, one after the other
+python benchmarks/tiny_run.py --seeds 3 --keep /tmp/runs
+
+Each seed has a store of its own. Times are of the whole command, its imports and its report included; CPU seconds are
+those of all its processes.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+RECORDS = Path(__file__).with_name("records.md")
+MODELS = ("base", "sft", "rl")
+
+
+class Record(NamedTuple):
+    """One run: shares of the held-out sums that are solved, and seconds."""
+
+    seed: int
+    base: float
+    sft: float
+    rl: float
+    wall: float
+    cpu: float
+
+
+def main() -> None:
+    """Run, print and keep."""
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--seeds", type=int, default=10, help="how many, from 1 on")
+    words.add_argument("--keep", type=Path, help="keep the stores in this folder")
+    asked = words.parse_args()
+    folder = asked.keep or Path(tempfile.mkdtemp(prefix="tiny-run-"))
+    records = []
+    for seed in range(1, asked.seeds + 1):
+        records.append(run(seed, folder / str(seed)))
+        print(row(records[-1]), flush=True)
+    if asked.keep is None:
+        shutil.rmtree(folder)
+    with RECORDS.open("a", encoding="utf-8") as file:
+        file.write(section(records))
+
+
+def run(seed: int, home: Path) -> Record:
+    """The pipeline with one seed, in an empty store."""
+    command = [sys.executable, "-m", "nemotron_app.main", "super3", "pipeline", "-c", "tiny", f"run.seed={seed}"]
+    before, began = cpu_seconds(), time.monotonic()
+    done = subprocess.run(command, env=os.environ | {"NEMOTRON_HOME": str(home)}, capture_output=True, text=True)
+    wall = time.monotonic() - began
+    if done.returncode:
+        sys.exit(done.stderr)
+    results = json.loads((home / "artifacts/super3-eval-results/v1/results.json").read_text(encoding="utf-8"))
+    scores = {entry["model"]: entry["value"] for entry in results["scores"] if entry["task"] == "sums"}
+    return Record(seed, *(scores[model] for model in MODELS), wall, cpu_seconds() - before)
+
+
+def cpu_seconds() -> float:
+    """Of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def section(records: list[Record]) -> str:
+    """What is added to the file."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout
+    summary = [
+        f"{name}: median {statistics.median(values):{shape}}, {min(values):{shape}} to {max(values):{shape}}"
+        for name, values, shape in [
+            *((name, [getattr(record, name) for record in records], ".1%") for name in MODELS),
+            ("wall", [record.wall for record in records], ".0f"),
+            ("CPU", [record.cpu for record in records], ".0f"),
+        ]
+    ]
+    lines = [
+        f"## {time.strftime('%Y-%m-%d')}, {commit.strip()}",
+        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "| seed | base | SFT | RL | wall s | CPU s |\n|--:|--:|--:|--:|--:|--:|\n" + "\n".join(map(row, records)),
+        "; ".join(summary),
+    ]
+    return "\n" + "\n\n".join(lines) + "\n"
+
+
+def row(record: Record) -> str:
+    """A line of the table."""
+    shares = " | ".join(f"{share:.1%}" for share in (record.base, record.sft, record.rl))
+    return f"| {record.seed} | {shares} | {record.wall:.0f} | {record.cpu:.0f} |"
+
+
+def processor() -> str:
+    """What the system calls it."""
+    lines: Iterable[str] = ()
+    if Path("/proc/cpuinfo").is_file():
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    main()
