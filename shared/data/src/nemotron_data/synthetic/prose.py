@@ -4,7 +4,7 @@
 
     What is 9-4-4+1? 5-4+1=1+1=2
     Exercise: 3+5-7+8
-    Solution: 8-7+8=1+8=9
+    One by one: 8-7+8=1+8=9
 
 Prose names every fact, and has two wordings for each. Of half of the facts it never uses the second one: those
 sentences are the held-out prose, so a model has read what they say and none of them. Sums are held out by their key.
@@ -26,7 +26,7 @@ WORKED = (
     "Compute {}.\nStep by step: ",
     "To work out {}, note that it is ",
     "Tell me {}.\nIt is easy to see: ",
-    "Exercise: {}\nSolution: ",
+    "Exercise: {}\nOne by one: ",
 )
 
 
