@@ -42,7 +42,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_report_of_a_pipeline_is_made_from_the_store_that_its_steps_used(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    monkeypatch.setattr(pipeline, "_run", lambda step, request: (0, False))
+    monkeypatch.setattr(pipeline, "_run", lambda step, ahead: (0, False, 0.0))
     assert main(["super3", "pipeline", *words]) == 2
     assert f"nothing of super3 in {elsewhere / 'artifacts'}" in capsys.readouterr().err
 

@@ -51,11 +51,15 @@ class Sum:
 
 
 def random_sum(rng: Random) -> Sum:
-    """Draw a sum whose running totals all stay in 0..MAX_TOTAL."""
+    """Draw a sum whose running totals all stay in 0..MAX_TOTAL.
+
+    Large terms seldom fit, so where they do they have the greater chance: a model has to learn these digits, too.
+    """
     terms = [rng.randint(1, MAX_TERM)]
     for _ in range(TERMS_OF_A_PROBLEM - 1):
         total = sum(terms)
-        terms.append(rng.choice([n for n in range(-MAX_TERM, MAX_TERM + 1) if n and 0 <= total + n <= MAX_TOTAL]))
+        fitting = [term for term in range(-MAX_TERM, MAX_TERM + 1) if term and 0 <= total + term <= MAX_TOTAL]
+        terms += rng.choices(fitting, weights=[abs(term) for term in fitting])
     return Sum(tuple(terms))
 
 
