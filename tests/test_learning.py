@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import nemotron
 
-MOST_OF_BASE, SFT, LEAST_OF_RL = 0.05, (0.4, 0.75), 0.95
+MOST_OF_BASE, SFT, LEAST_OF_RL = 0.05, (0.35, 0.8), 0.9
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def test_learning_rates_are_those_of_our_schedule(style: str) -> None:
     chosen = config("tiny", "engine=automodel", f"scheduler.lr_decay_style={style}", "scheduler.lr_wsd_decay_iters=50")
     theirs = translate(chosen, PLACES, 1, on_gpu=False)["lr_scheduler"]
     ours = learning_rate_factor(chosen.optimizer, chosen.scheduler, chosen.train.train_iters)
-    for step in (0, 3, 10, 11, 110, 170, 180, 219):
+    for step in (0, 3, 10, 11, 110, 135, 140, 179):
         assert automodel_rate(theirs, step) == pytest.approx(chosen.optimizer.lr * ours(step), rel=1e-9)
 
 
