@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from nemotron_app import copies
+
 STEP = """
 import atexit, os, signal, sys, time
 class Step:
@@ -95,3 +97,11 @@ def test_it_ends_with_the_process_that_started_it(program: Callable[[str], Any],
     while Path(f"/proc/{step}").exists() and time.monotonic() < until:
         time.sleep(0.1)
     assert not Path(f"/proc/{step}").exists()
+
+
+def test_none_is_made_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("threading.active_count", lambda: 1)  # the tests' own process has more
+    monkeypatch.setattr(copies, "ACCELERATORS", (tmp_path / "none",))
+    assert copies.possible()
+    monkeypatch.setattr(copies, "ACCELERATORS", (tmp_path / "none", tmp_path))
+    assert not copies.possible()
