@@ -17,7 +17,13 @@ from support import ROOT, Forked, can_be_forked, nemotron, script, short
 MODEL = "super3-sft-model"
 WEIGHTS = "model.safetensors"
 STEPS = 8
-OPTIONS = [*short("sft"), f"train.train_iters={STEPS}", f"train.eval_interval={STEPS}", "checkpoint.save_interval=100"]
+OPTIONS = [
+    *short("sft"),
+    "optimizer.lr=2e-3",
+    f"train.train_iters={STEPS}",
+    f"train.eval_interval={STEPS}",
+    "checkpoint.save_interval=100",
+]
 
 
 def losses(home: Path, version: int = 1) -> dict[tuple[int, str], float]:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,10 @@ def desk(slurm: Cluster, tmp_path: Path) -> Desk:
     return Desk(slurm, tmp_path.name)
 
 
-def innermost(pid: int) -> int:
-    """The last of a chain of processes, each the only child of the one before."""
-    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        pid = int(children[0])
+def inside(pid: int) -> int:
+    """The command that `nsenter`, process `pid`, has started: its child, and not what that may be asking just now."""
+    while Path(f"/proc/{pid}/comm").read_text().strip() == "nsenter":
+        pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
     return pid
 
 
@@ -74,12 +73,11 @@ def test_ctrl_c_leaves_the_job_and_one_can_come_back(desk: Desk) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    desk.cluster.wait_until(
-        lambda: any('"id": "' in one.read_text() for one in desk.folder.glob("store/jobs/*/job.json"))
-    )
-    time.sleep(2)
-    os.kill(innermost(process.pid), signal.SIGINT)  # not nsenter around it, which would end before it
-    _, said = process.communicate(timeout=300)
+    assert process.stderr
+    said = next((line for line in process.stderr if "Ctrl-C leaves it running" in line), "")
+    assert said, process.communicate()
+    os.kill(inside(process.pid), signal.SIGINT)  # not nsenter around it, which would end before it
+    _, said = process.communicate()
     assert process.returncode == 130 and "goes on without this command" in said, said
     back = desk.run("jobs", "logs", "last", "--follow")
     assert back.returncode == 0 and "published super3-sft-model:v1" in back.stdout

@@ -22,8 +22,8 @@ def follow(backend: Backend, record: Record) -> int:
 
     Ctrl-C leaves the job alone, and says how to come back to it or end it.
     """
-    say(f"job {record.id} ({record.name}) on {record.profile}; Ctrl-C leaves it running")
     try:
+        say(f"job {record.id} ({record.name}) on {record.profile}; Ctrl-C leaves it running")
         state = _until_over(backend, record)
     except KeyboardInterrupt:
         say(
