@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nemotron_data.sources.rows import own_files
 from nemotron_engines.checks import training_problems
+from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_file
 from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
@@ -32,6 +33,7 @@ STEP = Step(
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
     work=run_engine,
+    estimate=estimate_training,
 )
 
 if __name__ == "__main__":

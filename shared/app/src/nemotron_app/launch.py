@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -41,6 +41,27 @@ def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, 
         code = run_process(step_command(stage, verb, replace(request, json=True)), stdout=answer)
         answer.seek(0)
         return code, {} if code else json.loads(answer.read())
+
+
+def dry_run_of(stage: str, request: "Request", machine: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the dry run of a training tells a program; its problems are among that.
+
+    Args:
+        machine: another one than this, in the words of a file for `--machine`.
+
+    Raises:
+        UserError: the config is wrong.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "machine.yaml" if machine else None
+        if file is not None:
+            file.write_text(json.dumps(machine), encoding="utf-8")
+        command = step_command(stage, "train", replace(request, dry_run=True, json=True, machine=file))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or not done.stdout.startswith("{"):
+        message, _, remedy = done.stderr.strip().removeprefix("error: ").partition("\n")
+        raise UserError(message or "the dry run said nothing", remedy.strip() or None)
+    return json.loads(done.stdout)
 
 
 def step_command(stage: str, verb: str, request: "Request") -> list[str]:

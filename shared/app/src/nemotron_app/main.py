@@ -47,6 +47,7 @@ OTHER_COMMANDS = {
     "jobs": "nemotron_app.jobs",
     "generate": "nemotron_serving.generate",
     "model": "nemotron_app.models",
+    "plan": "nemotron_app.plan",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
     "serve": "nemotron_serving.serve",

@@ -1,15 +1,12 @@
 """What a recipe needs of a cluster, for `nemotron doctor --for`: what its dry run says, and what its guide adds."""
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemotron_app.check.expectations import choose
-from nemotron_app.launch import config_of, step_command
+from nemotron_app.launch import config_of, dry_run_of
 from nemotron_app.remote.place import Remote
 from nemotron_cluster.doctor.report import Check, Group
 from nemotron_cluster.doctor.scheduler import minutes
@@ -107,16 +104,7 @@ def read_recipe(request: "Request", machine: Mapping[str, Any] | None = None) ->
         UserError: its config is wrong.
     """
     (stage,) = request.command
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "machine.yaml" if machine else None
-        if file is not None:
-            file.write_text(json.dumps(machine), encoding="utf-8")
-        command = step_command(stage, "train", replace(request, machine=file))
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1) or not done.stdout.startswith("{"):
-        message, _, remedy = done.stderr.strip().removeprefix("error: ").partition("\n")
-        raise UserError(message or "the dry run said nothing", remedy.strip() or None)
-    shown = json.loads(done.stdout)
+    shown = dry_run_of(stage, request, machine)
     name = Path(config_of(request, stage)).stem
     return Recipe(request.family, stage, name, shown["config"], tuple(shown["problems"]), shown["disk_bytes"])
 

@@ -62,6 +62,7 @@ commands
   jobs [list|logs|cancel]        jobs that --run and --batch made: their state and logs; end one
   diagnose JOB|LOGDIR|LOGFILE    why a job failed, and what to do about it
   engine [list|install NAME]     the engines; make an environment for one that needs its own
+  plan CONFIG [GPUS]             memory, disk, time and GPU hours of a training, before it: plan pretrain/super3 64xH100
   config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far

@@ -174,7 +174,7 @@ def local_needs(
             micro=config.train.micro_batch_size,
             process_bytes=weights,
             kept=f"the frozen weights of {in_billions(parameters)} in {engine.dtype}",
-            disk_bytes=disk_bytes(config, 0, weights),
+            **disk_bytes(config, 0, weights),
             **shared,
         )
     reference = isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
@@ -185,7 +185,7 @@ def local_needs(
         micro=config.train.micro_batch_size,
         process_bytes=(TRAINING_BYTES - 6 * bytes_of_moments + RESULT_BYTES * reference) * parameters // shards,
         kept=f"{which}weights, gradients and optimizer of {in_billions(parameters)}",
-        disk_bytes=disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
+        **disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
         **shared,
     )
 
@@ -200,10 +200,11 @@ def base_packages() -> tuple[Requirement, ...]:
     return own_packages("nemotron-engines")
 
 
-def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> int:
-    """A new checkpoint is whole before an older one goes."""
+def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> dict[str, Any]:
+    """The sizes among an engine's needs. A new checkpoint is whole before an older one goes."""
     several = config.train.train_iters > config.checkpoint.save_interval
-    return checkpoint * (2 if several else 1) + result
+    whole = checkpoint * (2 if several else 1) + result
+    return {"checkpoint_bytes": checkpoint, "result_bytes": result, "disk_bytes": whole}
 
 
 def in_billions(parameters: int) -> str:

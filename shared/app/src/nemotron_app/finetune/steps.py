@@ -1,11 +1,17 @@
 """The three steps of a fine-tuning, each run as the stage's own process."""
 
+from importlib import import_module
+
 from nemotron_app.finetune.plan import Plan, choose_training
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.estimate import lines
+from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 
@@ -18,7 +24,17 @@ def train(plan: Plan, prepared: Artifact) -> Artifact:
     """The fine-tuned model."""
     data = override("run.data", prepared.reference)
     request = plan.request(plan.stage, str(choose_training(plan, prepared)), *plan.overrides, data)
+    _say_what_it_takes(plan, request)
     return _run(plan, plan.stage, "train", request)
+
+
+def _say_what_it_takes(plan: Plan, request: Request) -> None:
+    """Memory and time of the training, estimated; what keeps it from starting, it says itself."""
+    asked = Arguments(str(request.config), request.overrides, dry_run=True, json=False, trust_code=plan.trust_code)
+    estimate = preflight(import_module(f"stages.{plan.stage}.train").STEP, asked).estimate
+    for name, said in lines(estimate) if estimate else ():
+        if name.startswith(("memory", "all steps")):
+            say(f"[finetune] the training, estimated: {name} {said}")
 
 
 def evaluate(plan: Plan, tuned: Artifact) -> Artifact:

@@ -15,6 +15,7 @@ from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import engine_of
+from nemotron_shared.runtime.estimate import lines as estimate_lines
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.plan import identify
 from nemotron_shared.runtime.preflight import preflight
@@ -36,6 +37,8 @@ class Preview:
     produces: str
     rendered: str | None = None
     disk_bytes: int = 0
+    estimate: dict[str, Any] | None = None
+    estimated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -70,6 +73,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         if not checked.problems:
             has_model = "model" in step.consumes and config.run.model is not None
             rendered = engine.render(config, str(checked.read("model", "path")) if has_model else None)
+    estimate = checked.estimate
     return Preview(
         command=shlex.join([*command, "-c", arguments.config, *arguments.overrides]),
         config=checked.values,
@@ -77,7 +81,9 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         inputs=checked.shown,
         produces=step.produces.format(family=checked.run.family),
         rendered=rendered,
-        disk_bytes=checked.disk_bytes,
+        disk_bytes=checked.needs.disk_bytes,
+        estimate=estimate.as_json() if estimate else None,
+        estimated=[f"{name}: {said}" for name, said in estimate_lines(estimate)] if estimate else [],
         notes=checked.notes,
         problems=[str(problem) for problem in problems],
     )
@@ -88,6 +94,7 @@ def _as_text(preview: Preview) -> str:
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
+    lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
     lines += ["", "# notes", *preview.notes] if preview.notes else []
     lines += ["", "# problems", *(preview.problems or ["none: this could run"])]
     return "\n".join(lines)

@@ -20,7 +20,6 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
@@ -32,7 +31,6 @@ OWN_PACKAGES = ("stages", "nemotron_shared", "nemotron_data", "nemotron_engines"
 ConfigT = TypeVar("ConfigT", bound=StageConfig, contravariant=True)
 Inputs = Mapping[str, Artifact | None]
 """The artifact of each role, None where there is none, or none yet."""
-TOLD_BYTES = 1_000_000_000
 
 
 class Engine(Protocol[ConfigT]):
@@ -99,23 +97,15 @@ def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: 
 
 def lacking(
     config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]
-) -> tuple[list[UserError], str | None, int]:
-    """What the chosen engine needs for its config and the machine does not have; the memory that it will take, and the
-    bytes that it will write.
-
-    The memory is told from a gigabyte on: that of the tiny model interests nobody.
-    """
-    memory: list[str] = []
-    written: list[int] = []
+) -> tuple[list[UserError], Needs]:
+    """What the chosen engine needs for its config, and what of it the machine does not have."""
+    asked = [Needs()]
 
     def find() -> Iterator[Problem]:
-        needs = engine_of(config).needs(config, inputs, machine)
-        written.append(needs.disk_bytes)
-        if needs.process_bytes >= TOLD_BYTES:
-            memory.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
-        yield from missing(config.engine.name, needs, machine)
+        asked.append(engine_of(config).needs(config, inputs, machine))
+        yield from missing(config.engine.name, asked[-1], machine)
 
-    return as_errors(find, origins), next(iter(memory), None), next(iter(written), 0)
+    return as_errors(find, origins), asked[-1]
 
 
 def as_errors(find: Callable[[], Iterable[Problem]], origins: Mapping[str, str]) -> list[UserError]:

@@ -45,7 +45,8 @@ class Needs:
             copy of the model, and so how many read the same rows.
         rows: of a step, over all processes; `micro` those of one forward pass.
         process_bytes: that one process keeps in memory at least; `kept` says what they are.
-        disk_bytes: that a run writes at least.
+        checkpoint_bytes, result_bytes: of one checkpoint and of the model at the end; disk_bytes: that a run writes at
+            least, of both.
         others: what the engine itself has found.
     """
 
@@ -59,6 +60,8 @@ class Needs:
     micro: int | None = None
     process_bytes: int = 0
     kept: str = ""
+    checkpoint_bytes: int = 0
+    result_bytes: int = 0
     disk_bytes: int = 0
     others: tuple[Problem, ...] = ()
 

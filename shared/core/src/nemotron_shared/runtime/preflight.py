@@ -22,15 +22,20 @@ from nemotron_shared.config.schema import RunSection, StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
+from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.inputs import answer_trust_keys, find_input, find_tokenizers
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.recipes import of_another_family, recipes_of
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
+TOLD_BYTES = 1_000_000_000
+"""From here on the memory that a process keeps is told: that of the tiny model interests nobody."""
 ConfigT = TypeVar("ConfigT", bound=StageConfig)
 
 
@@ -44,7 +49,7 @@ class Preflight(Generic[ConfigT]):
         prepares: the data is missing, and a start would prepare it first; its text says so.
         imports: models and tokenizers that a start would bring in first; what some of them are is known only then.
         config: None where it is not valid, or not known before the data is there.
-        disk_bytes: that the run would write at least; 0 where that is not known.
+        needs: of the engine, as far as it could be asked; `estimate`: what the run takes, where the stage says so.
     """
 
     composed: Composed
@@ -62,7 +67,8 @@ class Preflight(Generic[ConfigT]):
     contents: Mapping[str, Any] = field(default_factory=dict)
     problems: list[UserError] = field(default_factory=list)
     lacking: list[UserError] = field(default_factory=list)
-    disk_bytes: int = 0
+    needs: Needs = field(default_factory=Needs)
+    estimate: Estimate | None = None
 
     @property
     def is_decided(self) -> bool:
@@ -117,9 +123,12 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound
             if not unsound:
-                lacks, memory, checked.disk_bytes = lacking(config, checked.inputs, machine, origins)
-                checked.lacking += lacks
-                checked.notes += [memory] if memory else []
+                found, needs = lacking(config, checked.inputs, machine, origins)
+                checked.lacking, checked.needs = checked.lacking + found, needs
+                if needs.process_bytes >= TOLD_BYTES:
+                    checked.notes.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
+        if arguments.dry_run:
+            checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     return checked
 

@@ -30,6 +30,9 @@ from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import begin, finish
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import Inputs, Problem
+from nemotron_shared.runtime.estimate import Estimate
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.process import end_with_parent
 from nemotron_shared.runtime.provenance import ask_git, producer
@@ -62,6 +65,7 @@ class Step(Generic[ConfigT]):
         contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
         engines: the engines that may do the work; None for a step that needs none.
         chosen: modules that the config chooses besides its engine, which may lie outside this repository.
+        estimate: memory, disk and time that the work takes, for `--dry-run` and `nemotron plan`.
     """
 
     stage: str
@@ -81,6 +85,7 @@ class Step(Generic[ConfigT]):
     contents: Callable[[ConfigT], Mapping[str, Any]] = lambda config: {}
     engines: Registry[type[HasSettings]] | None = None
     chosen: Callable[[ConfigT], list[str]] = lambda config: []
+    estimate: Callable[[ConfigT, Inputs, Machine, Needs], Estimate | None] = lambda config, inputs, machine, needs: None
 
     @property
     def module(self) -> str:

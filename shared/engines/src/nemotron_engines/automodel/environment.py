@@ -89,6 +89,6 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
         process_bytes=trained * parameters // shards,
         kept=f"{'the weights' if engine.peft else 'weights, gradients and optimizer'} of {in_billions(parameters)}"
         + (f" over {shards} processes" if shards > 1 else ""),
-        disk_bytes=disk_bytes(config, 0 if engine.peft else SAVED * size * parameters, size * parameters),
+        **disk_bytes(config, 0 if engine.peft else SAVED * size * parameters, size * parameters),
         others=tuple(others),
     )

@@ -83,7 +83,7 @@ def needs(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs, machin
         process_bytes=per_process,
         kept=f"{kept} of {in_billions(size.total)}"
         + (f" over {machine.processes} processes" if machine.processes > 1 else ""),
-        disk_bytes=disk_bytes(config, checkpoint, weight * size.total),
+        **disk_bytes(config, checkpoint, weight * size.total),
         others=tuple(others),
     )
 

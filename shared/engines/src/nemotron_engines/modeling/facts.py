@@ -21,7 +21,8 @@ COMPARED = ("hidden_size", "num_attention_heads", "mamba_num_heads", "n_routed_e
 DEFAULTS: dict[str, Any] = {
     "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "mamba_num_heads": 128,
     "mamba_head_dim": 64, "n_groups": 8, "ssm_state_size": 128, "conv_kernel": 4, "n_routed_experts": 8,
-    "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688, "moe_latent_size": None,
+    "intermediate_size": 21504, "moe_intermediate_size": 7688, "moe_shared_expert_intermediate_size": 7688,
+    "moe_latent_size": None,
 }  # fmt: skip
 
 
@@ -49,6 +50,7 @@ def parameters_of(fields: dict[str, Any], vocab_size: int) -> Parameters:
     experts = fields["n_routed_experts"] * 2 * (latent or hidden) * fields["moe_intermediate_size"]
     beside = hidden * fields["n_routed_experts"] + 2 * hidden * fields["moe_shared_expert_intermediate_size"]
     sizes = {"M": mamba, "*": hidden * heads, "E": experts + beside + 2 * hidden * (latent or 0)}
+    sizes["-"] = 2 * hidden * fields["intermediate_size"]
     predicting = fields.get("mtp_hybrid_override_pattern", "") if fields.get("num_nextn_predict_layers") else ""
     blocks = layers + predicting
     total = sum(sizes.get(kind, 0) + hidden for kind in blocks) + hidden + 2 * vocab_size * hidden

@@ -1,0 +1,140 @@
+"""`nemotron plan`: memory, disk, time and GPU hours of a training, from its config alone.
+
+nemotron plan tiny                              the trainings of that name, on this machine
+nemotron plan pretrain/super3                   a recipe, on the GPUs that it is made for
+nemotron plan pretrain/super3 128xGB200         on others
+nemotron plan sft/nano3_lora 8xH200 train.micro_batch_size=4
+nemotron plan mine.yaml H100 --stage sft        a file of your own
+
+GPUS is COUNTxNAME; a name alone is one of them, and a count alone as many H100. Nothing is measured and nothing runs:
+each number is arithmetic, and the assumptions are listed below it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nemotron_app.launch import dry_run_of, stage_directory
+from nemotron_app.main import Request
+from nemotron_app.store_options import Look, store_options
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.overrides import override
+from nemotron_shared.config.references import resolve_section
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import STAGES
+
+TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
+GPUS = re.compile(r"(?:(\d+)\s*[xX*]?)?\s*([A-Za-z][\w .-]*)?")
+USUAL = "H100"
+ON_A_NODE = {"GB200": 4, "GB300": 4}
+"""GPUs of a node, where they are not eight."""
+
+
+@click.command("plan", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("config", metavar="CONFIG")
+@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]")
+@click.option("--stage", type=click.Choice(TRAININGS), help="of a file that lies in no stage's folder")
+@store_options
+def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) -> int:
+    """See the head of this module."""
+    overrides = [word for word in words if "=" in word]
+    gpus = [word for word in words if "=" not in word]
+    if len(gpus) > 1:
+        raise UserError(f"two words for the GPUs: {' and '.join(gpus)}", "say them as one: 64xH100")
+    device = parse_gpus(gpus[0]) if gpus else None
+    plans = []
+    for one, choice in _configs(config, stage):
+        shown = _ask(look, one, choice, overrides, device)
+        plans.append({"stage": one, "config": choice, **shown})
+        if not look.json:
+            print("\n".join(["", *_lines(one, choice, shown)] if len(plans) > 1 else _lines(one, choice, shown)))
+    if look.json:
+        look.tell(plans)
+    return 0
+
+
+def parse_gpus(text: str) -> tuple[int, str]:
+    """How many, and their name: `64xH100`, `64` or `H100`.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    found = GPUS.fullmatch(text.strip())
+    if found is None or not any(found.groups()) or found[1] == "0":
+        raise UserError(f"'{text}' says no GPUs", "say how many of which: 64xH100")
+    return int(found[1] or 1), (found[2] or USUAL).strip()
+
+
+def _configs(config: str, stage: str | None) -> Sequence[tuple[str, str]]:
+    """The stages and their configs that CONFIG means."""
+    path = Path(config)
+    if path.suffix in {".yaml", ".yml"}:
+        if not path.is_file():
+            raise UserError(f"there is no file {config}", "give a config's path, or STAGE/NAME such as sft/super3")
+        homes = {(stage_directory(name) / "config").resolve(): name for name in TRAININGS}
+        stage = stage or next((name for folder, name in homes.items() if folder in path.resolve().parents), None)
+        if stage is None:
+            raise UserError(f"{config}: of which stage?", f"say it: --stage {'|'.join(TRAININGS)}")
+        return [(stage, str(path))]
+    named, _, name = config.rpartition("/")
+    if named and named not in TRAININGS:
+        raise UserError(f"{config}: no training '{named}'", did_you_mean(named, TRAININGS, ", ".join(TRAININGS)))
+    only = named or stage
+    stages = (only,) if only else TRAININGS
+    known = {one: [file.stem for file in (stage_directory(one) / "config").glob("*.yaml")] for one in stages}
+    found = [(one, name) for one in stages if name in known[one]]
+    if not found:
+        every = sorted({choice for choices in known.values() for choice in choices})
+        raise UserError(f"no config named '{name}'", did_you_mean(name, every, f"there are: {', '.join(every)}"))
+    return found
+
+
+def _ask(
+    look: Look, stage: str, choice: str, overrides: Sequence[str], device: tuple[int, str] | None
+) -> dict[str, Any]:
+    """The estimate of the stage's own dry run, and what else it says."""
+    tree = compose(stage_directory(stage) / "config", choice, list(overrides)).tree
+    engine = tree.get("engine") or {}
+    made_for = engine.get("world_size") or engine.get("num_nodes", 0) * engine.get("gpus_per_node", 0)
+    machine = _machine(device or (made_for, USUAL), engine) if device or made_for else None
+    where = override("run.home", str(look.store.home))
+    request = Request(str(resolve_section(tree, "run")["family"]), (stage,), choice, (*overrides, where), True, True)
+    shown = dry_run_of(stage, request, machine)
+    if shown["estimate"] is None and shown["problems"]:
+        message, _, remedy = shown["problems"][0].partition("\n")
+        raise UserError(message, remedy.strip() or None)
+    if shown["estimate"] is not None and made_for and not device:
+        shown["estimate"]["assumptions"].insert(0, f"{made_for} x {USUAL}: what the recipe is made for")
+    return {name: shown[name] for name in ("estimate", "estimated", "problems")}
+
+
+def _machine(device: tuple[int, str], engine: Mapping[str, Any]) -> dict[str, Any]:
+    """Nodes full of these GPUs, in the words of a file for `--machine`."""
+    count, name = device
+    each = min(count, ON_A_NODE.get(name.upper(), 8))
+    is_driver = "num_nodes" in engine  # one process, which starts the others itself
+    return {
+        "nodes": -(-count // each),
+        "processes": 1 if is_driver else count,
+        "gpus": {"name": name, "count": each},
+        "sees_files": False,
+    }
+
+
+def _lines(stage: str, choice: str, shown: dict[str, Any]) -> Iterator[str]:
+    yield f"{stage} -c {choice}"
+    if shown["estimate"] is None:
+        yield "  nothing can be said of a model whose layers are not written as a pattern"
+    width = max((len(line.partition(": ")[0]) for line in shown["estimated"]), default=0)
+    for line in shown["estimated"]:
+        name, _, said = line.partition(": ")
+        yield f"  {name:<{width}}  {said}"
+    if shown["problems"]:
+        yield "  what stands in its way"
+        yield from (f"    {line}" for problem in shown["problems"] for line in problem.splitlines())
+    if shown["estimate"] is not None:
+        yield "  assumed"
+        yield from (f"    {said}" for said in shown["estimate"]["assumptions"])

@@ -1,0 +1,44 @@
+"""What GPUs can do, as their makers' data sheets say: dense operations, without sparsity."""
+
+import re
+from dataclasses import dataclass
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Device:
+    """Attributes: `operations` per second in bfloat16; `bandwidth` of its memory in bytes per second; `memory` in
+    bytes."""
+
+    name: str
+    operations: float
+    bandwidth: float
+    memory: float
+
+
+DEVICES = {
+    name: Device(name, teraflops * 1e12, terabytes * 1e12, gibibytes * GIB)
+    for name, teraflops, terabytes, gibibytes in [
+        ("A100", 312, 2.0, 80),
+        ("H100", 989, 3.35, 80),
+        ("H200", 989, 4.8, 140),
+        ("B200", 2250, 8.0, 179),
+        ("GB200", 2500, 8.0, 185),
+        ("B300", 2250, 8.0, 268),
+        ("GB300", 2500, 8.0, 277),
+        ("L40S", 362, 0.864, 48),
+        ("RTX 4090", 165, 1.01, 24),
+        ("RTX 5090", 210, 1.79, 32),
+    ]
+}
+CORE = "CPU core"
+CORE_OPERATIONS = 17e9
+"""Per second, all told: measured with the tiny model on one core of an AMD EPYC (Zen 3) at 2.4 GHz."""
+
+
+def device_named(name: str) -> Device | None:
+    """The device in a name such as "NVIDIA H100 80GB HBM3"; None for another one."""
+    words = re.sub(r"[^A-Z0-9]+", " ", name.upper()).split()
+    joined = " ".join(words)
+    return next((one for key, one in DEVICES.items() if key in words or (" " in key and key in joined)), None)

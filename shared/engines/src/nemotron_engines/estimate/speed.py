@@ -1,0 +1,42 @@
+"""Seconds of a step, from what a token costs and what a device can do.
+
+Three coefficients say how much longer a GPU takes than its data sheet would: for operations, for bytes moved, and for
+the fixed cost of each layer in each pass (starting kernels, routing, waiting for one another). They are fitted to the
+runs that NVIDIA publishes for these models, by `benchmarks/plan.py`. Those show no difference between 8-bit, 4-bit and
+16-bit runs beyond what these three explain, so precision is no term of its own.
+"""
+
+from nemotron_engines.estimate.devices import CORE_OPERATIONS, Device
+from nemotron_engines.estimate.layouts import Layout
+from nemotron_engines.estimate.work import Work
+
+OPERATIONS, TRAFFIC, LAYER_SECONDS = 1.906, 1.295, 2.666e-3
+PARTS = ("operations", "memory traffic", "fixed cost of layers")
+
+
+def terms(work: Work, device: Device, layout: Layout) -> tuple[float, float, float]:
+    """Seconds per token and GPU, before the coefficients.
+
+    `layout.tensor` GPUs wait together for the fixed cost of each layer, and a pass of `layout.micro_tokens` shares it.
+    """
+    return (
+        work.operations / device.operations,
+        work.traffic / device.bandwidth,
+        work.layers * layout.tensor * layout.context / layout.micro_tokens,
+    )
+
+
+def step_seconds(work: Work, device: Device, layout: Layout, tokens: int) -> dict[str, float]:
+    """Of one optimizer step of `tokens` over all GPUs, by part."""
+    coefficients = (OPERATIONS, TRAFFIC, LAYER_SECONDS)
+    each = tokens / layout.devices
+    passed = dict(
+        zip(PARTS, (a * b * each for a, b in zip(coefficients, terms(work, device, layout), strict=True)), strict=True)
+    )
+    idle = (layout.pipeline - 1) / max(1, layout.passes)
+    return passed | {"pipeline bubble": idle * sum(passed.values())}
+
+
+def core_seconds(work: Work, cores: int, tokens: int) -> dict[str, float]:
+    """Of one step on the cores of a CPU, each a process."""
+    return {"all": work.operations * tokens / cores / CORE_OPERATIONS}

@@ -1,0 +1,195 @@
+"""What a stage's training takes: its model, layout, memory and time put together."""
+
+from typing import Any
+
+from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
+from nemotron_engines.checks import size_of
+from nemotron_engines.estimate.devices import CORE, DEVICES, Device, device_named
+from nemotron_engines.estimate.layouts import Layout, layout_of
+from nemotron_engines.estimate.memory import memory_parts
+from nemotron_engines.estimate.speed import core_seconds, step_seconds
+from nemotron_engines.estimate.work import Work, active_parameters, work_of
+from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.facts import NEMOTRON_H, parameters_of
+from nemotron_shared.atomic import read_json
+from nemotron_shared.config.training import GRPOConfig, TrainingConfig
+from nemotron_shared.families import TWIN
+from nemotron_shared.runtime.engine import Inputs
+from nemotron_shared.runtime.estimate import Estimate
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Needs
+
+VOCABULARY = 131_072
+"""Rows of the embeddings of Nemotron 3."""
+RECIPES_GPU = "H100"
+"""What the recipes are made for."""
+KINDS = {"linear_attention": "M", "mamba": "M", "moe": "E", "full_attention": "*", "attention": "*", "mlp": "-"}
+UNIFORM: dict[str, dict[str, Any]] = {
+    "super49b": {
+        "hybrid_override_pattern": "*-" * 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 128, "intermediate_size": 27_237, "vocab_size": 128_256,
+    }
+}  # fmt: skip
+"""Models whose layers differ in width, by one with equal layers and as many parameters (49.9B)."""
+PUBLISHED_GRPO, OF_ACTIVE = 1102, 3.3e9
+"""Tokens per second and GPU of a whole step of GRPO with Qwen3-30B-A3B on 32 H100 (NeMo-RL 0.6), and its active
+parameters."""
+GENERATION = 0.8
+"""Time of generation over that of training, measured with the tiny model on a CPU."""
+
+
+def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate | None:
+    """Memory, disk and time of a training; None for a model whose layers are no pattern."""
+    fields = _fields(config, inputs)
+    if fields is None:
+        return None
+    vocab = _vocabulary(config, fields)
+    model = inputs.get("model")
+    known = size_of(config, inputs)
+    parameters = known if model is not None and known.total else parameters_of(fields, vocab)
+    more = parameters.total / known.total if known.total else 1  # the needs knew no vocabulary yet
+    devices, device, whose = _devices(config, machine)
+    tokens = _row_tokens(config)
+    layout = layout_of(config, devices, tokens)
+    work = work_of(fields, vocab, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
+    checkpoint = round(more * needs.checkpoint_bytes) or (0 if not layout.trained else 14 * parameters.total)
+    result = round(more * needs.result_bytes) or 2 * parameters.total
+    active = active_parameters(fields, parameters.total, parameters.experts)
+    return Estimate(
+        parameters=parameters.total,
+        active=active,
+        device=whose,
+        devices=devices,
+        layout=str(layout),
+        memory=memory_parts(fields, vocab, parameters, layout, on_gpu=device is not None),
+        memory_there=_memory_there(device, machine, devices),
+        checkpoint=checkpoint,
+        result=result,
+        disk=round(more * needs.disk_bytes) or 2 * checkpoint + result,
+        tokens_per_step=config.rows_per_step * tokens,
+        steps=min(config.train.train_iters, getattr(config.engine, "stop_at", None) or config.train.train_iters),
+        step_seconds=_seconds(config, work, device, layout, active, whose),
+        assumptions=tuple(_assumptions(config, device, whose, vocab)),
+    )
+
+
+def _fields(config: TrainingConfig, inputs: Inputs) -> dict[str, Any] | None:
+    """Of the model to start from, or of the architecture; None where its layers are not known as a pattern."""
+    model = inputs.get("model")
+    file = model.path / "config.json" if model is not None else None
+    if file is not None and file.is_file():
+        fields = read_json(file)
+        kinds = fields.get("layers_block_type")
+        if kinds and all(kind in KINDS for kind in kinds):
+            fields["hybrid_override_pattern"] = "".join(KINDS[kind] for kind in kinds)
+    else:
+        section: Any = config.model
+        fields = UNIFORM.get(section.architecture) or load_architecture(section.architecture, section.overrides)
+    known = fields.get("model_type", NEMOTRON_H) == NEMOTRON_H and isinstance(
+        fields.get("hybrid_override_pattern"), str
+    )
+    return fields if known else None
+
+
+def _vocabulary(config: TrainingConfig, fields: dict[str, Any]) -> int:
+    tokenizer: Any = getattr(getattr(config, "data_prep", None), "tokenizer", None)
+    section: Any = config.model
+    is_tiny = tokenizer.model == "tiny" if tokenizer is not None else str(section.architecture).endswith(TWIN)
+    return fields.get("vocab_size") or (TINY_VOCABULARY if is_tiny else VOCABULARY)
+
+
+def _devices(config: TrainingConfig, machine: Machine) -> tuple[int, Device | None, str]:
+    """How many, what they can do where that is known, and their name."""
+    engine: Any = config.engine
+    size = getattr(engine, "num_nodes", 0) * getattr(engine, "gpus_per_node", 0)
+    size = size or getattr(engine, "world_size", None)
+    if machine.gpus:
+        name = machine.gpus[0].name
+        several = len(machine.gpus) * machine.nodes if hasattr(engine, "num_nodes") else machine.processes
+        return several, device_named(name), name
+    if size:
+        return size, DEVICES[RECIPES_GPU], RECIPES_GPU
+    return machine.processes, None, CORE
+
+
+def _memory_there(device: Device | None, machine: Machine, devices: int) -> float | None:
+    if machine.gpus:
+        told = min(gpu.memory for gpu in machine.gpus)
+        return told if told < float("inf") else device.memory if device else None
+    if device is not None:
+        return device.memory
+    return machine.memory / devices if machine.memory < float("inf") else None
+
+
+def _row_tokens(config: TrainingConfig) -> int:
+    """Of a row, full; of a completion with its prompt, as long as is likely."""
+    whole = getattr(config.engine, "max_total_sequence_length", None)
+    if isinstance(config, GRPOConfig):
+        return whole // 2 if whole else 2 * config.grpo.max_new_tokens
+    chats: Any = getattr(config.engine, "chats", None) if getattr(config.engine, "data", "packed") == "chat" else None
+    if whole or chats is not None:
+        return whole or chats.seq_length
+    train: Any = config.train
+    data_prep: Any = getattr(config, "data_prep", None)
+    return getattr(train, "seq_length", None) or getattr(data_prep, "pack_size", None) or 4096
+
+
+def _predictions(config: TrainingConfig, fields: dict[str, Any]) -> int:
+    """Passes of the block that predicts further tokens."""
+    overrides = getattr(config.engine, "overrides", {})
+    model = overrides.get("model") if isinstance(overrides, dict) else None
+    told = model.get("mtp_num_layers") if isinstance(model, dict) else None
+    return told or fields.get("num_nextn_predict_layers") or 0
+
+
+def _seconds(
+    config: TrainingConfig, work: Work, device: Device | None, layout: Layout, active: int, whose: str
+) -> dict[str, float]:
+    tokens = config.rows_per_step * layout.row_tokens
+    if device is None and whose != CORE:
+        return {}
+    if device is None:
+        seconds = core_seconds(work, layout.devices, tokens)
+    else:
+        seconds = step_seconds(work, device, layout, tokens)
+    if not isinstance(config, GRPOConfig):
+        return seconds
+    training = sum(seconds.values())
+    if device is None:
+        return {"training": training, "generation": GENERATION * training}
+    whole = (
+        tokens / layout.devices / (PUBLISHED_GRPO * OF_ACTIVE / active * device.bandwidth / DEVICES["H100"].bandwidth)
+    )
+    return {"training": training, "generation": max(0.0, whole - training)}
+
+
+def _assumptions(config: TrainingConfig, device: Device | None, whose: str, vocab: int) -> list[str]:
+    """One sentence each."""
+    said = []
+    if device is not None:
+        said.append("time: three coefficients fitted to the runs that NVIDIA publishes for these models (docs/plan.md)")
+        said.append("those runs balance the experts by force and read made-up data: expect real ones to be slower")
+        said.append("nothing is counted for start, validation, checkpoints and restarts")
+    elif whose == CORE:
+        said.append(
+            "time: measured on one core of an AMD EPYC at 2.4 GHz; other machines take a third to three times that"
+        )
+    else:
+        said.append(f"no GPU named '{whose}' is known; known: {', '.join(DEVICES)}")
+    if isinstance(config, GRPOConfig):
+        said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
+        how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
+        said.append("as many steps as the config says, though the prompts may end before")
+        said.append(f"generation: {how}; this was judged against nothing")
+    else:
+        said.append("rows are full")
+    if getattr(config.engine, "recipe", None):
+        said.append("memory: the recipe computes its experts again in the backward pass, as those for H100 do")
+    if config.engine.name == "nemo_rl":
+        said.append("memory: of the training; that of the generation beside it is not counted")
+    said.append(
+        "memory: activations are an estimate that was judged against nothing; weights and optimizer are counted"
+    )
+    if vocab == VOCABULARY:
+        said.append(f"a vocabulary of {VOCABULARY:,}")
+    return said

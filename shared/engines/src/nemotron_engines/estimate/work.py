@@ -1,0 +1,87 @@
+"""What one token of a NemotronH model costs in training: counted from the fields of its architecture."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from nemotron_engines.modeling.facts import DEFAULTS
+
+BACKWARD = 3
+"""A forward and a backward pass, in forward passes: the gradients of inputs and of weights cost one each."""
+FROZEN_BACKWARD = 2
+"""The same where the weights are frozen: the gradients of inputs alone."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of one token.
+
+    Attributes:
+        operations: floating-point operations of the matrices, of attention and of the scan, a multiplication and an
+            addition being two; `traffic` bytes that the steps between them read and write, in 16 bits.
+        layers: that the token passes, those of multi-token prediction included.
+    """
+
+    operations: float
+    traffic: float
+    layers: int
+
+
+def work_of(
+    fields: dict[str, Any], vocab_size: int, seq_length: int, *, predictions: int = 0, frozen: bool = False
+) -> Work:
+    """The work of a token in a row of `seq_length`; attention sees half of the row on average.
+
+    Args:
+        predictions: passes of the block that predicts further tokens (attention and experts), each with the head.
+        frozen: adapters are trained, and the weights are not.
+    """
+    fields = DEFAULTS | fields
+    pattern, hidden = fields["hybrid_override_pattern"], fields["hidden_size"]
+    forward = {kind: _operations(kind, fields, seq_length) for kind in "M*E-"}
+    head = 2 * vocab_size * hidden
+    again = predictions * (forward["*"] + forward["E"] + 4 * hidden * hidden + head)
+    passes = FROZEN_BACKWARD if frozen else BACKWARD
+    layers = len(pattern) + 2 * predictions
+    moved = 6 * hidden * layers + sum(_moved(kind, fields) for kind in pattern + "*E" * predictions)
+    return Work(
+        operations=passes * (sum(forward[kind] for kind in pattern) + head + again),
+        traffic=2 * BACKWARD * moved,
+        layers=layers,
+    )
+
+
+def active_parameters(fields: dict[str, Any], total: int, experts: int) -> int:
+    """Those that a token passes: `num_experts_per_tok` of the routed experts, and everything else."""
+    fields = DEFAULTS | fields
+    return total - experts + experts * fields.get("num_experts_per_tok", 1) // max(1, fields["n_routed_experts"])
+
+
+def _operations(kind: str, fields: dict[str, Any], seq_length: int) -> float:
+    """Of a layer's forward pass."""
+    hidden = fields["hidden_size"]
+    if kind == "M":
+        inner = fields["mamba_num_heads"] * fields["mamba_head_dim"]
+        groups, state = fields["n_groups"] * fields["ssm_state_size"], fields["ssm_state_size"]
+        projections = 2 * hidden * (2 * inner + 2 * groups + fields["mamba_num_heads"]) + 2 * inner * hidden
+        return projections + 2 * fields.get("chunk_size", 128) * (groups + inner) + 4 * inner * state
+    if kind == "*":
+        heads = fields["head_dim"] * fields["num_attention_heads"]
+        projections = 4 * hidden * (heads + fields["head_dim"] * fields["num_key_value_heads"])
+        return projections + 2 * seq_length * heads
+    if kind == "-":
+        return 4 * hidden * fields["intermediate_size"]
+    latent = fields["moe_latent_size"]
+    experts = fields.get("num_experts_per_tok", 1) * 4 * (latent or hidden) * fields["moe_intermediate_size"]
+    shared = 4 * hidden * fields["moe_shared_expert_intermediate_size"]
+    return experts + shared + 2 * hidden * fields["n_routed_experts"] + 4 * hidden * (latent or 0)
+
+
+def _moved(kind: str, fields: dict[str, Any]) -> float:
+    """Values that a layer's forward pass reads and writes beside its matrices: Mamba's convolution, scan and gate; the
+    way to the experts and back, and their activations."""
+    if kind == "M":
+        return 8 * fields["mamba_num_heads"] * fields["mamba_head_dim"]
+    if kind != "E":
+        return 0
+    chosen, width = fields.get("num_experts_per_tok", 1), fields["moe_latent_size"] or fields["hidden_size"]
+    return 4 * chosen * (width + fields["moe_intermediate_size"]) + 4 * fields["moe_shared_expert_intermediate_size"]
