@@ -26,6 +26,10 @@ def test_help_imports_nothing_heavy(run) -> None:
         ("nemotron super3 data prep s", ["sft"]),
         ("nemotron super3 sft --dr", ["--dry-run"]),
         ("nemotron runs st", ["stop"]),
+        ("nemotron super3 sft -c ti", ["tiny"]),
+        ("nemotron super3 sft train.micro", ["train.micro_batch_size="]),
+        ("nemotron super3 rl -c tiny grpo.max_new", ["grpo.max_new_tokens="]),
+        ("nemotron config di", ["diff"]),
     ],
 )
 def test_a_shell_completes_the_command(run, line: str, expected: list[str]) -> None:
@@ -44,7 +48,11 @@ def test_the_version_is_the_package_version(run) -> None:
         (["super3", "stf"], "did you mean 'sft'"),
         (["super3"], "what shall super3 do?"),
         (["super3", "data", "prep", "srt"], "say: data prep"),
-        (["super3", "sft", "tiny"], "overrides are written key=value"),
+        (["super3", "sft", "tiny"], "for the config: -c tiny"),
+        (["super3", "sft", "tinny"], "overrides are written key=value"),
+        (["sft", "-c", "tiny"], "say: nemotron super3 sft -c tiny"),
+        (["pipelin"], "did you mean 'pipeline', after a model: super3?"),
+        (["artifact", "list"], "did you mean 'artifacts'?"),
         (["super49b", "sft", "-c", "tiny"], "--allow-experimental"),
         (["super49b", "pretrain", "--allow-experimental"], "has no pretrain stage"),
         (["super3", "sft", "-c", "tny"], "did you mean 'tiny'"),

@@ -89,7 +89,7 @@ def test_an_unknown_gpu_has_no_time_and_names_those_that_have(capsys: pytest.Cap
     ("words", "said", "remedy"),
     [
         (["pretrain/supr3"], "no config named 'supr3'", "super3"),
-        (["pretain/super3"], "no training 'pretain'", "pretrain"),
+        (["pretain/super3"], "no stage 'pretain'", "pretrain"),
         (["none.yaml"], "there is no file none.yaml", "STAGE/NAME"),
         (["sft/nano3", "0xH100"], "says no GPUs", "64xH100"),
         (["sft/nano3", "H100", "A100"], "two words for the GPUs", "64xH100"),

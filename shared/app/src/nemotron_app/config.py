@@ -1,23 +1,109 @@
-"""`nemotron config`: configs of other projects, said in ours.
+"""`nemotron config`: look at configs and their settings, and translate those of other projects.
 
+nemotron config list                              every config of every stage
+nemotron config show sft/tiny optimizer.lr=1e-3   all values, and where each comes from
+nemotron config diff sft/local sft/tiny           the settings that differ
+nemotron config explain train.micro_batch_size    what a setting means, and what it is
 nemotron config translate nemotron_automodel_insecure.yaml > mine.yaml
 nemotron nano3 sft -c mine.yaml --dry-run
+
+A config is STAGE/NAME or a file; --stage says of which stage a file of your own is.
 """
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
+from nemotron_app.explain import explained
 from nemotron_app.launch import stage_directory
+from nemotron_app.plain import print_json
+from nemotron_app.recipes import composed, names, recipe, title, tree
+from nemotron_shared.config.compose import leaves
+from nemotron_shared.config.shown import on_one_line, with_origins
 from nemotron_shared.config.translation import translated
 from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.console import say
 from nemotron_shared.stages import STAGES
+
+OF_STAGE = click.option("--stage", type=click.Choice([*STAGES]), help="of a file that lies in no stage's folder")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="print JSON")
 
 
 @click.group("config", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 def command() -> None:
     """See the head of this module."""
+
+
+@command.command("list")
+@click.argument("stage", type=click.Choice([*STAGES]), required=False)
+@AS_JSON
+def list_(stage: str | None, as_json: bool) -> int:
+    """List the configs, of STAGE or of all."""
+    found = {f"{one}/{name}": title(one, name) for one in ([stage] if stage else STAGES) for name in names(one)}
+    if as_json:
+        print_json(found)
+    else:
+        width = max(map(len, found))
+        print("\n".join(f"{name:<{width}}  {said}" for name, said in found.items()))
+    return 0
+
+
+@command.command("show")
+@click.argument("config", metavar="CONFIG")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]")
+@OF_STAGE
+@AS_JSON
+def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
+    """Print all values of CONFIG with these overrides; references stand as they are written."""
+    one = composed(*recipe(config, stage), _only_settings(overrides))
+    values = redact_values(tree(one))
+    if as_json:
+        print_json({"config": values, "origins": one.origins})
+    else:
+        print("\n".join(with_origins(values, one.origins)))
+    return 0
+
+
+@command.command("diff")
+@click.argument("first", metavar="CONFIG")
+@click.argument("second", metavar="CONFIG")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]")
+@OF_STAGE
+@AS_JSON
+def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
+    """Print the settings in which two configs differ; the overrides are those of the second. Exit code 1: they do."""
+    before = dict(leaves(redact_values(tree(composed(*recipe(first, stage), [])))))
+    after = dict(leaves(redact_values(tree(composed(*recipe(second, stage), _only_settings(overrides))))))
+    changed = {
+        key: (before.get(key, "(not there)"), after.get(key, "(not there)"))
+        for key in [*before, *(key for key in after if key not in before)]
+        if before.get(key, ...) != after.get(key, ...)
+    }
+    if as_json:
+        print_json({key: {"first": one, "second": other} for key, (one, other) in changed.items()})
+    else:
+        print("\n".join(_as_table(first, second, changed)) if changed else "they are the same")
+    return 1 if changed else 0
+
+
+@command.command("explain")
+@click.argument("key", metavar="KEY|SECTION")
+@click.option("--stage", type=click.Choice([*STAGES]), help="of this stage alone")
+@AS_JSON
+def explain(key: str, stage: str | None, as_json: bool) -> int:
+    """Say what a setting means, and what it is by default and in `local` and `tiny`."""
+    found = explained(key, [stage] if stage else [*STAGES])
+    if as_json:
+        print_json(found)
+        return 0
+    for one in found:
+        print(f"{one['key']}\n  {one['meaning']}")
+        for said, values in one["values"].items():
+            print(f"  {said:<20} {', '.join(f'{name} {on_one_line(value)}' for name, value in values.items())}")
+    return 0
 
 
 @command.command("translate")
@@ -33,3 +119,17 @@ def translate(file: Path) -> int:
         say(note)
     print(found.text, end="")
     return 0
+
+
+def _only_settings(words: tuple[str, ...]) -> list[str]:
+    if stray := next((word for word in words if "=" not in word and not word.startswith("~")), None):
+        raise UserError(f"'{stray}' after the config means nothing", "settings are written key=value")
+    return list(words)
+
+
+def _as_table(first: str, second: str, changed: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+    rows = [("", first, second)]
+    rows += [(key, on_one_line(one), on_one_line(other)) for key, (one, other) in changed.items()]
+    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for key, one, other in rows:
+        yield f"{key:<{wide[0]}}  {one:<{wide[1]}}  {other}".rstrip()

@@ -10,6 +10,7 @@ It turns words into the stage's own script and runs that: `nemotron super3 sft -
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from nemotron_app.table import STAGES, usage
+from nemotron_app.table import STAGES
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
@@ -36,6 +39,7 @@ OTHER_COMMANDS = {
     "airgap": "nemotron_app.airgap",
     "artifacts": "nemotron_app.artifacts",
     "chat": "nemotron_serving.chat",
+    "completion": "nemotron_app.completion",
     "check": "nemotron_app.check.command",
     "config": "nemotron_app.config",
     "data": "nemotron_app.inspect.command",
@@ -47,6 +51,7 @@ OTHER_COMMANDS = {
     "jobs": "nemotron_app.jobs",
     "generate": "nemotron_serving.generate",
     "model": "nemotron_app.models",
+    "new": "nemotron_app.new",
     "plan": "nemotron_app.plan",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
@@ -124,19 +129,36 @@ class Nemotron(click.Group):
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The words that may come next: a model or a command, and what a model can do."""
+    """The words that may come next: a model or a command, what a model can do, and settings of its stage."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
     known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect", "import"), 3: STAGES}.get(
         len(before), ()
     )
     fits = len(before) < 2 or before[1] == "data"
-    return [word for word in known if fits and word.startswith(incomplete)]
+    found = [word for word in known if fits and word.startswith(incomplete)]
+    if not found and before and before[-1] in STAGES:
+        from nemotron_app.completion import settings
+
+        found = settings(before[-1], ctx.params.get("config"), incomplete)
+    return found
+
+
+def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The configs of the stage, or of all where none is named yet; else files, which the shell knows."""
+    from nemotron_app.recipes import names
+
+    stages = [word for word in ctx.params.get("words") or () if word in STAGES][-1:] or [*STAGES]
+    found = sorted({name for stage in stages for name in names(stage) if name.startswith(incomplete)})
+    return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
 
 
 nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "--help"]})
 
 
-@click.command(params=[*OPTIONS], add_help_option=False)
+CONFIG = click.Option(["-c", "--config"], metavar="NAME|PATH", shell_complete=_complete_config)
+
+
+@click.command(params=[CONFIG, *(option for option in OPTIONS if option.name != "config")], add_help_option=False)
 @click.option("-t", "--task", multiple=True)
 @click.option("-h", "--help", "asks_help", is_flag=True)
 @click.option("--version", is_flag=True)
@@ -155,11 +177,13 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
         return 0
     names = [word for word in words if not _is_override(word)]
     if options["asks_help"] or not names:
-        print(usage(), end="")
+        from nemotron_app.guide import guide
+
+        print(guide(names), end="")
         return 0
     family, *command = names
     if family not in families():
-        raise UserError(f"no model named '{family}'", did_you_mean(family, families(), "see: nemotron --help"))
+        raise _no_model(family, [*words, *(["-c", ctx.params["config"]] if ctx.params["config"] else [])])
     _check_command(family, command)
     if families()[family].experimental and not options["allow_experimental"]:
         raise UserError(f"{family} is experimental: nobody has run it whole here", "add --allow-experimental")
@@ -220,6 +244,20 @@ def _remote_of(options: Mapping[str, Any]) -> "Remote | None":
     return Remote(*given[0])
 
 
+def _no_model(word: str, words: list[str]) -> UserError:
+    """The first word is none; perhaps the model was left out, or a command mistyped."""
+    if word in COMMANDS:
+        line = shlex.join(["nemotron", DEFAULT_FAMILY, *words])
+        return UserError(f"'{word}' needs a model before it", f"say: {line}")
+    if close := did_you_mean(word, [*families(), *OTHER_COMMANDS]):
+        return UserError(f"no model or command named '{word}'", close)
+    if close := did_you_mean(word, COMMANDS):
+        return UserError(
+            f"no model or command named '{word}'", f"{close.rstrip('?')}, after a model: {DEFAULT_FAMILY}?"
+        )
+    return UserError(f"no model or command named '{word}'", "see: nemotron --help")
+
+
 def _check_command(family: str, command: list[str]) -> None:
     if not command:
         raise UserError(f"what shall {family} do?", f"say one of: {', '.join(COMMANDS)}; see: nemotron --help")
@@ -234,7 +272,11 @@ def _check_command(family: str, command: list[str]) -> None:
             "say: data prep STAGE, data inspect PATH or data import STAGE DIR",
         )
     if command[0] != "data" and len(command) != 1:
-        raise UserError(f"'{command[1]}' after '{command[0]}' means nothing", "overrides are written key=value")
+        from nemotron_app.recipes import names
+
+        is_config = command[0] in STAGES and command[1] in names(command[0])
+        remedy = f"for the config: -c {command[1]}" if is_config else "overrides are written key=value"
+        raise UserError(f"'{command[1]}' after '{command[0]}' means nothing", remedy)
     stage = command[-1]
     if stage in STAGES and stage not in families()[family].stages:
         raise UserError(f"{family} has no {stage} stage", f"it has: {', '.join(families()[family].stages)}")

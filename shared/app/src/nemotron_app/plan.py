@@ -12,18 +12,17 @@ each number is arithmetic, and the assumptions are listed below it.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
-from nemotron_app.launch import dry_run_of, stage_directory
+from nemotron_app.launch import dry_run_of
 from nemotron_app.main import Request
+from nemotron_app.recipes import composed, recipes
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.errors import UserError
 from nemotron_shared.stages import STAGES
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
@@ -46,7 +45,7 @@ def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) 
         raise UserError(f"two words for the GPUs: {' and '.join(gpus)}", "say them as one: 64xH100")
     device = parse_gpus(gpus[0]) if gpus else None
     plans = []
-    for one, choice in _configs(config, stage):
+    for one, choice in recipes(config, stage, TRAININGS):
         shown = _ask(look, one, choice, overrides, device)
         plans.append({"stage": one, "config": choice, **shown})
         if not look.json:
@@ -68,35 +67,11 @@ def parse_gpus(text: str) -> tuple[int, str]:
     return int(found[1] or 1), (found[2] or USUAL).strip()
 
 
-def _configs(config: str, stage: str | None) -> Sequence[tuple[str, str]]:
-    """The stages and their configs that CONFIG means."""
-    path = Path(config)
-    if path.suffix in {".yaml", ".yml"}:
-        if not path.is_file():
-            raise UserError(f"there is no file {config}", "give a config's path, or STAGE/NAME such as sft/super3")
-        homes = {(stage_directory(name) / "config").resolve(): name for name in TRAININGS}
-        stage = stage or next((name for folder, name in homes.items() if folder in path.resolve().parents), None)
-        if stage is None:
-            raise UserError(f"{config}: of which stage?", f"say it: --stage {'|'.join(TRAININGS)}")
-        return [(stage, str(path))]
-    named, _, name = config.rpartition("/")
-    if named and named not in TRAININGS:
-        raise UserError(f"{config}: no training '{named}'", did_you_mean(named, TRAININGS, ", ".join(TRAININGS)))
-    only = named or stage
-    stages = (only,) if only else TRAININGS
-    known = {one: [file.stem for file in (stage_directory(one) / "config").glob("*.yaml")] for one in stages}
-    found = [(one, name) for one in stages if name in known[one]]
-    if not found:
-        every = sorted({choice for choices in known.values() for choice in choices})
-        raise UserError(f"no config named '{name}'", did_you_mean(name, every, f"there are: {', '.join(every)}"))
-    return found
-
-
 def _ask(
     look: Look, stage: str, choice: str, overrides: Sequence[str], device: tuple[int, str] | None
 ) -> dict[str, Any]:
     """The estimate of the stage's own dry run, and what else it says."""
-    tree = compose(stage_directory(stage) / "config", choice, list(overrides)).tree
+    tree = composed(stage, choice, overrides).tree
     engine = tree.get("engine") or {}
     made_for = engine.get("world_size") or engine.get("num_nodes", 0) * engine.get("gpus_per_node", 0)
     machine = _machine(device or (made_for, USUAL), engine) if device or made_for else None

@@ -29,6 +29,22 @@ PIPELINE = tuple(
     )
 )
 
+OPTIONS = """\
+options, before or after the words above
+  -c, --config NAME|PATH         config of the stage (default: the model's own recipe; a CPU wants: tiny)
+  key=value, +key=, ++key=, ~key change config values (Hydra grammar)
+  --sample N                     prepare at most N rows
+  --force                        redo the work even where a result exists
+  -r, --run PROFILE              as a job of a machine in env.toml: submit, wait, show its log
+  -b, --batch PROFILE            the same without waiting; --stage PROFILE only lays everything out there
+  -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
+  --machine FILE                 with --dry-run: judge for the machine that FILE describes
+  --json                         results as JSON on stdout
+  --trust-code                   run the Python files of a model that cannot do without
+  --allow-experimental           run a family marked experimental
+  --version, -h, --help
+"""
+
 USAGE = """\
 usage: nemotron MODEL COMMAND [-c CONFIG] [key=value ...] [options]
 
@@ -37,7 +53,7 @@ Train and evaluate Nemotron 3 models: four stages, from a laptop CPU to a cluste
 models
 {families}
 
-commands
+commands (COMMAND --help: examples and configs)
   MODEL pipeline                 all seven steps in order, then a report
   MODEL data prep STAGE          prepare the data of pretrain, sft, rl or eval
   MODEL pretrain | sft | rl      train
@@ -63,23 +79,14 @@ commands
   diagnose JOB|LOGDIR|LOGFILE    why a job failed, and what to do about it
   engine [list|install NAME]     the engines; make an environment for one that needs its own
   plan CONFIG [GPUS]             memory, disk, time and GPU hours of a training, before it: plan pretrain/super3 64xH100
-  config translate FILE          a config of Automodel, NeMo-RL or Megatron-Bridge with our keys
+  new NAME --from STAGE/CONFIG   a config of your own, which begins with one that is there
+  config [list|show|diff|explain|translate]
+                                 the configs, their values and where each comes from, what a setting means
+  completion bash|zsh|fish       make the shell complete these lines
   report [--family NAME] [--out FILE]
                                  write the report of what has been made so far
 
-options, before or after the words above
-  -c, --config NAME|PATH         config of the stage (default: the model's own recipe; a CPU wants: tiny)
-  key=value, +key=, ++key=, ~key change config values (Hydra grammar)
-  --sample N                     prepare at most N rows
-  --force                        redo the work even where a result exists
-  -r, --run PROFILE              as a job of a machine in env.toml: submit, wait, show its log
-  -b, --batch PROFILE            the same without waiting; --stage PROFILE only lays everything out there
-  -d, --dry-run                  show the resolved config, the inputs and the command; run nothing
-  --machine FILE                 with --dry-run: judge for the machine that FILE describes
-  --json                         results as JSON on stdout
-  --trust-code                   run the Python files of a model that cannot do without
-  --allow-experimental           run a family marked experimental
-  --version, -h, --help
+{options}
 
 start here
   nemotron super3 pipeline -c tiny
@@ -92,4 +99,9 @@ def usage() -> str:
         f"  {name:<12} {family.title}{' [experimental]' if family.experimental else ''}"
         for name, family in families().items()
     )
-    return USAGE.format(families=listed)
+    return USAGE.format(families=listed, options=OPTIONS.rstrip("\n"))
+
+
+def options() -> str:
+    """The part of it that every command about a model shares."""
+    return OPTIONS.rstrip("\n")

@@ -5,12 +5,10 @@ Nothing is written. The exit code is 0 only when the step could start.
 
 import json
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from nemotron_shared.config.shown import with_origins
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.console import say
@@ -90,7 +88,10 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
 
 
 def _as_text(preview: Preview) -> str:
-    lines = ["# resolved configuration, and where each value comes from", *_with_origins(preview)]
+    lines = [
+        "# resolved configuration, and where each value comes from",
+        *with_origins(preview.config, preview.origins),
+    ]
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
@@ -98,30 +99,3 @@ def _as_text(preview: Preview) -> str:
     lines += ["", "# notes", *preview.notes] if preview.notes else []
     lines += ["", "# problems", *(preview.problems or ["none: this could run"])]
     return "\n".join(lines)
-
-
-def _with_origins(preview: Preview) -> Iterator[str]:
-    """YAML lines, each leaf with its origin as a comment."""
-    for key, depth, value in _walk(preview.config):
-        name = key.rpartition(".")[2]
-        indent = "  " * depth
-        if value is None:
-            yield f"{indent}{name}:"
-        else:
-            yield f"{f'{indent}{name}: {value}':<56}  # {_origin(key, preview.origins)}"
-
-
-def _walk(node: dict[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int, str | None]]:
-    for name, child in node.items():
-        if isinstance(child, dict) and child:
-            yield f"{prefix}{name}", depth, None
-            yield from _walk(child, f"{prefix}{name}.", depth + 1)
-        else:
-            text = yaml.safe_dump(child, default_flow_style=True, width=1000, allow_unicode=True)
-            yield f"{prefix}{name}", depth, text.removesuffix("\n").removesuffix("\n...").strip()
-
-
-def _origin(key: str, origins: dict[str, str]) -> str:
-    while key and key not in origins:
-        key = key.rpartition(".")[0]
-    return origins.get(key, "default")

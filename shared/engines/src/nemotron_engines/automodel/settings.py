@@ -3,7 +3,7 @@
 Our own sections keep their names and meaning; this one holds what only Automodel knows. Whatever has no key of its own
 is reached through `overrides`, under the names of Automodel's recipe:
 
-    torchrun stages/sft/train.py -c tiny engine=automodel engine.overrides.clip_grad_norm.backend=te
+    torchrun stages/sft/train.py -c tiny engine=automodel ++engine.overrides.clip_grad_norm.backend=te
 """
 
 from typing import Any, Literal

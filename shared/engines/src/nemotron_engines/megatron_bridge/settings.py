@@ -3,7 +3,7 @@
 Our own sections keep their names and meaning; this one holds what only Megatron-Bridge knows. Whatever has no key of
 its own is reached through `overrides`, under the names of Bridge's ConfigContainer:
 
-    nemotron super3 pretrain -c super3_phase1 engine.overrides.model.moe_aux_loss_coeff=1e-3
+    nemotron super3 pretrain -c super3_phase1 ++engine.overrides.model.moe_aux_loss_coeff=1e-3
 """
 
 from typing import Any, Literal

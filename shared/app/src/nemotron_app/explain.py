@@ -1,0 +1,59 @@
+"""What a setting means and what it is, for `nemotron config explain`."""
+
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from nemotron_app.recipes import composed, tree
+from nemotron_shared.config.compose import leaves
+from nemotron_shared.config.describe import described
+from nemotron_shared.errors import UserError, did_you_mean
+
+SHOWN = ("default", "local", "tiny")
+"""Configs whose values are told."""
+
+
+def explained(key: str, stages: Sequence[str]) -> list[dict[str, Any]]:
+    """The setting `key`, or every setting of a section, with its meaning and its values by stage and config.
+
+    Raises:
+        UserError: no stage has it.
+    """
+    words = {stage: dict(_words(stage)) for stage in stages}
+    known = list(dict.fromkeys(one for keys in words.values() for one in keys))
+    wanted = [one for one in known if one == key or one.startswith(f"{key}.")]
+    if not wanted:
+        by_last = [one for one in known if one.rpartition(".")[2] == key]
+        remedy = f"there is: {', '.join(by_last)}" if by_last else did_you_mean(key, known, "see: nemotron config show")
+        raise UserError(f"no setting is called '{key}'", remedy)
+    values = {stage: {name: _values(stage, name) for name in SHOWN} for stage in stages}
+    return [_explain(one, words, values) for one in wanted]
+
+
+def meaning_of(key: str, stage: str) -> str:
+    """The words below a setting of a stage."""
+    return dict(_words(stage))[key]
+
+
+def _explain(key: str, words: dict[str, dict[str, str]], values: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    meaning = next(keys[key] for keys in words.values() if key in keys)
+    found = {
+        stage: {name: held[key] for name, held in configs.items() if key in held} for stage, configs in values.items()
+    }
+    return {"key": key, "meaning": meaning, "values": {stage: held for stage, held in found.items() if held}}
+
+
+def _words(stage: str) -> Iterator[tuple[str, str]]:
+    """Key and meaning of the stage's settings, and of those of its engines, which may mean different things by one."""
+    step = import_module(f"stages.{stage}.train").STEP
+    yield from described(step.schema, None)
+    engines: dict[str, dict[str, list[str]]] = {}
+    for name in step.engines.own:
+        for key, meaning in described(step.engines.load(name).settings, None, "engine."):
+            engines.setdefault(key, {}).setdefault(meaning, []).append(name)
+    for key, meanings in engines.items():
+        yield key, "\n  ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
+
+
+def _values(stage: str, name: str) -> dict[str, Any]:
+    return dict(leaves(tree(composed(stage, name, []))))

@@ -1,0 +1,101 @@
+"""`nemotron new`: a config of your own, which begins with one that is there.
+
+nemotron new mine --from sft/local                       mine.yaml, with the settings that people change first
+nemotron new mine --from sft/super3_lora train.train_iters=500
+nemotron super3 sft -c mine.yaml --dry-run
+
+The file names the config that it begins with and holds what differs. Settings that you may want to change stand in it
+as comments, each with its meaning and its value.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from nemotron_app.explain import meaning_of
+from nemotron_app.recipes import composed, recipe, tree
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY
+from nemotron_shared.atomic import write_text
+from nemotron_shared.config.compose import leaves
+from nemotron_shared.config.overrides import override_key
+from nemotron_shared.config.shown import on_one_line
+from nemotron_shared.errors import UserError
+
+OFFERED = (
+    "data_prep.source", "data_prep.tokenizer.model", "run.model", "train.train_iters", "train.global_batch_size",
+    "train.micro_batch_size", "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt", "grpo.max_new_tokens",
+    "optimizer.lr", "checkpoint.save_interval", "evaluation.tasks",
+)  # fmt: skip
+WIDTH = 110
+
+
+@click.command("new", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
+@click.argument("name", metavar="NAME")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.option("--from", "base", metavar="STAGE/CONFIG", required=True, help="what it begins with")
+@click.option("--force", is_flag=True, help="replace a file of this name")
+def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> int:
+    """See the head of this module."""
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not re.fullmatch(r"[\w.-]+", file.name):
+        raise UserError(f"'{file.name}' is no name for a config", "use letters, digits, '_', '-' and '.'")
+    if file.exists() and not force:
+        raise UserError(f"{file} is there already", "give another name, or --force to replace it")
+    if stray := next((word for word in overrides if "=" not in word or word.startswith("~")), None):
+        raise UserError(f"'{stray}' cannot be written into a config", "give settings as key=value")
+    stage, choice = recipe(base)
+    if Path(choice).suffix in {".yaml", ".yml"}:
+        choice = str(Path(choice).resolve())
+    whole = composed(stage, choice, overrides)
+    family = tree(whole)["run"]
+    assert isinstance(family, dict)
+    write_text(file, "\n".join(_lines(file, stage, choice, str(family["family"]), overrides, tree(whole))) + "\n")
+    model = family["family"] or DEFAULT_FAMILY
+    prepare = "" if stage == "eval" else f"  nemotron {model} data prep {stage} -c {file}\n"
+    print(
+        f"wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}"
+    )
+    return 0
+
+
+def _lines(file: Path, stage: str, choice: str, family: str, overrides: Sequence[str], values: Any) -> Iterator[str]:
+    yield f"# {stage}: {choice}, and what differs."
+    yield f"#   nemotron {family} {stage} -c {file}"
+    yield "defaults:"
+    yield f"  - {choice}"
+    flat, said = dict(leaves(values)), dict.fromkeys(map(override_key, overrides))
+    groups = [word.lstrip("+") for word in overrides if "." not in override_key(word)]
+    yield from (f"  - override {group.replace('=', ': ', 1)}" for group in groups)
+    yield "  - _self_"
+    changed = {
+        key: flat[key] for key in flat if any(key == one or key.startswith(f"{one}.") for one in said if "." in one)
+    }
+    offered = [key for key in OFFERED if key in flat and key not in changed]
+    for section in dict.fromkeys(key.partition(".")[0] for key in [*changed, *offered]):
+        own = {key: value for key, value in changed.items() if key.partition(".")[0] == section}
+        yield ""
+        yield f"{section}:" if own else f"# {section}:"
+        if own:
+            text = yaml.safe_dump(_nested(own, section), sort_keys=False, allow_unicode=True).rstrip()
+            yield from textwrap.indent(text, "  ").splitlines()
+        for key in (one for one in offered if one.partition(".")[0] == section):
+            yield from textwrap.wrap(meaning_of(key, stage), WIDTH, initial_indent="  # ", subsequent_indent="  # ")
+            _, name, *below = key.split(".")
+            yield f"  # {name}: {on_one_line({below[0]: flat[key]} if below else flat[key])}"
+
+
+def _nested(flat: dict[str, Any], section: str) -> dict[str, Any]:
+    """Dotted keys below a section as mappings."""
+    made: dict[str, Any] = {}
+    for key, value in flat.items():
+        *above, last = key.removeprefix(f"{section}.").split(".")
+        place = made
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = value
+    return made

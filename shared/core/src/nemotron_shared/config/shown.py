@@ -1,0 +1,39 @@
+"""A resolved config for people: YAML, with where each value comes from."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+
+def with_origins(config: Mapping[str, Any], origins: Mapping[str, str]) -> Iterator[str]:
+    """YAML lines, each leaf with its origin as a comment."""
+    for key, depth, value in _walk(config):
+        name = key.rpartition(".")[2]
+        indent = "  " * depth
+        if value is None:
+            yield f"{indent}{name}:"
+        else:
+            yield f"{f'{indent}{name}: {value}':<56}  # {origin_of(key, origins)}"
+
+
+def _walk(node: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, int, str | None]]:
+    for name, child in node.items():
+        if isinstance(child, Mapping) and child:
+            yield f"{prefix}{name}", depth, None
+            yield from _walk(child, f"{prefix}{name}.", depth + 1)
+        else:
+            yield f"{prefix}{name}", depth, on_one_line(child)
+
+
+def on_one_line(value: Any) -> str:
+    """A value as YAML."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+def origin_of(key: str, origins: Mapping[str, str]) -> str:
+    """Where a value comes from: the file or the words that set it, or the mapping around it."""
+    while key and key not in origins:
+        key = key.rpartition(".")[0]
+    return origins.get(key, "default")
