@@ -21,6 +21,8 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from nemotron_app import copies
 from nemotron_app.launch import ask_step, libraries_of, step_command, wait_for
+from nemotron_shared.runtime.console import doing
+from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.process import ending_with_us
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ class Ahead:
         here = self._order.index((stage, verb))
         if self._fresh and here == 0 and copies.possible():
             self._begin(self._order[0], hidden=False)
-            copies.get_ready(self._libraries())
+            doing("importing the libraries of all steps")
+            with heartbeat("pipeline"):  # its thread is gone before the first copy is made
+                copies.get_ready(self._libraries())
         following = self._order[here + 1 : here + 2]
         if self._fresh and verb == TRAINS and cores() > 1 and following and following[0][1] == PREPARES:
             self._begin(following[0], hidden=True)

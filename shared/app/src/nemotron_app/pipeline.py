@@ -23,7 +23,8 @@ from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import doing, say
+from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, end_on_sigterm
 
 if TYPE_CHECKING:
@@ -126,6 +127,8 @@ def _report(request: "Request", pipeline: dict[str, Any]) -> int:
     from nemotron_app.report.build import build_report
     from nemotron_shared.artifacts import Store
 
-    report = build_report(Store.open(home_of(request)), request.family, pipeline=pipeline)
+    doing("drawing the report")
+    with heartbeat("pipeline"):
+        report = build_report(Store.open(home_of(request)), request.family, pipeline=pipeline)
     report.print(as_json=request.json)
     return 0

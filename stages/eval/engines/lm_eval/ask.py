@@ -23,6 +23,7 @@ from lm_eval.tasks import TaskManager
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
 from stages.eval.benchmark_samples import read_benchmark
@@ -80,6 +81,7 @@ def evaluate_model(
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
+        doing(f"asking {model.reference if model else 'random weights'}: {name}")
         if about.kind == "answer":
             samples[name] = _answers(lm, about, task.config.evaluation, tokenizer.eos_token)
             continue

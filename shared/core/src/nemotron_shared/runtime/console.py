@@ -5,17 +5,50 @@ say("stopped after step 14")
 """
 
 import sys
+import time
+from dataclasses import dataclass, field
 
 from nemotron_shared.errors import printable
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.distributed import rank
 
 CLEAR = "\r\x1b[2K"
+BAR = 20
+"""Characters of a whole bar."""
+
+
+@dataclass
+class Doing:
+    """What this process works on, for the line that says so while nothing else is said."""
+
+    what: str = "starting"
+    since: float = field(default_factory=time.monotonic)
+    said: float = field(default_factory=time.monotonic)
+
+
+_doing = Doing()
+
+
+def doing(what: str) -> None:
+    """Name what begins now: `importing libraries`, `step 12/900`."""
+    _doing.what, _doing.since = what, time.monotonic()
+
+
+def work_at_hand() -> Doing:
+    """What was named last, and when a line was shown last."""
+    return _doing
+
+
+def bar(share: float) -> str:
+    """A share from 0 to 1 as a bar."""
+    full = round(min(max(share, 0.0), 1.0) * BAR)
+    return "━" * full + "─" * (BAR - full)
 
 
 def say(line: str) -> None:
     """Print a line, from rank 0 only; on a terminal in place of one that renews itself."""
     if rank() == 0:
+        _doing.said = time.monotonic()
         print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}", file=sys.stderr, flush=True)
 
 
@@ -24,6 +57,7 @@ def renew(line: str) -> None:
     if not sys.stderr.isatty():
         say(line)
     elif rank() == 0:
+        _doing.said = time.monotonic()
         print(f"{CLEAR}{_shown(line)}", end="", file=sys.stderr, flush=True)
 
 

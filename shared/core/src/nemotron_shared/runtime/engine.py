@@ -20,6 +20,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.machine import Machine
@@ -80,6 +81,7 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
     Raises:
         UserError: a package that the engine needs is not installed.
     """
+    doing("importing libraries")
     try:
         return engine_of(task.config).run(task)
     except ModuleNotFoundError as error:

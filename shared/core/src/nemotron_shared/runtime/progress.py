@@ -8,16 +8,17 @@ progress.log(10, {"loss": 3.91, "lr": 0.003}, tokens=10240)
 It imports no library that trains, so that every engine can use it.
 """
 
+import sys
 import time
 
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.console import clock, renew, say
+from nemotron_shared.runtime.console import bar, clock, doing, renew, say
 from nemotron_shared.runtime.library_logs import LibraryLog
 from nemotron_shared.runtime.metrics import Figures
 from nemotron_shared.runtime.run import Run
 
 SHOWN = ("loss", "reward", "valid_loss", "valid_reward", "lr")
-QUIET_SECONDS = 5.0
+QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 0.2
 _SHOWN = "".join(rf"(?:  {name} (?P<{name}>\S+))?" for name in SHOWN)
 LOG = LibraryLog(
     "a stage",
@@ -50,6 +51,7 @@ class Progress:
         self._began = self._shown = time.monotonic()
         self._first_step, self._last_step = step, last
         self._first_tokens = tokens or 0
+        doing(f"step {step + 1}/{last}")
         if distributed.rank() == 0:
             self.run.metrics.cut_after(step)
 
@@ -57,7 +59,7 @@ class Progress:
         """Keep the metrics of a step.
 
         Shown are those of every `log_interval`-th step, of the last one and of a validation, and of steps so slow
-        that nothing has been shown for `QUIET_SECONDS`.
+        that nothing has been shown for `QUIET_SECONDS`; on a terminal a bar moves with nearly every step.
         """
         if distributed.rank() != 0:
             return
@@ -71,9 +73,12 @@ class Progress:
             timing |= {"tokens": tokens, "tokens_per_second": round(speed, 1)}
             words.append(f"{speed:,.0f} tokens/s")
         self.run.metrics.append(step, **metrics, **timing)
-        is_due = step % self.log_interval == 0 or now - self._shown >= QUIET_SECONDS
+        quiet = TERMINAL_SECONDS if sys.stderr.isatty() else QUIET_SECONDS
+        is_due = step % self.log_interval == 0 or now - self._shown >= quiet
         if is_due or step == self._last_step or any(name.startswith("valid") for name in metrics):
             left = seconds / max(1, step - self._first_step) * (self._last_step - step)
             show = renew if step < self._last_step else say
-            show(f"[{self.run.name}] {'  '.join([*words, f'{clock(left)} left'])}")
+            share = [bar(step / max(1, self._last_step))] if show is renew and sys.stderr.isatty() else []
+            show(f"[{self.run.name}] {'  '.join([*share, *words, f'{clock(left)} left'])}")
             self._shown = now
+        doing(f"step {min(step + 1, self._last_step)}/{self._last_step}" if step < self._last_step else "finishing")

@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,6 +32,7 @@ from nemotron_shared.runtime.attempts import begin, finish
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import Inputs, Problem
 from nemotron_shared.runtime.estimate import Estimate
+from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.plan import Plan, make_plan
@@ -146,9 +148,11 @@ class Step(Generic[ConfigT]):
             distributed.on_rank_zero(lambda: begin(plan, run))
             if distributed.rank() == 0:
                 ask_git(self.directory)
-            outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
-            distributed.barrier()
-            return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
+            # data preparation says how far it is by itself, and forks its workers, which no thread must see
+            with heartbeat(plan.name) if self.engines is not None else nullcontext():
+                outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
+                distributed.barrier()
+                return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
 
     def _publish(self, plan: Plan[ConfigT], run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():

@@ -12,9 +12,9 @@ from typing import Any, Self
 from nemotron_data.prep.heartbeat import read_heartbeats
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import Receipt
-from nemotron_shared.runtime.console import CLEAR, clock, renew
+from nemotron_shared.runtime.console import CLEAR, bar, clock, renew
 
-LOG_SECONDS = 30.0
+LOG_SECONDS = 5.0
 TERMINAL_SECONDS = 0.5
 REASONS = 3
 
@@ -61,6 +61,7 @@ class Progress:
         tokens = self._counts["tokens"] + running["tokens"]
         left = seconds * (self._total - done) / done if done else float("nan")
         parts = [
+            bar(done / self._total) if self._in_place else "",
             f"{done / self._total:4.0%}",
             f"{done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB",
             f"{done / seconds / 1e6:,.0f} MB/s",

@@ -1,0 +1,45 @@
+"""A line every few seconds while nothing else is said, so that a slow machine is told from one that stands still.
+
+[super3-rl-model] importing libraries, 0:10
+[super3-rl-model] step 3/45, 0:05
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.console import clock, renew, work_at_hand
+
+SECONDS = 5.0
+LATER, LATER_SECONDS = 600.0, 60.0
+"""After ten minutes a log has enough of such lines; on a terminal each takes the place of the last."""
+LOOKS = 0.25
+
+
+@contextmanager
+def heartbeat(name: str) -> Generator[None]:
+    """Say what is being done, on rank 0, whenever nothing has been said for `SECONDS`."""
+    if distributed.rank() != 0:
+        yield
+        return
+    work_at_hand().said = time.monotonic()  # a copy of a process knows when that one spoke
+    ended = threading.Event()
+    thread = threading.Thread(target=_beat, args=(name, ended), name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _beat(name: str, ended: threading.Event) -> None:
+    began = time.monotonic()
+    while not ended.wait(LOOKS):
+        now, work = time.monotonic(), work_at_hand()
+        pause = LATER_SECONDS if now - began > LATER and not sys.stderr.isatty() else SECONDS
+        if now - work.said >= pause:
+            renew(f"[{name}] {work.what}, {clock(now - work.since)}")
