@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from support import MEMBERS, ROOT, STAGES, member_folder
 
 from nemotron_shared.config.compose import compose, leaf_keys
+from nemotron_shared.runtime.identity import modules_loaded
 from nemotron_shared.stages import STAGES as STAGE_TABLE
 
 FILES = (
@@ -134,3 +135,15 @@ def test_versions_stand_in_the_changelogs() -> None:
         version = line.split('"')[1]
         notes = (member / "CHANGELOG.md").read_text()
         assert f"## {version}" in notes or "## Unreleased" in notes, member
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_only_estimates_or_shows_is_no_part_of_what_makes_a_result(stage: str, tmp_path: Path) -> None:
+    step = importlib.import_module(f"stages.{stage}.train").STEP
+    engines = [
+        entry.partition(":")[0] for entry in importlib.import_module(f"stages.{stage}.engines").ENGINES.own.values()
+    ]
+    loaded = modules_loaded([step.module, *engines], step.prepare.module, folder(stage), tmp_path / "code.json")
+    assert f"stages.{stage}.train" in loaded and len(loaded) > 30
+    shows = ("estimate", "console", "heartbeat", "progress", "layouts")
+    assert [name for name in loaded if set(shows) & set(name.split("."))] == []

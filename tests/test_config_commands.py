@@ -1,12 +1,14 @@
 """`nemotron config`, `nemotron new` and the help of each stage: what people ask of configs."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
-from support import STAGES
+from support import STAGES, call_here
 
+from nemotron_app.guide import EXAMPLES
 from nemotron_app.main import main
 from nemotron_app.recipes import names, title
 from stages.sft.train import STEP
@@ -38,9 +40,9 @@ def test_show_gives_the_values_that_the_step_takes_and_their_lines(capsys: pytes
 
 def test_diff_shows_what_differs_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(capsys, "config", "diff", "sft/tiny", "sft/tiny") == "they are the same\n"
-    told = json.loads(ask(capsys, "config", "diff", "sft/tiny", "sft/tiny", "train.train_iters=7", "--json", code=1))
+    told = json.loads(ask(capsys, "config", "diff", "sft/tiny", "sft/tiny", "train.train_iters=7", "--json"))
     assert told == {"train.train_iters": {"first": 180, "second": 7}}
-    rows = ask(capsys, "config", "diff", "sft/local", "rl/local", code=1)
+    rows = ask(capsys, "config", "diff", "sft/local", "rl/local")
     assert "grpo.temperature" in rows and "(not there)" in rows
 
 
@@ -130,6 +132,21 @@ def test_help_of_a_stage_has_examples_and_configs(
     assert f"nemotron super3 {'data prep ' if len(before) > 1 else ''}{stage} -c tiny" in text
     assert all(f"  {name} " in text and title(stage, name) in text for name in names(stage))
     assert "--dry-run" in text and f"nemotron config show {stage}/tiny" in text
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line, _ in lines if "PROFILE" not in line])
+def test_an_example_of_the_help_is_understood(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
+    for name in ("texts/one.txt", "chats.jsonl", "questions.jsonl", "mine.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
+    code = main(["super3", *shlex.split(line), "--dry-run"])
+    said = capsys.readouterr()
+    assert code in {0, 1} and "# resolved configuration" in said.out, said.err  # the models that it names are not there
 
 
 def test_help_of_the_pipeline_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ COMMAND = re.compile(
     r"|python3? (?=-|\w+/)|(?<!uv )(?<!-m )pip (?=install))"
 )
 END = re.compile(r"[;`(\n]|, |: | and set | \(")
-BUILT = ("plan.py", "data_choice.py", "remedies.py")
+BUILT = ("plan.py", "data_choice.py", "remedies.py", "guide.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
 PYTHON = {"sys.executable": [sys.executable]}
@@ -62,6 +62,15 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
+    "see: nemotron config show sft/local": {},
+    "#   nemotron {family} {stage} -c {file}": {"family": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
+    "  nemotron {model} data prep {stage} -c {file}\n": {"model": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
+    "wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}": {
+        "file": ["mine.yaml"],
+        "model": ["super3"],
+        "stage": ["sft"],
+        "prepare": [""],
+    },
     "see: nemotron jobs": {},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
@@ -216,6 +225,7 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home" / "runs" / "super3-sft-model-0123456789ab").mkdir(parents=True)
     for name in ("CHECKOUT", "nemo-rl"):
         (tmp_path / name / "nemo_rl").mkdir(parents=True)
+    (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\n")
     (tmp_path / "FILE.jsonl").write_text('{"text": "Mira lives in Oster."}\n')
     save_tokenizer(tmp_path / "FOLDER")
     monkeypatch.chdir(tmp_path)

@@ -74,7 +74,7 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
 @OF_STAGE
 @AS_JSON
 def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
-    """Print the settings in which two configs differ; the overrides are those of the second. Exit code 1: they do."""
+    """Print the settings in which two configs differ; the overrides are those of the second."""
     before = dict(leaves(redact_values(tree(composed(*recipe(first, stage), [])))))
     after = dict(leaves(redact_values(tree(composed(*recipe(second, stage), _only_settings(overrides))))))
     changed = {
@@ -86,7 +86,7 @@ def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None,
         print_json({key: {"first": one, "second": other} for key, (one, other) in changed.items()})
     else:
         print("\n".join(_as_table(first, second, changed)) if changed else "they are the same")
-    return 1 if changed else 0
+    return 0
 
 
 @command.command("explain")

@@ -24,7 +24,11 @@ def explained(key: str, stages: Sequence[str]) -> list[dict[str, Any]]:
     wanted = [one for one in known if one == key or one.startswith(f"{key}.")]
     if not wanted:
         by_last = [one for one in known if one.rpartition(".")[2] == key]
-        remedy = f"there is: {', '.join(by_last)}" if by_last else did_you_mean(key, known, "see: nemotron config show")
+        remedy = (
+            f"there is: {', '.join(by_last)}"
+            if by_last
+            else did_you_mean(key, known, "see: nemotron config show sft/local")
+        )
         raise UserError(f"no setting is called '{key}'", remedy)
     values = {stage: {name: _values(stage, name) for name in SHOWN} for stage in stages}
     return [_explain(one, words, values) for one in wanted]

@@ -1,12 +1,14 @@
 """How a training shares a model and its rows out over GPUs, as its engine's section says it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal
 
-from nemotron_engines.nemo_rl.table import load_table
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 
+SHARING = ("megatron_bridge", "automodel", "nemo_rl")
+"""Engines that share a model out in ways of their own: each says so in its module `layout`, which only it knows."""
 Recomputed = Literal["nothing", "experts", "everything"]
 """What a backward pass computes a second time instead of keeping it."""
 
@@ -65,7 +67,15 @@ class Layout:
 
 def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     """The layout of a config on so many devices; that of an engine from outside is one replica on each."""
-    return LAYOUTS.get(config.engine.name, _whole)(config, devices, row_tokens)
+    if config.engine.name not in SHARING:
+        return _whole(config, devices, row_tokens)
+    return import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, devices, row_tokens)
+
+
+def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of an engine's own keys, empty where it has none."""
+    value = overrides.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _whole(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
@@ -90,91 +100,3 @@ def _whole(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
 
 def _keeps_reference(config: TrainingConfig) -> bool:
     return isinstance(config, GRPOConfig) and config.grpo.reference_policy_kl_penalty > 0
-
-
-def _megatron(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
-    engine: Any = config.engine
-    frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
-    model, precision = _section(engine.overrides, "model"), _section(engine.overrides, "mixed_precision")
-    reduced_in_32_bits = precision.get("grad_reduce_in_fp32", True) or not small
-    # a recipe may keep float32 weights and both moments in 16 bits; in float32 there are no other weights
-    optimizer = 6 if engine.recipe else 12 if small else 8
-    experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or 1,
-        tensor=engine.tensor_model_parallel_size,
-        pipeline=engine.pipeline_model_parallel_size,
-        context=engine.context_parallel_size,
-        expert=engine.expert_model_parallel_size * engine.expert_tensor_parallel_size,
-        weight=2 if small else 4,
-        gradient=0 if frozen else 4 if reduced_in_32_bits else 2,
-        optimizer=0 if frozen else optimizer,
-        trained=not frozen,
-        recomputed="everything"
-        if model.get("recompute_granularity") == "full"
-        else "experts"
-        if experts
-        else "nothing",
-        activation=2 if small else 4,
-    )
-
-
-def _automodel(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
-    engine: Any = config.engine
-    size, frozen = 2 if engine.weights_dtype == "bfloat16" else 4, engine.peft is not None
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or 1,
-        tensor=engine.tp_size,
-        context=engine.cp_size,
-        expert=engine.ep_size,
-        weight=size,
-        gradient=0 if frozen else size,
-        optimizer=0 if frozen else 2 * size,
-        shards=engine.strategy == "fsdp2",
-        spread=engine.strategy == "fsdp2",
-        trained=not frozen,
-        recomputed="everything" if engine.activation_checkpointing else "nothing",
-        activation=2 if engine.dtype == "bfloat16" else 4,
-    )
-
-
-def _nemo_rl(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
-    """As NeMo-RL's own recipe says it, and `engine.overrides` above it."""
-    engine: Any = config.engine
-    base = _section(load_table(engine.version).bases[engine.base].values, "policy")
-    above = _section(engine.overrides, "policy")
-    megatron = {**_section(base, "megatron_cfg"), **_section(above, "megatron_cfg")}
-    tensors = {**_section(base, "dtensor_cfg"), **_section(above, "dtensor_cfg")}
-    by_megatron = bool(megatron.get("enabled"))
-    split = megatron if by_megatron else tensors
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or 1,
-        tensor=split.get("tensor_model_parallel_size" if by_megatron else "tensor_parallel_size", 1),
-        pipeline=megatron.get("pipeline_model_parallel_size", 1) if by_megatron else 1,
-        context=split.get("context_parallel_size", 1),
-        expert=megatron.get("expert_model_parallel_size", 1) if by_megatron else 1,
-        gradient=2 if by_megatron else 4,
-        shards=not by_megatron,
-        recomputed="everything" if split.get("activation_checkpointing") else "nothing",
-    )
-
-
-def _section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = overrides.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-LAYOUTS: dict[str, Callable[[TrainingConfig, int, int], Layout]] = {
-    "megatron_bridge": _megatron,
-    "automodel": _automodel,
-    "nemo_rl": _nemo_rl,
-}

@@ -1,0 +1,36 @@
+"""How Megatron-Bridge shares a model and its rows out over GPUs, for estimates."""
+
+from typing import Any
+
+from nemotron_engines.estimate.layouts import Layout, section
+from nemotron_shared.config.training import TrainingConfig
+
+
+def layout(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
+    engine: Any = config.engine
+    frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
+    model, precision = section(engine.overrides, "model"), section(engine.overrides, "mixed_precision")
+    reduced_in_32_bits = precision.get("grad_reduce_in_fp32", True) or not small
+    # a recipe may keep float32 weights and both moments in 16 bits; in float32 there are no other weights
+    optimizer = 6 if engine.recipe else 12 if small else 8
+    experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
+    return Layout(
+        devices=devices,
+        rows=config.rows_per_step,
+        row_tokens=row_tokens,
+        micro_rows=config.train.micro_batch_size or 1,
+        tensor=engine.tensor_model_parallel_size,
+        pipeline=engine.pipeline_model_parallel_size,
+        context=engine.context_parallel_size,
+        expert=engine.expert_model_parallel_size * engine.expert_tensor_parallel_size,
+        weight=2 if small else 4,
+        gradient=0 if frozen else 4 if reduced_in_32_bits else 2,
+        optimizer=0 if frozen else optimizer,
+        trained=not frozen,
+        recomputed="everything"
+        if model.get("recompute_granularity") == "full"
+        else "experts"
+        if experts
+        else "nothing",
+        activation=2 if small else 4,
+    )
