@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["slurm_support"]
-"""A Slurm for the tests of every member."""
+pytest_plugins = ["slurm_support", "browser"]
+"""A Slurm and a browser for the tests of every member."""
 
 SERVER = Path(__file__).parent / "tests" / "fork_server.py"
 SERVERS = pytest.StashKey[list[subprocess.Popen[bytes]]]()

@@ -239,10 +239,10 @@ def test_the_page_stands_alone_and_escapes_the_data(chats, documents, rows, tmp_
         assert f"page: {page}" in run(capsys, folder, "--html", page)
         text = page.read_text(encoding="utf-8")
         seen = Page(text).seen
-        assert not {"script", "link", "img", "iframe"} & {tag for tag, _ in seen}
+        assert not {"link", "img", "iframe"} & {tag for tag, _ in seen}
         assert not [value for _, found in seen for name, value in found.items() if name in {"src", "onclick"}]
         assert all(found["href"].startswith("#") for tag, found in seen if tag == "a")
-        assert "url(" not in text and "@import" not in text and "<script" not in text and "\x1b" not in text
+        assert "url(" not in text and "@import" not in text and text.count("<script") == 1 and "\x1b" not in text
 
 
 def test_the_page_marks_trained_tokens_and_draws_the_pack(chats, tmp_path, capsys):

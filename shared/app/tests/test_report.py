@@ -1,5 +1,7 @@
 """The report of a synthetic pipeline: what the page and the table say is what the artifacts hold."""
 
+import base64
+import hashlib
 import io
 import json
 import math
@@ -122,6 +124,20 @@ OVERLAP = {
 }  # fmt: skip
 
 
+def prompts() -> str:
+    """train.jsonl of an RL data set."""
+    agent = {"type": "responses_api_agents", "name": "math_with_judge_simple_agent"}
+    asked = [f"What is {'+'.join(['7'] * count)}?" for count in range(2, 52)]
+    return lines([
+        {"responses_create_params": {"input": [{"role": "user", "content": text}]}, "question": text,
+         "expected_answer": "7", "agent_ref": agent}
+        for text in asked
+    ])  # fmt: skip
+
+
+REFUSED = [{"file": "sums.jsonl", "line": 7, "reason": "no answer", "detail": "", "snippet": HOSTILE}]
+
+
 def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
     """All eight artifacts, small, with figures like those of a real tiny run."""
     made: Made = {}
@@ -136,7 +152,8 @@ def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
     runs = {"pretrain": ("loss", 300, 6.2, 0.9), "sft": ("loss", 200, 2.2, 0.35), "rl": ("reward", 100, 0.3, 0.9)}
     source, before = Source("synthetic://documents?seed=1234", "f" * 64, {"rows": 6000}), {}
     for stage, (type, metadata) in prepared.items():
-        data = publish(store, f"{stage}-data", type, {"x": "x"}, {}, sources=[source], metadata=metadata)
+        files = {"train.jsonl": prompts(), "rejected.jsonl": lines(REFUSED)} if stage == "rl" else {"x": "x"}
+        data = publish(store, f"{stage}-data", type, files, {}, sources=[source], metadata=metadata)
         files, known = {"metrics.jsonl": log(*runs[stage])}, {"step": 300, "parameters": 1234567}
         model = publish(store, f"{stage}-model", "ModelArtifact", files, {"data": data, **before}, metadata=known)
         made |= {f"{stage}-data": data, f"{stage}-model": model}
@@ -175,7 +192,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] not in (["style"], ["script"]):
             self.pieces.append(data)
 
 
@@ -226,14 +243,19 @@ def test_page_stands_alone(whole: Store) -> None:
     targets = [f"#{value}" for _, name, value in page.attributes if name == "id"]
     assert len(links) == 7
     assert links == targets
-    assert not {"script", "link", "img", "iframe", "object"} & set(page.elements)
+    assert not {"link", "img", "iframe", "object"} & set(page.elements)
+    assert page.elements.count("script") == 1
     assert page.elements.count("path") >= 20
 
 
 def test_text_from_data_is_escaped(whole: Store) -> None:
     html = build_report(whole, FAMILY).html_path.read_text(encoding="utf-8")
-    assert "<script" not in html
-    assert Page(html).text.count(HOSTILE) == 2  # a model's answer and a reason for rejection
+    assert html.count("<script") == 1  # ours, which the policy names by its digest
+    digest = base64.b64encode(
+        hashlib.sha256(html.split("<script>")[1].split("</script>")[0].encode()).digest()
+    ).decode()
+    assert f"script-src 'sha256-{digest}'" in html and "default-src 'none'" in html
+    assert Page(html).text.count(HOSTILE) == 3  # a model's answer, a reason for rejection, a rejected row
 
 
 def test_every_table_has_headers_and_every_drawing_a_name(whole: Store) -> None:
@@ -281,6 +303,38 @@ def test_table_fits_a_terminal(whole: Store) -> None:
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines[:-1])) <= 80
     assert any("sft-data:v1" in line and "reused" in line for line in lines)
+
+
+def test_what_got_worse_is_told_with_what_the_records_say(whole: Store) -> None:
+    text = page_of(whole).text
+    assert "Got worse: prose, bits per byte: 1.207 → 1.315, after SFT." in text
+    assert "trained on 5,698 conversations and on no pretraining documents" in text
+    assert (
+        "Got worse: sums" not in text
+        and "after RL." not in text.partition("Got worse")[2].partition("Same questions")[0]
+    )
+
+
+def test_lengths_and_refused_rows_of_data_are_shown(whole: Store) -> None:
+    text = page_of(whole).text
+    assert "Question length, characters, train" in text and "median 60, longest 110" in text
+    assert "1 × no answer sums.jsonl:7" in text
+
+
+def test_memory_and_the_load_of_experts_are_drawn(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store, evaluation=False)
+    rows = [
+        {"step": n, "loss": 9 / n, "memory_gb": 1.5, "expert_load/3": 1.2, "expert_load/11": 2.0} for n in range(1, 31)
+    ]
+    segments = [{"machine": {"processor": "Zed 9", "cores": 4, "memory_gb": 16.0, "processes": 1}}]
+    parents = {"data": made["pretrain-data"]}
+    publish(store, "pretrain-model", "ModelArtifact", {"metrics.jsonl": lines(rows)}, parents, segments=segments)
+    text = page_of(store).text
+    assert "memory, most 1.50 GB" in text and "Memory held, GB" in text
+    assert "Zed 9, 4 cores, 16 GB of memory" in text
+    assert re.search(r"Busiest expert by layer, × even share\s+layer 3 layer 11", text)
+    assert "Loss by step, logarithmic" in text
 
 
 def test_missing_stages_are_said_to_be_missing(tmp_path: Path) -> None:

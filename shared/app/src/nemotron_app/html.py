@@ -1,13 +1,17 @@
 """HTML pages: one file each that needs nothing else, not even a network.
 
 Everything that comes from data is text to the templates, which escape it. The style sheet is part of a page; its
-content-security policy forbids to load anything.
+content-security policy forbids to load anything, and to run any script but ours, which it knows by its digest.
 """
 
+import base64
+import hashlib
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 
 def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..., Any]] | None = None) -> str:
@@ -20,4 +24,11 @@ def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..
         lstrip_blocks=True,
     )
     environment.filters |= filters or {}
-    return environment.get_template(template).render(values)
+    return environment.get_template(template).render(values | {"script": script})
+
+
+def script(name: str) -> dict[str, str]:
+    """A script of the report: its `text`, and its `digest` as a content-security policy names it."""
+    text = resources.files("nemotron_app.report").joinpath(name).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"text": Markup(text), "digest": f"sha256-{digest}"}

@@ -1,12 +1,12 @@
 """The statistics as tables of text, the same for the page and the terminal."""
 
 from collections import Counter
-from dataclasses import dataclass
 
 from nemotron_app.inspect.build import Inspection
 from nemotron_app.inspect.examples import Example
-from nemotron_app.inspect.histogram import Bin, fill_histogram, histogram, quantile
+from nemotron_app.inspect.histogram import fill_histogram, histogram, quantile
 from nemotron_app.inspect.sanity import blend_shares
+from nemotron_app.report.bars import Histogram
 from nemotron_app.report.wording import short_count
 from nemotron_app.rich_table import Table
 
@@ -16,17 +16,6 @@ SHIFT_NOTE = (
     "because each position predicts the token after it."
 )
 ALL_NOTE = "Every token is trained on, so none is marked."
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """One histogram with its caption."""
-
-    title: str
-    unit: str
-    bins: list[Bin]
-    note: str
-    look: str
 
 
 def tables(found: Inspection) -> list[Table]:

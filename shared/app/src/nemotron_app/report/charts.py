@@ -1,7 +1,7 @@
 """Geometry of the page's drawings: numbers in, positions and SVG paths out. Colours are the style sheet's.
 
 Drawn here and not with a plotting library, because the page's own style then decides about colours (light, dark,
-paper), text stays text, points can be pointed at, and a chart takes a few kilobytes.
+paper), text stays text, and a chart takes a few kilobytes; `charts.js` reads its values to people who point at it.
 """
 
 import math
@@ -13,6 +13,8 @@ MAX_POINTS = 400
 TINIEST = 1e-30
 BOTTOM, TOP, RIGHT = 24, 10, 10
 CHARACTER_WIDTH = 6.4
+DECADES_FROM = 5
+"""Values that lie further apart than this factor get a logarithmic axis, where they may have one."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +36,20 @@ class Tick:
 
 @dataclass(frozen=True)
 class Curve:
-    """A series as an SVG path. `dots` are (x, y, text) of single points."""
+    """A series as an SVG path. `dots` are (x, y) of single points; `steps` and `values` what is read out at each."""
 
     name: str
     look: str
     path: str
-    dots: list[tuple[float, float, str]]
+    dots: list[tuple[float, float]]
+    steps: list[str]
+    values: list[str]
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """A drawing of `width` x `height` units; `left`, `right`, `top` and `bottom` bound the plot in it."""
+    """A drawing of `width` x `height` units; `left`, `right`, `top` and `bottom` bound the plot in it, which shows the
+    steps from `first` to `last`. `logarithmic` is the axis of its values."""
 
     title: str
     width: int
@@ -53,38 +58,68 @@ class LineChart:
     right: float
     top: float
     bottom: float
+    first: float
+    last: float
+    logarithmic: bool
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     curves: list[Curve]
 
 
 def line_chart(
-    title: str, series: Sequence[Series], *, width: int, height: int, from_zero: bool = False
+    title: str,
+    series: Sequence[Series],
+    *,
+    width: int,
+    height: int,
+    from_zero: bool = False,
+    may_be_logarithmic: bool = False,
 ) -> LineChart | None:
     """Lay out series over steps; None where no point is finite. A value that is not finite leaves a gap."""
     finite = [point for line in series for point in line.points if math.isfinite(point[1])]
     if not finite:
         return None
-    values = [y for _, y in finite] + ([0.0] if from_zero else [])
-    y_values, steps = ticks(min(values), max(values), 4 if height < 200 else 6), [x for x, _ in finite]
-    labels = tick_labels(y_values)
+    values = [y for _, y in finite]
+    logarithmic = may_be_logarithmic and min(values) > TINIEST and max(values) >= DECADES_FROM * min(values)
+    most = 4 if height < 200 else 6
+    if logarithmic:
+        y_values = log_ticks(min(values), max(values), most)
+        labels = [f"{y:g}" for y in y_values]
+    else:
+        values += [0.0] if from_zero else []
+        y_values = ticks(min(values), max(values), most)
+        labels = tick_labels(y_values)
+    scale: Callable[[float], float] = math.log if logarithmic else float
+    steps = [x for x, _ in finite]
     left, right = 8 + CHARACTER_WIDTH * max(map(len, labels)), float(width - RIGHT)
     top, bottom = float(TOP), float(height - BOTTOM)
     first, last = min(steps), max(max(steps), min(steps) + 1)
+    lowest, highest = scale(y_values[0]), scale(y_values[-1])
 
     def x_of(step: float) -> float:
         return round(left + (right - left) * (step - first) / (last - first), 1)
 
     def y_of(value: float) -> float:
-        return round(bottom - (bottom - top) * (value - y_values[0]) / (y_values[-1] - y_values[0]), 1)
+        return round(bottom - (bottom - top) * (scale(value) - lowest) / (highest - lowest), 1)
 
-    x_values = [x for x in ticks(first, last, 4 if width < 400 else 7) if first <= x <= last and x == int(x)]
+    x_values = [x for x in ticks(first, last, 5 if width < 400 else 7) if first <= x <= last and x == int(x)]
     return LineChart(
-        title, width, height, left, right, top, bottom,
+        title, width, height, left, right, top, bottom, first, last, logarithmic,
         x_ticks=[Tick(x_of(x), label) for x, label in zip(x_values, tick_labels(x_values), strict=True)],
         y_ticks=[Tick(y_of(y), label) for y, label in zip(y_values, labels, strict=True)],
         curves=[_curve(line, x_of, y_of) for line in series],
     )  # fmt: skip
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Powers of ten that enclose low..high; with 2 and 5 between them where these are at most about `most`."""
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    between = [factor * 10.0**power for power in range(first, last + 1) for factor in (1, 2, 5)]
+    start = max(index for index, mark in enumerate(between) if mark <= low * (1 + 1e-9))
+    end = min(index for index, mark in enumerate(between) if mark >= high * (1 - 1e-9))
+    fine, step = between[start : end + 1], math.ceil((last - first) / (most + 1))
+    found = fine if len(fine) <= most + 2 else [10.0**power for power in range(first, last + step, step)]
+    return [float(f"{mark:.3g}") for mark in found]
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
@@ -139,8 +174,11 @@ def _curve(line: Series, x_of: Callable[[float], float], y_of: Callable[[float],
             continue
         parts.append(f"{'M' if pen_up else 'L'}{x_of(step):g} {y_of(value):g}")
         pen_up = False
-    dots = [(x_of(x), y_of(y), f"step {x:g}: {y:.4g}") for x, y in points if math.isfinite(y)]
-    return Curve(line.name, line.look, "".join(parts), dots if line.look == "check" else [])
+    shown = [(x, y) for x, y in points if math.isfinite(y)]
+    dots = [(x_of(x), y_of(y)) for x, y in shown] if line.look == "check" else []
+    return Curve(
+        line.name, line.look, "".join(parts), dots, [f"{x:g}" for x, _ in shown], [f"{y:.4g}" for _, y in shown]
+    )
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from nemotron_app.report.data import DataSet, look_at
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.atomic import read_json
@@ -37,6 +38,7 @@ class Collected:
         absent: for each one that is not there, why.
         newer: artifacts that this report is not about, although they are newer.
         metrics: entries of metrics.jsonl, by stage.
+        data: what each data artifact holds, by the last part of its name.
         results: results.json; without an evaluation it is empty.
         samples: model -> rows, of the task that `sample_task` names.
         lineage: the history as text, one tree for each artifact that nothing was made from.
@@ -48,6 +50,7 @@ class Collected:
     absent: dict[str, str]
     newer: list[str]
     metrics: dict[str, list[dict[str, Any]]]
+    data: dict[str, DataSet]
     results: dict[str, Any]
     samples: dict[str, list[dict[str, Any]]]
     lineage: str
@@ -100,13 +103,14 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     for stage in TRAINING:
         model = artifacts.get(stage.result.kind)
         metrics[stage.name] = list(read_metrics(model.path / "metrics.jsonl")) if model else []
+    data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
     results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     samples = read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {}
     # the tree of each artifact that no other one here was made from
     used = {entry.label for artifact in artifacts.values() for entry in inputs(store, artifact)}
     ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
     lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
-    return Collected(family, artifacts, absent, newer, metrics, results, samples, lineage, pipeline)
+    return Collected(family, artifacts, absent, newer, metrics, data, results, samples, lineage, pipeline)
 
 
 def choose(store: Store, family: str) -> tuple[dict[str, Artifact], dict[str, str]]:

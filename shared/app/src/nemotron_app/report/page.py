@@ -7,6 +7,7 @@ from nemotron_app.plain import minute
 from nemotron_app.report import findings, tables, training, wording
 from nemotron_app.report.collect import STEPS, Collected, in_order, sample_task
 from nemotron_app.report.samples import choose_questions
+from nemotron_app.report.setbacks import setbacks
 from nemotron_shared.stages import TRAINING, Stage
 
 COLOURED = (*findings.MODEL_OF_STAGE.values(), "random")
@@ -21,6 +22,7 @@ def render(collected: Collected) -> str:
     parameters = [found.manifest.metadata.get("parameters") for found in collected.artifacts.values()]
     known = [number for number in parameters if isinstance(number, int)]
     values = {
+        "page_script": "charts.js",
         "collected": collected,
         "results": results,
         "wording": wording,
@@ -36,6 +38,7 @@ def render(collected: Collected) -> str:
         "stages": [_stage(collected, stage) for stage in TRAINING],
         "scores": findings.by_task(results, "scores"),
         "changes": findings.by_task(results, "comparisons"),
+        "setbacks": setbacks(collected),
         "settings": tables.settings(results),
         "sample_task": sample_task(results),
         "questions": choose_questions(collected.samples, asked),
@@ -61,6 +64,7 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
         ("tokens", facts.tokens, wording.short_count),
         ("tokens per second", facts.tokens_per_second, wording.number),
         ("training time", facts.seconds, wording.duration),
+        ("memory, most", facts.memory, lambda value: f"{value:.2f} GB"),
         (f"loss, last {training.LAST_POINTS}", None if reward else facts.loss, wording.number),
         ("validation loss", None if reward else facts.valid_loss, wording.number),
         (f"reward, last {training.LAST_POINTS}", facts.reward, wording.number),

@@ -81,6 +81,19 @@ def versions(collected: Collected) -> Pairs:
     ]
 
 
+def machines(collected: Collected) -> Pairs:
+    """The hardware that each result was made on, as its last attempt recorded it."""
+    by_machine: dict[str, list[str]] = {}
+    for kind, artifact in collected.artifacts.items():
+        machine = artifact.manifest.segments[-1].get("machine", {}) if artifact.manifest.segments else {}
+        if "cores" in machine:
+            parts = [machine["processor"], f"{machine['cores']} cores", f"{machine['memory_gb']:g} GB of memory"]
+            parts += [machine["gpus"]] if "gpus" in machine else []
+            parts += [f"{machine['processes']} processes"] if machine["processes"] > 1 else []
+            by_machine.setdefault(", ".join(filter(None, parts)), []).append(STEPS[kind])
+    return [(machine, ", ".join(steps)) for machine, steps in by_machine.items()]
+
+
 def code_table(collected: Collected) -> Table:
     """Which code and which config made each artifact."""
     rows = []

@@ -2,28 +2,35 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from nemotron_app.report import charts, wording
 from nemotron_app.report.charts import LineChart, Point, Series, line_chart, moving_mean
+from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 Entries = Sequence[dict[str, Any]]
-LARGE = {"width": 1030, "height": 280}
+LARGE, LARGE_ON_PHONE = {"width": 1030, "height": 280}, {"width": 380, "height": 250}
 SMALL = {"width": 310, "height": 140}
 SMALL_OF_MANY = {"width": 230, "height": 140}
+FEW = 6
+"""So many small charts have room beside each other, three in a row."""
 LAST_POINTS = 10
 REWARD_PREFIX, REWARD_SUFFIX = "rewards/", "/mean"
 # Metric and title of the small charts. A schedule is exact: its mean would round the corners off.
 SCHEDULES = {"lr": "Learning rate"}
 LOSS_PANELS = SCHEDULES | {"grad_norm": "Gradient norm"}
+LOGARITHMIC = {"loss", "grad_norm"}
+"""Where values may lie far apart: these get a logarithmic axis when they do."""
 REWARD_PANELS = {
     "zero_advantage_fraction": "Groups with equal rewards",
     "completion_length": "Tokens per answer",
     "truncated_fraction": "Answers cut off",
     "entropy": "Entropy",
 }
+MACHINE_PANELS = {"memory_gb": "Memory held, GB"}
+LOAD, _ = EXPERT_METRIC.split("{")
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Facts:
         tokens_per_second: tokens per second of that time.
         loss, reward: mean of the last `LAST_POINTS` logged values, because one step says little.
         valid_loss, valid_reward: the last validation.
+        memory: the most GB that the first process held.
         not_finite: logged values of loss or reward that were NaN or infinite.
     """
 
@@ -46,16 +54,18 @@ class Facts:
     reward: float | None = None
     valid_loss: float | None = None
     valid_reward: float | None = None
+    memory: float | None = None
     not_finite: int = 0
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing with its caption."""
+    """One drawing with its caption. `on_phone` is the same, where a narrow screen needs another one."""
 
     title: str
     note: str
     chart: LineChart
+    on_phone: LineChart | None = None
 
 
 def facts(entries: Entries) -> Facts:
@@ -80,6 +90,7 @@ def facts(entries: Entries) -> Facts:
         reward=reward,
         valid_loss=valid_loss,
         valid_reward=valid_reward,
+        memory=max((y for _, y in _points(entries, "memory_gb")), default=None),
         not_finite=sum(not math.isfinite(value) for value in (*losses, *rewards)),
     )
 
@@ -105,16 +116,38 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
         # one reward function alone would repeat the large chart
         main, titles = "reward", (rewards if len(rewards) > 1 else {}) | REWARD_PANELS
     check = Series("validation", _points(entries, f"valid_{main}"), "check")
-    large = _panel(main.capitalize(), [*_smoothed(_points(entries, main)), check], LARGE, from_zero=main == "reward")
+    smooth = [*_smoothed(_points(entries, main)), check]
+    large, narrow = (
+        _panel(main.capitalize(), smooth, size, from_zero=main == "reward", may_be_log=main in LOGARITHMIC)
+        for size in (LARGE, LARGE_ON_PHONE)
+    )
+    if large and narrow:
+        large = replace(large, on_phone=narrow.chart)
     lines = {
         title: [Series("as logged", _points(entries, name))] if name in SCHEDULES else _smoothed(_points(entries, name))
         for name, title in titles.items()
     }
     lines["Tokens per second"] = _smoothed(_speed(entries))
-    lines = {title: series for title, series in lines.items() if series[0].points}
-    size = SMALL if len(lines) <= 3 else SMALL_OF_MANY
-    small = [_panel(title, series, size, from_zero=True) for title, series in lines.items()]
+    lines |= {title: [Series("as logged", _points(entries, name))] for name, title in MACHINE_PANELS.items()}
+    lines["Busiest expert by layer, × even share"] = _loads(entries)
+    lines = {title: series for title, series in lines.items() if series and series[0].points}
+    size = SMALL if len(lines) <= FEW else SMALL_OF_MANY
+    may_be_log = {titles[name] for name in LOGARITHMIC & titles.keys()}
+    small = [
+        _panel(title, series, size, from_zero=True, may_be_log=title in may_be_log) for title, series in lines.items()
+    ]
     return large, [panel for panel in small if panel]
+
+
+def _loads(entries: Entries) -> list[Series]:
+    """One line for each layer of experts, smoothed: single steps jump."""
+    names = sorted({name for entry in entries for name in entry if name.startswith(LOAD)}, key=_layer)
+    return [Series(f"layer {name.removeprefix(LOAD)}", _smoothed(_points(entries, name))[-1].points) for name in names]
+
+
+def _layer(name: str) -> tuple[int, str]:
+    layer = name.removeprefix(LOAD)
+    return (int(layer), "") if layer.isdigit() else (-1, layer)
 
 
 def _smoothed(points: list[Point]) -> list[Series]:
@@ -136,11 +169,16 @@ def _speed(entries: Entries) -> list[Point]:
     return points
 
 
-def _panel(title: str, series: list[Series], size: dict[str, int], *, from_zero: bool) -> Panel | None:
+def _panel(
+    title: str, series: list[Series], size: dict[str, int], *, from_zero: bool, may_be_log: bool = False
+) -> Panel | None:
     series = [line for line in series if line.points]
-    chart = line_chart(title, series, **size, from_zero=from_zero)
-    stride = charts.every(max((len(line.points) for line in series), default=0))
-    return Panel(title, f"1 point in {stride} drawn" if stride > 1 else "", chart) if chart else None
+    chart = line_chart(title, series, **size, from_zero=from_zero, may_be_logarithmic=may_be_log)
+    if chart is None:
+        return None
+    stride = charts.every(max(len(line.points) for line in series))
+    notes = ["logarithmic"] * chart.logarithmic + [f"1 in {stride} drawn"] * (stride > 1)
+    return Panel(title, ", ".join(notes), chart)
 
 
 def _points(entries: Entries, name: str) -> list[Point]:

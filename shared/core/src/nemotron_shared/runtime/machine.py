@@ -19,8 +19,10 @@ Only `processes` is needed: what is left out is not judged.
 import math
 import os
 import platform
+import resource
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 
 DRIVER = Path("/proc/driver/nvidia/version")
+STATM, CPUINFO = Path("/proc/self/statm"), Path("/proc/cpuinfo")
 MIB = 2**20
 GB = 10**9
 
@@ -158,6 +161,37 @@ class MachineDescription(Section):
         if isinstance(value, float):
             raise ValueError('write the version in quotation marks: python: "3.12"')
         return value
+
+
+def hardware() -> dict[str, str | int | float]:
+    """What this machine is, for people who compare times: processor, cores of this process, memory, GPUs."""
+    gpus = _gpus()
+    found = {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB, 1),
+    }
+    return found | ({"gpus": f"{len(gpus)} x {gpus[0].name}, {gpus[0].memory / GB:.0f} GB"} if gpus else {})
+
+
+def memory_held() -> float:
+    """GB that this process holds: of its GPU the most so far, where it uses one; otherwise resident main memory."""
+    torch = sys.modules.get("torch")  # not imported for this
+    if torch is not None and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_reserved() / GB
+    if STATM.exists():
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / GB
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # where there is no /proc: the most so far, in bytes
+    return most / GB
+
+
+def _processor() -> str:
+    names = (line.partition(":")[2].strip() for line in _lines(CPUINFO) if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
 
 
 def _normal(name: str) -> str:

@@ -16,7 +16,7 @@ FILE = "metrics.jsonl"
 Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
     "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
-    "valid_reward", "token_mult_prob_error",
+    "valid_reward", "token_mult_prob_error", "memory_gb",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -36,12 +36,15 @@ METRICS: dict[Metric, str] = {
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
     "valid_reward": "Mean reward on the valid split.",
     "token_mult_prob_error": "How far the probabilities of generation and training are apart; 1 is none.",
+    "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }
 """The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""
 Figures = Mapping[Metric, float] | Mapping[str, float]
-"""Figures of a step by name; the second where names of rewards are among them."""
+"""Figures of a step by name; the second where names of rewards or of layers are among them."""
 REWARD_METRIC = "rewards/{name}/mean"
 """One more for each reward of the config."""
+EXPERT_METRIC = "expert_load/{layer}"
+"""One more for each layer of experts: tokens of its busiest expert, as a multiple of an even share."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
 """Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
 
@@ -74,9 +77,10 @@ class MetricsLog:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of the vocabulary, or the mean of one reward."""
+    """Whether a name is one of the vocabulary, the mean of one reward, or the load of one layer."""
     before, _, after = REWARD_METRIC.partition("{name}")
-    return name in METRICS or (name.startswith(before) and name.endswith(after))
+    is_reward = name.startswith(before) and name.endswith(after)
+    return name in METRICS or is_reward or name.startswith(EXPERT_METRIC.partition("{layer}")[0])
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

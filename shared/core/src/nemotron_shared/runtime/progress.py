@@ -14,6 +14,7 @@ import time
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.console import bar, clock, doing, renew, say
 from nemotron_shared.runtime.library_logs import LibraryLog
+from nemotron_shared.runtime.machine import memory_held
 from nemotron_shared.runtime.metrics import Figures
 from nemotron_shared.runtime.run import Run
 
@@ -65,7 +66,7 @@ class Progress:
             return
         now = time.monotonic()
         seconds = now - self._began
-        timing: dict[str, float] = {"seconds": round(seconds, 3)}
+        timing: dict[str, float] = {"seconds": round(seconds, 3), "memory_gb": round(memory_held(), 3)}
         words = [f"step {step}/{self._last_step}"]
         words += [f"{name} {metrics[name]:.4g}" for name in SHOWN if name in metrics]
         if tokens is not None:

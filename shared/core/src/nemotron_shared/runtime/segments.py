@@ -2,7 +2,7 @@
 
 runs/super3-sft-model-1f0c.../segments.json
 [{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
-  "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "torch": "2.11.0"}}]
+  "modules": {"stages.sft.train": "5e88..."}, "machine": {"host": "node1", "processes": 1, "cores": 2, ...}}]
 """
 
 import platform
@@ -17,6 +17,7 @@ from nemotron_shared.digest import json_digest
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.distributed import world_size
 from nemotron_shared.runtime.identity import Identity, differences
+from nemotron_shared.runtime.machine import hardware
 from nemotron_shared.runtime.provenance import environment
 
 SEGMENTS = "segments.json"
@@ -36,7 +37,7 @@ class Segment:
 
 def new_segment(identity: Identity) -> Segment:
     """An attempt that begins now, here."""
-    machine = {"host": platform.node(), "processes": world_size(), **environment()}
+    machine = {"host": platform.node(), "processes": world_size(), **hardware(), **environment()}
     return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
 
 

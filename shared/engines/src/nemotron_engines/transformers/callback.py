@@ -9,6 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.integrations import TensorBoardCallback
 
 from nemotron_engines.transformers.checkpoints import LAYOUT
+from nemotron_engines.transformers.experts import ExpertLoad
 from nemotron_shared.config.training import CheckpointSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import checkpoints, distributed
@@ -50,12 +51,14 @@ class RunCallback(TrainerCallback):
         self.tokens_at = tokens_at
         self._validation: Validation | None = None
         self._progress = Progress(run, log_interval)
+        self._experts = ExpertLoad()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Cut the log back to where training goes on; intervals are those of this attempt, not of the checkpoint."""
         state.compute_steps(args, state.max_steps)
+        self._experts.watch(kwargs["model"])
         self._progress.start(state.global_step, state.max_steps, self._tokens(state))
         self._validation = next(reversed(validations(self.run.metrics)), None)
 
@@ -78,6 +81,8 @@ class RunCallback(TrainerCallback):
         metrics |= {
             name: float(value) for name, value in (logs or {}).items() if name.startswith("rewards/") and is_known(name)
         }
+        if "loss" in metrics:
+            metrics |= self._experts.take()
         if metrics:
             self._validation = validation_of(state.global_step, metrics) or self._validation
             self._progress.log(state.global_step, metrics, self._tokens(state))

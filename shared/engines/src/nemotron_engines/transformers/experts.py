@@ -1,0 +1,38 @@
+"""How evenly a router spreads the tokens of a training over the experts of each layer."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemotron_shared.runtime.metrics import EXPERT_METRIC
+
+
+class ExpertLoad:
+    """Counts the tokens of each expert while a model trains, of this process; validation and sampling do not count."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Tensor] = {}
+
+    def watch(self, model: nn.Module) -> None:
+        """Count from now on; a model without experts has nothing to count."""
+        for name, module in model.named_modules():
+            if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
+                layer = next((part for part in name.split(".") if part.isdigit()), name)
+                module.experts.register_forward_pre_hook(self._counter(layer, gate.num_experts))
+
+    def take(self) -> dict[str, float]:
+        """Of each layer the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}."""
+        counts, self._counts = self._counts, {}
+        return {
+            EXPERT_METRIC.format(layer=layer): round(float(found.max() / found.sum() * len(found)), 3)
+            for layer, found in counts.items()
+        }
+
+    def _counter(self, layer: str, experts: int) -> Any:
+        def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if module.training and torch.is_grad_enabled():
+                found = torch.bincount(given[1].flatten(), minlength=experts)
+                self._counts[layer] = self._counts[layer] + found if layer in self._counts else found
+
+        return count
