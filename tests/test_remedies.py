@@ -38,6 +38,7 @@ END = re.compile(r"[;`(\n]|, |: | and set | \(")
 BUILT = ("plan.py", "data_choice.py", "remedies.py", "guide.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
+STOPPED = "super3-sft-model-0123456789ab"
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
@@ -72,6 +73,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "prepare": [""],
     },
     "see: nemotron jobs": {},
+    "name models, or runs: nemotron runs --all": {},
+    "see what was stopped: nemotron runs": {},
+    "see what there is: nemotron artifacts list": {},
+    "programs read metrics.jsonl of: nemotron runs --json": {},
+    "nemotron report --compare {' '.join(names)}": {"' '.join(names)": [" ".join([STOPPED] * 2)]},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
     "job {record.id} goes on without this command\n"
@@ -222,7 +228,8 @@ ALL = sorted({tuple(command) for text in filled() for command in commands(text)}
 def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a store, a stopped run and a checkout, in which the commands make sense."""
     shutil.copytree(made, tmp_path / "home")
-    (tmp_path / "home" / "runs" / "super3-sft-model-0123456789ab").mkdir(parents=True)
+    (tmp_path / "home" / "runs" / STOPPED).mkdir(parents=True)
+    (tmp_path / "home" / "runs" / STOPPED / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0}\n')
     for name in ("CHECKOUT", "nemo-rl"):
         (tmp_path / name / "nemo_rl").mkdir(parents=True)
     (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\n")

@@ -18,6 +18,7 @@ def render(found: Inspection, tokens: int) -> str:
     histograms = tables.histograms(found)
     values = {
         "page_script": "charts.js",
+        "renew": None,
         "found": found,
         "tables": tables,
         "charts": [bar_chart(one, WIDTH if len(histograms) > 1 else WIDTH_ALONE) for one in histograms],

@@ -13,17 +13,20 @@ MAX_POINTS = 400
 TINIEST = 1e-30
 BOTTOM, TOP, RIGHT = 24, 10, 10
 CHARACTER_WIDTH = 6.4
+TINTS = 6
 DECADES_FROM = 5
 """Values that lie further apart than this factor get a logarithmic axis, where they may have one."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One measurement over steps. `look` names its style: raw, mean, check (points on a line) or plain."""
+    """One measurement over steps. `look` names its style: raw, mean, check (points on a line) or plain; `tint` its
+    colour among several, counted from 0."""
 
     name: str
     points: list[Point]
     look: str = "plain"
+    tint: int | None = None
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Curve:
     """A series as an SVG path. `dots` are (x, y) of single points; `steps` and `values` what is read out at each."""
 
     name: str
-    look: str
+    style: str
     path: str
     dots: list[tuple[float, float]]
     steps: list[str]
@@ -175,10 +178,9 @@ def _curve(line: Series, x_of: Callable[[float], float], y_of: Callable[[float],
         parts.append(f"{'M' if pen_up else 'L'}{x_of(step):g} {y_of(value):g}")
         pen_up = False
     shown = [(x, y) for x, y in points if math.isfinite(y)]
+    style = line.look if line.tint is None else f"{line.look} tint-{line.tint % TINTS}"
     dots = [(x_of(x), y_of(y)) for x, y in shown] if line.look == "check" else []
-    return Curve(
-        line.name, line.look, "".join(parts), dots, [f"{x:g}" for x, _ in shown], [f"{y:.4g}" for _, y in shown]
-    )
+    return Curve(line.name, style, "".join(parts), dots, [f"{x:g}" for x, _ in shown], [f"{y:.4g}" for _, y in shown])
 
 
 @dataclass(frozen=True)

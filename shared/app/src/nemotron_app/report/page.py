@@ -23,6 +23,7 @@ def render(collected: Collected) -> str:
     known = [number for number in parameters if isinstance(number, int)]
     values = {
         "page_script": "charts.js",
+        "renew": None,
         "collected": collected,
         "results": results,
         "wording": wording,

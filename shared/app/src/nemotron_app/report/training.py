@@ -73,13 +73,12 @@ def facts(entries: Entries) -> Facts:
     if not entries:
         return Facts()
     # The clock starts anew when a run is resumed: add up what each start reached.
-    clock = [seconds for _, seconds in _points(entries, "seconds")]
+    clock = [seconds for _, seconds in points(entries, "seconds")]
     seconds = sum(now for now, after in pairwise(clock) if after < now) + clock[-1] if clock else None
     tokens, valid_loss, valid_reward = (
-        next((y for _, y in reversed(_points(entries, name))), None)
-        for name in ("tokens", "valid_loss", "valid_reward")
+        next((y for _, y in reversed(points(entries, name))), None) for name in ("tokens", "valid_loss", "valid_reward")
     )
-    losses, rewards = ([y for _, y in _points(entries, name)] for name in ("loss", "reward"))
+    losses, rewards = ([y for _, y in points(entries, name)] for name in ("loss", "reward"))
     loss, reward = (sum(last) / len(last) if (last := values[-LAST_POINTS:]) else None for values in (losses, rewards))
     return Facts(
         steps=max(entry["step"] for entry in entries),
@@ -90,7 +89,7 @@ def facts(entries: Entries) -> Facts:
         reward=reward,
         valid_loss=valid_loss,
         valid_reward=valid_reward,
-        memory=max((y for _, y in _points(entries, "memory_gb")), default=None),
+        memory=max((y for _, y in points(entries, "memory_gb")), default=None),
         not_finite=sum(not math.isfinite(value) for value in (*losses, *rewards)),
     )
 
@@ -110,25 +109,20 @@ def key_metric(known: Facts) -> tuple[str, str] | None:
 def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
     """Loss or, where there is one, reward at large; what explains it at small."""
     main, titles = "loss", LOSS_PANELS
-    if _points(entries, "reward"):
+    if points(entries, "reward"):
         names = sorted({name for entry in entries for name in entry if name.startswith(REWARD_PREFIX)})
         rewards = {name: f"Reward: {name.removeprefix(REWARD_PREFIX).removesuffix(REWARD_SUFFIX)}" for name in names}
         # one reward function alone would repeat the large chart
         main, titles = "reward", (rewards if len(rewards) > 1 else {}) | REWARD_PANELS
-    check = Series("validation", _points(entries, f"valid_{main}"), "check")
-    smooth = [*_smoothed(_points(entries, main)), check]
-    large, narrow = (
-        _panel(main.capitalize(), smooth, size, from_zero=main == "reward", may_be_log=main in LOGARITHMIC)
-        for size in (LARGE, LARGE_ON_PHONE)
-    )
-    if large and narrow:
-        large = replace(large, on_phone=narrow.chart)
+    check = Series("validation", points(entries, f"valid_{main}"), "check")
+    smooth = [*smoothed(points(entries, main)), check]
+    large = large_panel(main.capitalize(), smooth, from_zero=main == "reward", may_be_log=main in LOGARITHMIC)
     lines = {
-        title: [Series("as logged", _points(entries, name))] if name in SCHEDULES else _smoothed(_points(entries, name))
+        title: [Series("as logged", points(entries, name))] if name in SCHEDULES else smoothed(points(entries, name))
         for name, title in titles.items()
     }
-    lines["Tokens per second"] = _smoothed(_speed(entries))
-    lines |= {title: [Series("as logged", _points(entries, name))] for name, title in MACHINE_PANELS.items()}
+    lines["Tokens per second"] = smoothed(_speed(entries))
+    lines |= {title: [Series("as logged", points(entries, name))] for name, title in MACHINE_PANELS.items()}
     lines["Busiest expert by layer, × even share"] = _loads(entries)
     lines = {title: series for title, series in lines.items() if series and series[0].points}
     size = SMALL if len(lines) <= FEW else SMALL_OF_MANY
@@ -139,10 +133,21 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
     return large, [panel for panel in small if panel]
 
 
+def large_panel(title: str, series: list[Series], *, from_zero: bool, may_be_log: bool) -> Panel | None:
+    """A drawing over the whole width of the page, and the same for a phone."""
+    wide, narrow = (
+        _panel(title, series, size, from_zero=from_zero, may_be_log=may_be_log) for size in (LARGE, LARGE_ON_PHONE)
+    )
+    return replace(wide, on_phone=narrow.chart) if wide and narrow else None
+
+
 def _loads(entries: Entries) -> list[Series]:
     """One line for each layer of experts, smoothed: single steps jump."""
     names = sorted({name for entry in entries for name in entry if name.startswith(LOAD)}, key=_layer)
-    return [Series(f"layer {name.removeprefix(LOAD)}", _smoothed(_points(entries, name))[-1].points) for name in names]
+    return [
+        Series(f"layer {name.removeprefix(LOAD)}", smoothed(points(entries, name))[-1].points, tint=number)
+        for number, name in enumerate(names)
+    ]
 
 
 def _layer(name: str) -> tuple[int, str]:
@@ -150,7 +155,7 @@ def _layer(name: str) -> tuple[int, str]:
     return (int(layer), "") if layer.isdigit() else (-1, layer)
 
 
-def _smoothed(points: list[Point]) -> list[Series]:
+def smoothed(points: list[Point]) -> list[Series]:
     """The points as they are, faint, under their moving mean; alone where they are too few for one."""
     window = max(5, len(points) // 20 | 1)  # odd, a twentieth of the run
     if len(points) < 2 * window:
@@ -160,13 +165,13 @@ def _smoothed(points: list[Point]) -> list[Series]:
 
 def _speed(entries: Entries) -> list[Point]:
     """Tokens per second between one logged line and the next; validation and restarts do not count."""
-    points = []
+    speeds = []
     timed = [entry for entry in entries if "tokens" in entry and "seconds" in entry]
     for before, after in pairwise(timed):
         tokens, seconds = after["tokens"] - before["tokens"], after["seconds"] - before["seconds"]
         if tokens > 0 and seconds > 0:
-            points.append((after["step"], tokens / seconds))
-    return points
+            speeds.append((after["step"], tokens / seconds))
+    return speeds
 
 
 def _panel(
@@ -181,5 +186,6 @@ def _panel(
     return Panel(title, ", ".join(notes), chart)
 
 
-def _points(entries: Entries, name: str) -> list[Point]:
+def points(entries: Entries, name: str) -> list[Point]:
+    """Step and value of every entry that has a metric."""
     return [(entry["step"], entry[name]) for entry in entries if name in entry]

@@ -1,0 +1,102 @@
+"""`nemotron report --live`: the trainings that run now, in the terminal and on a page that renews itself.
+
+It only reads the files that they write, so it can be begun and left at any time and slows nobody down.
+"""
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemotron_app.report.overlay import render
+from nemotron_app.report.trained import Trained, training_in, trainings_running
+from nemotron_app.report.training import facts, points
+from nemotron_app.rich_table import open_console, text_of
+from nemotron_shared.artifacts import Store
+from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import bar, clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RENEW_SECONDS = 5
+PATIENCE_SECONDS = 20.0
+"""So long nothing may run, as between two steps of a pipeline, before it is over."""
+SPARKS, SPARK_WIDTH = "▁▂▃▄▅▆▇█", 50
+FOLLOWED = ("reward", "loss")
+
+
+def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: float = PATIENCE_SECONDS) -> int:
+    """Show what runs until nothing has run for a while, or until Ctrl-C, which ends the view and no training.
+
+    Raises:
+        UserError: nothing runs.
+    """
+    if not trainings_running(store):
+        raise UserError(f"no training runs in {store.home / 'runs'}", "see what was stopped: nemotron runs")
+    console = open_console()
+    console.print(text_of(console, f"page: {page} (Ctrl-C leaves; the trainings go on)"), soft_wrap=True)
+    seen = dict[str, Trained]()
+    with suppress(KeyboardInterrupt), _shown_on(console) as show:
+        for found in _looks(store, renew, patience):
+            seen |= {one.name: one for one in found}
+            write_text(page, render(found, "Trainings that run now", renew=renew))
+            show(found)
+    ended = [training_in(store.home / "runs" / name) for name in seen]
+    write_text(page, render(ended, "Trainings that were watched"))
+    return 0
+
+
+def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]:
+    """What runs, again and again, until nothing has for a while."""
+    last = time.monotonic()
+    while time.monotonic() - last < patience:
+        if found := trainings_running(store):
+            last = time.monotonic()
+            yield found
+        time.sleep(renew if found else min(1.0, patience / 4))
+
+
+@contextmanager
+def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
+    """What shows a look at the trainings: lines that renew themselves, or new ones where the output is no terminal."""
+    if not console.is_terminal:
+        yield lambda found: print("\n".join("  ".join(filter(None, said(one)[:2])) for one in found), flush=True)
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False) as view:
+        yield lambda found: view.update(
+            Group(*(text_of(console, line) for one in found for line in said(one))), refresh=True
+        )
+
+
+def said(one: Trained) -> list[str]:
+    """Three lines about one training: its name, how far and how fast it is, and the course of what is followed."""
+    known, steps = facts(one.entries), one.steps or one.step
+    share = one.step / max(1, steps)
+    words = [f"  step {one.step}/{steps}", bar(share)]
+    words += [f"{clock(known.seconds * (1 / share - 1))} left"] if known.seconds and share else []
+    words += [f"{known.tokens_per_second:,.0f} tokens/s"] if known.tokens_per_second else []
+    words += [f"{known.memory:.2f} GB"] if known.memory else []
+    name = next((name for name in FOLLOWED if points(one.entries, name)), FOLLOWED[-1])
+    values = [value for _, value in points(one.entries, name)]
+    course = [f"  {name} {values[-1]:.4g}  {sparkline(values)}"] if values else []
+    return [one.name, "  ".join(words), *course]
+
+
+def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
+    """The course of some values in one line of blocks; each is the mean of its share of them."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    count = min(width, len(finite))
+    edges = [round(number * len(finite) / count) for number in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
+    low, high = min(means), max(means)
+    return "".join(SPARKS[round((mean - low) / ((high - low) or 1.0) * (len(SPARKS) - 1))] for mean in means)
