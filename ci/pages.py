@@ -1,4 +1,4 @@
-"""Write the parts of the documents that the code knows better: tables of modules and of settings.
+"""Write the parts of the documents that the code knows better: tables of modules, settings and metrics.
 
     uv run python ci/pages.py            # write them
     uv run python ci/pages.py --check    # exit code 1 where a page is out of date, for CI
@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 from settings import engine_table, stage_tables
+
+from nemotron_shared.runtime.metrics import METRICS, MORE_METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
@@ -48,6 +50,11 @@ def pages() -> dict[Path, str]:
         for section, table in stage_tables(stage).items():
             text = replaced(text, f"settings of {section}", table)
         made[page] = text
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in METRICS.items()]
+    rows += [f"| `{name.format(name='NAME', layer='LAYER')}` | {meaning} |" for name, meaning in MORE_METRICS.items()]
+    page = ROOT / "docs" / "report.md"
+    table = "\n".join(["| key | meaning |", "|---|---|", *rows])
+    made[page] = replaced(page.read_text(encoding="utf-8"), "metrics", table)
     for page in sorted((ROOT / "docs" / "engines").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         for engine in ENGINE.findall(text):

@@ -41,10 +41,12 @@ METRICS: dict[Metric, str] = {
 """The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""
 Figures = Mapping[Metric, float] | Mapping[str, float]
 """Figures of a step by name; the second where names of rewards or of layers are among them."""
-REWARD_METRIC = "rewards/{name}/mean"
-"""One more for each reward of the config."""
-EXPERT_METRIC = "expert_load/{layer}"
-"""One more for each layer of experts: tokens of its busiest expert, as a multiple of an even share."""
+REWARD_METRIC, EXPERT_METRIC = "rewards/{name}/mean", "expert_load/{layer}"
+MORE_METRICS = {
+    REWARD_METRIC: "Mean of one reward of the config.",
+    EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share, in the first process's rows.",
+}
+"""One more for each reward, and for each layer of experts."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
 """Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
 
