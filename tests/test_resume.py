@@ -22,9 +22,9 @@ def digest(home: Path, name: str) -> str:
 
 
 def losses(home: Path, name: str) -> list[dict]:
-    """The figures of each step, without timings."""
+    """The figures of each step, without those of the machine."""
     lines = (home / "artifacts" / name / "v1" / "metrics.jsonl").read_text().splitlines()
-    timings = {"seconds", "tokens_per_second"}
+    timings = {"seconds", "tokens_per_second", "memory_gb"}
     return [{key: value for key, value in json.loads(line).items() if key not in timings} for line in lines]
 
 

@@ -40,7 +40,9 @@ def test_figures_speed_and_time_left_count_from_where_training_continues(
     told.log(6, {"loss": 3.25, "grad_norm": 1.5, "lr": 0.001}, tokens=600)
     assert capsys.readouterr().err == "[pretrain] step 6/10  loss 3.25  lr 0.001  10 tokens/s  0:40 left\n"
     timing = {"seconds": 20.0, "tokens": 600, "tokens_per_second": 10.0}
-    assert run.metrics.read() == [{"step": 6, "loss": 3.25, "grad_norm": 1.5, "lr": 0.001} | timing]
+    entry = run.metrics.read()[0]
+    assert entry.pop("memory_gb") > 0
+    assert entry == {"step": 6, "loss": 3.25, "grad_norm": 1.5, "lr": 0.001} | timing
 
 
 def test_every_step_is_kept_and_some_are_shown(run: Run, clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +56,7 @@ def test_every_step_is_kept_and_some_are_shown(run: Run, clock: Clock, capsys: p
     assert shown == [f"[pretrain] step {step}/7" for step in (3, 5, 6, 7)]
     entries = run.metrics.read()
     assert [entry["step"] for entry in entries] == [1, 2, 3, 4, 5, 5, 6, 7]
-    assert {key for entry in entries for key in entry} == {"step", "loss", "valid_loss", "seconds"}
+    assert {key for entry in entries for key in entry} == {"step", "loss", "valid_loss", "seconds", "memory_gb"}
 
 
 def test_slow_steps_are_shown_although_their_interval_is_long(
@@ -99,3 +101,15 @@ def test_what_is_said_takes_the_place_of_a_line_that_renews_itself(
     renew("step 1/9")
     run.say("stopped after step 1")
     assert capsys.readouterr().err == f"{CLEAR}step 1/9{CLEAR}[pretrain] stopped after step 1\n"
+
+
+def test_a_step_is_logged_with_the_memory_that_is_held(tmp_path: Path) -> None:
+    run = Run(tmp_path, "run")
+    progress = Progress(run, log_interval=1)
+    progress.start(0, 2, tokens=None)
+    progress.log(1, {"loss": 2.0}, tokens=None)
+    held = bytearray(300_000_000)
+    held[::4096] = b"x" * len(held[::4096])  # a page counts once it is written to
+    progress.log(2, {"loss": 1.0}, tokens=None)
+    first, second = (entry["memory_gb"] for entry in run.metrics.read())
+    assert 0.005 < first < second - 0.25 and second < 100

@@ -41,7 +41,7 @@ def figures(home: Path) -> list[dict[str, Any]]:
     """metrics.jsonl of the newest model, without timings."""
     folder = newest(home)
     entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    timings = ("seconds", "tokens_per_second")
+    timings = ("seconds", "tokens_per_second", "memory_gb")
     return [{key: value for key, value in entry.items() if key not in timings} for entry in entries]
 
 

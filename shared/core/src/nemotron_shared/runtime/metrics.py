@@ -44,7 +44,7 @@ Figures = Mapping[Metric, float] | Mapping[str, float]
 REWARD_METRIC, EXPERT_METRIC = "rewards/{name}/mean", "expert_load/{layer}"
 MORE_METRICS = {
     REWARD_METRIC: "Mean of one reward of the config.",
-    EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share, in the first process's rows.",
+    EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share: 1 is perfectly even.",
 }
 """One more for each reward, and for each layer of experts."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}

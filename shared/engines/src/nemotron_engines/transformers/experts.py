@@ -9,7 +9,7 @@ from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 
 class ExpertLoad:
-    """Counts the tokens of each expert while a model trains, of this process; validation and sampling do not count."""
+    """Counts the tokens of each expert while a model trains; validation and sampling do not count."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Tensor] = {}
@@ -22,8 +22,15 @@ class ExpertLoad:
                 module.experts.register_forward_pre_hook(self._counter(layer, gate.num_experts))
 
     def take(self) -> dict[str, float]:
-        """Of each layer the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}."""
+        """Of each layer the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
+
+        Every process calls it, and every one gets the figures of all of them together.
+        """
         counts, self._counts = self._counts, {}
+        if counts and torch.distributed.is_initialized():
+            whole = torch.stack(list(counts.values()))
+            torch.distributed.all_reduce(whole)
+            counts = dict(zip(counts, whole, strict=True))
         return {
             EXPERT_METRIC.format(layer=layer): round(float(found.max() / found.sum() * len(found)), 3)
             for layer, found in counts.items()

@@ -1,0 +1,63 @@
+"""The load of experts that a training logs is what its router chose."""
+
+import torch
+from torch import nn
+
+from nemotron_engines.transformers.experts import ExpertLoad
+
+
+class Gate(nn.Module):
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.num_experts = experts
+
+
+class Experts(nn.Module):
+    def forward(self, rows: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return rows
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = Gate(4), Experts()
+
+
+class Model(nn.Module):
+    """Two layers of four experts, and one without any between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), nn.Linear(2, 2), Layer()])
+
+    def forward(self, first: list[list[int]], second: list[list[int]]) -> None:
+        for layer, chosen in zip((self.layers[0], self.layers[2]), (first, second), strict=True):
+            index = torch.tensor(chosen)
+            layer.experts(torch.zeros(len(chosen), 2), index, torch.ones(index.shape))
+
+
+def test_the_busiest_expert_is_told_per_layer_as_a_multiple_of_an_even_share() -> None:
+    model, load = Model(), ExpertLoad()
+    load.watch(model)
+    model([[0, 1], [0, 2], [0, 3]], [[0, 1], [2, 3], [0, 1]])
+    model([[0, 1]], [[2, 3]])  # a second micro batch of the same step
+    # expert 0 of layer 0 has 4 of 8 choices, where 2 were even; each of layer 2 has 2
+    assert load.take() == {"expert_load/0": 2.0, "expert_load/2": 1.0}
+    assert load.take() == {}
+
+
+def test_validation_and_sampling_do_not_count() -> None:
+    model, load = Model(), ExpertLoad()
+    load.watch(model)
+    model.eval()
+    model([[0, 1]], [[0, 1]])
+    model.train()
+    with torch.no_grad():
+        model([[0, 1]], [[0, 1]])
+    assert load.take() == {}
+
+
+def test_a_model_without_experts_has_no_load() -> None:
+    load = ExpertLoad()
+    load.watch(nn.Sequential(nn.Linear(2, 2)))
+    assert load.take() == {}
