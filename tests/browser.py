@@ -70,6 +70,12 @@ class Browser:
         wide = f"filter(e => Math.max({right}, {content}) > innerWidth + 1)"
         return self.run(f"return [...document.querySelectorAll('body *')].{wide}.map(e => e.outerHTML.slice(0, 200))")
 
+    def clipped(self) -> list[str]:
+        """What scrolls sideways, and so hides a part; listings may, wherever they stand."""
+        scrolls = "['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX) && e.tagName != 'PRE'"
+        wide = f"filter(e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth > 1 && {scrolls})"
+        return self.run(f"return [...document.querySelectorAll('body *')].{wide}.map(e => e.outerHTML.slice(0, 200))")
+
     def violations(self) -> list[str]:
         """What axe-core finds wrong for people who see, hear or point differently."""
         axe = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")

@@ -142,7 +142,10 @@ def build_pipeline(store: Store, *, evaluation: bool = True) -> Made:
     """All eight artifacts, small, with figures like those of a real tiny run."""
     made: Made = {}
     pretrain = {"train": {"documents": 5702, "tokens": 1180231}, "valid": {"documents": 298, "tokens": 61233}}
-    chats = {"conversations": 5698, "packed_rows": 640, "tokens": 160321, "trained_tokens": 51233, "fill": 0.97852}
+    chats = {
+        "conversations": 5698, "packed_rows": 640, "tokens": 160321, "trained_tokens": 51233, "fill": 0.97852,
+        "sequences": 5698, "sequences_per_row": 8.903,
+    }  # fmt: skip
     rejected = {"unknown role": 3, HOSTILE: 1}
     prepared = {
         "pretrain": ("PretrainBlendsArtifact", {"splits": pretrain, "vocab_size": 512, "counts": {"rejected": {}}}),

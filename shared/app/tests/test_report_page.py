@@ -33,6 +33,7 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, pages: dict[str, str
     browser.open(pages[page], width)
     assert browser.run("return innerWidth") == width
     assert browser.too_wide() == []
+    assert browser.clipped() == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

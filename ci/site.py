@@ -1,0 +1,75 @@
+"""Build the documents as a site, and fail where a link or an anchor leads nowhere.
+
+    uv run python ci/site.py            # only to see that it can be built, for CI
+    uv run python ci/site.py site       # into a folder; open site/index.html
+
+The pages are those that git tracks: the README, docs/, and the README of each member. They are copied with the files
+that they link to, because a site is built from one folder and ours keep their places. `docs/zensical.toml` has the
+order of the pages; one that is missing there is an error.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = ROOT / "docs" / "zensical.toml"
+LEFT_OUT = ("CHANGELOG.md", ".github/", "benchmarks/", "tests/")
+"""What is read where it lies."""
+LINK = re.compile(r"\]\(([^)#\s]+)")
+
+
+def tracked() -> list[str]:
+    """Every page of the site, by its path in the repository."""
+    listed = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [path for path in listed.split("\n") if path and not any(part in path for part in LEFT_OUT)]
+
+
+def linked(pages: list[str]) -> Iterator[Path]:
+    """Files and folders of the repository that the pages link to."""
+    for page in pages:
+        for target in LINK.findall((ROOT / page).read_text(encoding="utf-8")):
+            path = (ROOT / page).parent / target
+            if "://" not in target and path.exists():
+                yield path.resolve()
+
+
+def named(entry: Any) -> Iterator[str]:
+    """The pages of the navigation, however deep."""
+    if isinstance(entry, str):
+        yield entry
+    for child in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+        yield from named(child)
+
+
+def build(out: Path | None) -> int:
+    """Build into `out`, or into a folder that is removed again."""
+    pages = tracked()
+    differ = set(pages) ^ set(named(tomllib.loads(CONFIG.read_text(encoding="utf-8"))["project"]["nav"]))
+    if differ:
+        print(f"{CONFIG.relative_to(ROOT)}: its nav and the pages differ: {', '.join(sorted(differ))}", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        shutil.copyfile(CONFIG, folder / CONFIG.name)
+        for path in {*(ROOT / page for page in pages), *linked(pages)}:
+            target = folder / "pages" / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir():
+                shutil.copytree(path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copyfile(path, target)
+        built = subprocess.run(["zensical", "build", "--strict"], cwd=folder)
+        if built.returncode == 0 and out is not None:
+            shutil.copytree(folder / "site", out, dirs_exist_ok=True)
+        return built.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(build(Path(sys.argv[1]) if len(sys.argv) > 1 else None))
