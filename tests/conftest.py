@@ -48,7 +48,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if step.artifact_type == "ModelArtifact":
                 write_model(folder)
                 save_tokenizer(folder)
-                (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0, "seconds": 1.5}\n')
             if step.artifact_type == "EvalDataArtifact":
                 (folder / "sums.jsonl").write_text('{"question": "2 + 2", "expected_answer": "4"}\n')
                 (folder / "tasks.json").write_text(json.dumps([{"name": "sums", "kind": "generate", "rows": 1}]))
