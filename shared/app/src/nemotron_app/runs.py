@@ -26,7 +26,7 @@ from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import NotFound, UserError
-from nemotron_shared.lock import holder_of, is_held, locked
+from nemotron_shared.lock import Holder, holder_of, is_held, locked
 from nemotron_shared.runtime.run import LOCK_NAME
 
 TAIL_BYTES = 65_536
@@ -93,8 +93,8 @@ def list_(look: Look, finished: bool) -> int:
 def stop(look: Look, wanted: str, timeout: float) -> int:
     """Ask a run to save and stop, and wait until it has."""
     folder = _find(look, wanted, state="running")
-    holder = holder_of(folder / LOCK_NAME)
-    if holder is None or not is_held(folder / LOCK_NAME, holder):
+    holder = holder_now(folder)
+    if holder is None:
         raise UserError(f"{folder.name} is not running", "see what is: nemotron runs")
     if not holder.is_here:
         raise UserError(
@@ -139,21 +139,26 @@ def rm(look: Look, wanted: str) -> int:
     return 0
 
 
+def holder_now(folder: Path) -> Holder | None:
+    """The process that works in a run's folder; None where none does."""
+    holder = holder_of(folder / LOCK_NAME)
+    return holder if holder is not None and is_held(folder / LOCK_NAME, holder) else None
+
+
 def run_state(folder: Path) -> RunState:
     """What a run's folder tells."""
-    holder = holder_of(folder / LOCK_NAME)
-    held = holder is not None and is_held(folder / LOCK_NAME, holder)
+    holder = holder_now(folder)
     config = folder / "config.yaml"
-    began = holder.started if holder and held else config.stat().st_mtime if config.is_file() else None
+    began = holder.started if holder else config.stat().st_mtime if config.is_file() else None
     # The record of the inputs goes when the result is published; before the work began there is no config either.
-    state = "running" if held else "stopped" if (folder / INPUTS).is_file() or not config.is_file() else "finished"
+    state = "running" if holder else "stopped" if (folder / INPUTS).is_file() or not config.is_file() else "finished"
     return RunState(
         name=folder.name,
         state=state,
         started=None if began is None else datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds"),
         last=_last_entry(folder / "metrics.jsonl"),
-        pid=holder.pid if holder and held else None,
-        host=holder.host if holder and held else None,
+        pid=holder.pid if holder else None,
+        host=holder.host if holder else None,
         folder=str(folder),
         bytes=tree_size(folder),
     )

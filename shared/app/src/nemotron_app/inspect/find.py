@@ -21,6 +21,12 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
 
 Kind = Literal["documents", "packs", "lines"]
+LENGTHS: dict[Kind, tuple[str, str]] = {
+    "documents": ("Document length", "tokens"),
+    "packs": ("Sequence length", "tokens"),
+    "lines": ("Question length", "characters"),
+}
+"""What is counted as the length of a row, and its unit."""
 SPLITS = ("train", "valid", "test")
 BLEND, STATS, REJECTED, TOKENIZER = "blend.json", "stats.json", "rejected.jsonl", "tokenizer"
 OTHER_NAMES = {"val": "valid", "validation": "valid"}

@@ -4,6 +4,7 @@ from collections import Counter
 
 from nemotron_app.inspect.build import Inspection
 from nemotron_app.inspect.examples import Example
+from nemotron_app.inspect.find import LENGTHS
 from nemotron_app.inspect.histogram import fill_histogram, histogram, quantile
 from nemotron_app.inspect.sanity import blend_shares
 from nemotron_app.report.bars import Histogram
@@ -83,8 +84,7 @@ def histograms(found: Inspection) -> list[Histogram]:
     kind, size = found.prepared.kind, pack_size_of(found)
     split = next(split for split in found.splits if split.name == found.shown)
     note = f"{split.name}{', a sample: ' + split.sample if split.sample else ''}"
-    title = {"documents": "Document length", "packs": "Sequence length", "lines": "Question length"}[kind]
-    unit = "characters" if kind == "lines" else "tokens"
+    title, unit = LENGTHS[kind]
     exact = split.name if kind == "documents" else note
     drawn = [Histogram(title, unit, histogram(split.lengths), exact, "base")]
     if size:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nemotron_app.inspect.examples import Split
-from nemotron_app.inspect.find import REJECTED, find_set
+from nemotron_app.inspect.find import LENGTHS, REJECTED, find_set
 from nemotron_app.inspect.histogram import histogram, quantile
 from nemotron_app.inspect.refused import Reason, read_refused
 from nemotron_app.report.bars import BarChart, Histogram, bar_chart
@@ -15,11 +15,6 @@ from nemotron_shared.errors import UserError
 BUDGET = 2_000_000
 """Tokens to read where no index tells the lengths; of a larger set, a sample."""
 WIDTH = 460
-WHAT = {
-    "documents": ("Document length", "tokens"),
-    "packs": ("Sequence length", "tokens"),
-    "lines": ("Question length", "characters"),
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ def look_at(artifact: Artifact, store: Store, family: str) -> DataSet:
     except UserError as error:
         return DataSet(problem=str(error))
     bins = histogram(lengths)
-    title, unit = WHAT[found.kind]
+    title, unit = LENGTHS[found.kind]
     note = f"{splits[0].name if len(splits) == 1 else 'all tasks'}{f', {sampled}' if sampled else ''}"
     drawn = bar_chart(Histogram(title, unit, bins, note, "base"), WIDTH) if bins else None
     return DataSet(drawn, quantile(lengths, 0.5), max(lengths, default=0), refused)

@@ -3,7 +3,6 @@
 It is written once to compare (`--compare`), and again every few seconds while they work (`--live`).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -65,7 +64,7 @@ def differing_settings(trainings: Sequence[Trained]) -> Table | None:
     keys = dict.fromkeys(key for one in known for key in one.settings)
     rows = []
     for key in keys:
-        values = ["(none)" if key not in one.settings else _written(one.settings[key]) for one in known]
+        values = ["(none)" if key not in one.settings else wording.setting(one.settings[key]) for one in known]
         rows += [[key, *values]] if len(set(values)) > 1 else []
     return Table(["setting", *(one.name for one in known)], rows) if rows else None
 
@@ -86,7 +85,3 @@ def panels(trainings: Sequence[Trained]) -> list[tuple[Panel, str]]:
         if series and (panel := large_panel(title, series, from_zero=not may_be_log, may_be_log=may_be_log)):
             found.append((panel, METRICS[name]))
     return found
-
-
-def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,5 @@
 """Tables about data, time and environment, from the manifests."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -107,10 +106,7 @@ def code_table(collected: Collected) -> Table:
 
 def settings(results: Mapping[str, Any]) -> Pairs:
     """Settings of the evaluation, lists and nulls as JSON."""
-    return [
-        (name.replace("_", " "), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-        for name, value in results["settings"].items()
-    ]
+    return [(name.replace("_", " "), wording.setting(value)) for name, value in results["settings"].items()]
 
 
 def _sorted(names: Iterable[str], first: Sequence[str]) -> list[str]:

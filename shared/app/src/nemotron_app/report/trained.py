@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from nemotron_app.report.collect import read_results
-from nemotron_app.runs import run_state
+from nemotron_app.runs import holder_now, run_state
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.config.compose import leaves
@@ -70,7 +70,7 @@ def training_in(folder: Path) -> Trained:
 def trainings_running(store: Store) -> list[Trained]:
     """Those that run now, whether they have logged a step or not."""
     folders = sorted(path.parent for path in (store.home / "runs").glob("*/config.yaml"))
-    found = (training_in(folder) for folder in folders if run_state(folder).state == "running")
+    found = (training_in(folder) for folder in folders if holder_now(folder))
     return [one for one in found if one.steps]
 
 

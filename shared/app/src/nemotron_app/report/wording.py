@@ -1,5 +1,6 @@
 """Numbers as people read them: 0.4125 is 41.2%, 1234567 tokens are 1.2M, 185 seconds are 3 min 5 s."""
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -48,6 +49,11 @@ def change_interval(metric: str, bounds: Sequence[float]) -> str:
 def amount(metric: str, number: float) -> str:
     """The size of a difference: `39.0 points`, `0.108 bits per byte`."""
     return f"{difference(metric, abs(number)).lstrip('+')} {'points' if metric in SHARES else metric_name(metric)}"
+
+
+def setting(value: object) -> str:
+    """A setting's value: text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def short_count(number: float) -> str:

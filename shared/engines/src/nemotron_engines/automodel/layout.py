@@ -1,19 +1,17 @@
 """How Automodel shares a model and its rows out over GPUs, for estimates."""
 
+from dataclasses import replace
 from typing import Any
 
 from nemotron_engines.estimate.layouts import Layout
 from nemotron_shared.config.training import TrainingConfig
 
 
-def layout(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
     engine: Any = config.engine
     size, frozen = 2 if engine.weights_dtype == "bfloat16" else 4, engine.peft is not None
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or 1,
+    return replace(
+        plain,
         tensor=engine.tp_size,
         context=engine.cp_size,
         expert=engine.ep_size,

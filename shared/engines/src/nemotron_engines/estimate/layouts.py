@@ -1,7 +1,7 @@
 """How a training shares a model and its rows out over GPUs, as its engine's section says it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal
 
@@ -67,9 +67,10 @@ class Layout:
 
 def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     """The layout of a config on so many devices; that of an engine from outside is one replica on each."""
+    plain = Layout(devices, config.rows_per_step, row_tokens, config.train.micro_batch_size or 1)
     if config.engine.name not in SHARING:
-        return _whole(config, devices, row_tokens)
-    return import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, devices, row_tokens)
+        return _whole(config, plain)
+    return import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, plain)
 
 
 def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -78,15 +79,13 @@ def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _whole(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
+def _whole(config: TrainingConfig, plain: Layout) -> Layout:
     engine = config.engine
     frozen = getattr(engine, "peft", None) is not None
     weight = 2 if frozen and getattr(engine, "dtype", "") == "bfloat16" else 4
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or max(1, config.rows_per_step // devices),
+    return replace(
+        plain,
+        micro_rows=config.train.micro_batch_size or max(1, plain.rows // plain.devices),
         weight=weight + (4 if _keeps_reference(config) else 0),
         gradient=0 if frozen else 4,
         optimizer=0 if frozen else 2 if getattr(engine, "optimizer", "") == "adamw_8bit" else 8,

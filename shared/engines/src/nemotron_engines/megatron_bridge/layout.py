@@ -1,12 +1,13 @@
 """How Megatron-Bridge shares a model and its rows out over GPUs, for estimates."""
 
+from dataclasses import replace
 from typing import Any
 
 from nemotron_engines.estimate.layouts import Layout, section
 from nemotron_shared.config.training import TrainingConfig
 
 
-def layout(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
     engine: Any = config.engine
     frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
     model, precision = section(engine.overrides, "model"), section(engine.overrides, "mixed_precision")
@@ -14,11 +15,8 @@ def layout(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     # a recipe may keep float32 weights and both moments in 16 bits; in float32 there are no other weights
     optimizer = 6 if engine.recipe else 12 if small else 8
     experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or 1,
+    return replace(
+        plain,
         tensor=engine.tensor_model_parallel_size,
         pipeline=engine.pipeline_model_parallel_size,
         context=engine.context_parallel_size,

@@ -1,5 +1,6 @@
 """How NeMo-RL shares a model and its rows out over GPUs, for estimates."""
 
+from dataclasses import replace
 from typing import Any
 
 from nemotron_engines.estimate.layouts import Layout, section
@@ -7,7 +8,7 @@ from nemotron_engines.nemo_rl.table import load_table
 from nemotron_shared.config.training import TrainingConfig
 
 
-def layout(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
+def layout(config: TrainingConfig, plain: Layout) -> Layout:
     """As NeMo-RL's own recipe says it, and `engine.overrides` above it."""
     engine: Any = config.engine
     base = section(load_table(engine.version).bases[engine.base].values, "policy")
@@ -16,11 +17,8 @@ def layout(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     tensors = {**section(base, "dtensor_cfg"), **section(above, "dtensor_cfg")}
     by_megatron = bool(megatron.get("enabled"))
     split = megatron if by_megatron else tensors
-    return Layout(
-        devices=devices,
-        rows=config.rows_per_step,
-        row_tokens=row_tokens,
-        micro_rows=config.train.micro_batch_size or 1,
+    return replace(
+        plain,
         tensor=split.get("tensor_model_parallel_size" if by_megatron else "tensor_parallel_size", 1),
         pipeline=megatron.get("pipeline_model_parallel_size", 1) if by_megatron else 1,
         context=split.get("context_parallel_size", 1),
