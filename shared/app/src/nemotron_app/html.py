@@ -24,11 +24,11 @@ def render(template: str, values: dict[str, Any], filters: dict[str, Callable[..
         lstrip_blocks=True,
     )
     environment.filters |= filters or {}
-    return environment.get_template(template).render(values | {"script": script})
+    return environment.get_template(template).render({"renew": None, **values, "script": script()})
 
 
-def script(name: str) -> dict[str, str]:
-    """A script of the report: its `text`, and its `digest` as a content-security policy names it."""
-    text = resources.files("nemotron_app.report").joinpath(name).read_text(encoding="utf-8")
+def script() -> dict[str, str]:
+    """The script that reads charts out: its `text`, and its `digest` as a content-security policy names it."""
+    text = resources.files("nemotron_app.report").joinpath("charts.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return {"text": Markup(text), "digest": f"sha256-{digest}"}

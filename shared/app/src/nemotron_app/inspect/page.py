@@ -17,8 +17,6 @@ def render(found: Inspection, tokens: int) -> str:
     """The whole page, with at most `tokens` tokens of each example."""
     histograms = tables.histograms(found)
     values = {
-        "page_script": "charts.js",
-        "renew": None,
         "found": found,
         "tables": tables,
         "charts": [bar_chart(one, WIDTH if len(histograms) > 1 else WIDTH_ALONE) for one in histograms],

@@ -26,7 +26,6 @@ EXACT = {"lr", "valid_loss", "valid_reward", "memory_gb"}
 def render(trainings: Sequence[Trained], title: str, *, renew: int | None = None) -> str:
     """The page. `renew`: seconds after which a browser reads it again."""
     values = {
-        "page_script": "charts.js",
         "title": title,
         "renew": renew,
         "numbers": numbers(trainings),

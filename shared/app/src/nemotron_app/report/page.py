@@ -22,8 +22,6 @@ def render(collected: Collected) -> str:
     parameters = [found.manifest.metadata.get("parameters") for found in collected.artifacts.values()]
     known = [number for number in parameters if isinstance(number, int)]
     values = {
-        "page_script": "charts.js",
-        "renew": None,
         "collected": collected,
         "results": results,
         "wording": wording,
