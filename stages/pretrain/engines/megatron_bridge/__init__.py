@@ -15,6 +15,7 @@ class MegatronBridge(Engine[PretrainConfig[MegatronBridgeEngine]]):
     """Megatron-Bridge's recipes and loop."""
 
     settings = MegatronBridgeEngine
+    tracks_itself = ("wandb",)
 
     def check(
         self, config: PretrainConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine

@@ -25,6 +25,7 @@ class NeMoRL(Engine[Config]):
     """NeMo-RL's GRPO, started as one driver."""
 
     settings = NeMoRLGRPOEngine
+    tracks_itself = ("wandb", "mlflow")
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Whose rows they are first; then what NeMo-RL would be told."""

@@ -15,6 +15,7 @@ class Automodel(Engine[SFTConfig[AutomodelEngine]]):
     """NeMo Automodel's recipe for next-token prediction."""
 
     settings = AutomodelEngine
+    tracks_itself = ("wandb",)
 
     def check(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """The config, and the model that it starts from."""

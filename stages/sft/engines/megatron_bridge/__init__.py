@@ -15,6 +15,7 @@ class MegatronBridge(Engine[SFTConfig[MegatronBridgeEngine]]):
     """Megatron-Bridge's recipes and loop."""
 
     settings = MegatronBridgeEngine
+    tracks_itself = ("wandb",)
 
     def check(self, config: SFTConfig[MegatronBridgeEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """The config, and the model that it starts from."""

@@ -28,6 +28,7 @@ class NeMoRL(Engine[Config]):
     """NeMo-RL's fine-tuning, started as one driver."""
 
     settings = NeMoRLSFTEngine
+    tracks_itself = ("wandb", "mlflow")
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Data and version first; then what NeMo-RL would be told."""

@@ -127,6 +127,10 @@ class CheckpointSection(Section):
     """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
 
 
+EXPERIMENT = "nemotron"
+"""MLflow's experiment where the config names none."""
+
+
 class LoggerSection(Section):
     """Where metrics go besides the console and metrics.jsonl."""
 
@@ -138,6 +142,10 @@ class LoggerSection(Section):
     """Weights & Biases project. `null`: W&B is not used."""
     wandb_entity: How[str | None]
     """Weights & Biases entity."""
+    mlflow_tracking_uri: How[str | None]
+    """MLflow server, `http://host:5000`, or database, `sqlite:///mlflow.db`. `null`: MLflow is not used."""
+    mlflow_experiment: How[str | None]
+    """MLflow experiment. `null`: `nemotron`."""
 
 
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):

@@ -44,6 +44,9 @@ class Engine(Protocol[ConfigT]):
     """The module with which `run` begins, where its import needs no GPU and no setting of its own environment: a
     pipeline then imports it once for all steps."""
 
+    tracks_itself: ClassVar[tuple[str, ...]] = ()
+    """Experiment trackers, of "wandb" and "mlflow", that the engine's library logs to by itself."""
+
     def check(self, config: ConfigT, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """What is wrong with the config, on any machine. `--dry-run` asks too, and there inputs may be missing."""
         yield from ()

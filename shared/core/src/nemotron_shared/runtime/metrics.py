@@ -56,11 +56,13 @@ class MetricsLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mirror: Callable[[int, dict[str, Any]], None] = lambda step, values: None
 
     def append(self, step: int, **values: Any) -> None:
-        """Write one line at once, so that a kill loses none that came before."""
+        """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **redact_values(values)}) + "\n")
+        self.mirror(step, values)
 
     def cut_after(self, step: int) -> None:
         """Forget what was logged after `step`."""

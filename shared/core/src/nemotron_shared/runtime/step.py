@@ -14,8 +14,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -30,7 +30,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import begin, finish
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.engine import Inputs, Problem
+from nemotron_shared.runtime.engine import Inputs, Problem, engine_of
 from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.machine import Machine
@@ -42,6 +42,7 @@ from nemotron_shared.runtime.run import Run, open_run
 from nemotron_shared.runtime.segments import segments_of_result
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm
 from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.trackers import Trackers, tracked
 
 __all__ = ["Outcome", "Step", "Task"]
 
@@ -149,10 +150,16 @@ class Step(Generic[ConfigT]):
             if distributed.rank() == 0:
                 ask_git(self.directory)
             # data preparation says how far it is by itself, and forks its workers, which no thread must see
-            with heartbeat(plan.name) if self.engines is not None else nullcontext():
+            trains = self.engines is not None
+            with (
+                heartbeat(plan.name) if trains else nullcontext(),
+                _trackers(plan, run) if trains else nullcontext(Trackers(run.name, [])) as trackers,
+            ):
                 outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
                 distributed.barrier()
-                return distributed.on_rank_zero(lambda: self._publish(plan, run, outcome)), False
+                artifact = distributed.on_rank_zero(lambda: self._publish(plan, run, outcome))
+                trackers.result(artifact)
+                return artifact, False
 
     def _publish(self, plan: Plan[ConfigT], run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
@@ -175,3 +182,17 @@ class Step(Generic[ConfigT]):
         finish(plan, artifact, run, keep=self.engines is not None and keep)
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact
+
+
+@contextmanager
+def _trackers(plan: Plan[ConfigT], run: Run) -> Generator[Trackers]:
+    """The experiment trackers that a training's config asks for, which hear of every line of metrics.jsonl."""
+    config = plan.config
+    if not isinstance(config, TrainingConfig):  # an evaluation
+        yield Trackers(run.name, [])
+        return
+    itself = engine_of(config).tracks_itself
+    settings = plan.identity.what | plan.identity.how
+    with tracked(run.directory.name, run.directory, config.logger, settings, itself) as trackers:
+        run.metrics.mirror = trackers.figures
+        yield trackers

@@ -105,6 +105,10 @@ COMMON: dict[str, Meaning] = {
     "logger.wandb.project": "logger.wandb_project",
     "logger.wandb.entity": "logger.wandb_entity",
     "logger.wandb.name": NoEffect("W&B's run has the name of ours"),
+    "logger.mlflow_enabled": lambda value: {} if value else {"logger.mlflow_tracking_uri": None},
+    "logger.mlflow.tracking_uri": "logger.mlflow_tracking_uri",
+    "logger.mlflow.experiment_name": "logger.mlflow_experiment",
+    "logger.mlflow.run_name": NoEffect("MLflow's run has the name of ours"),
     "cluster.num_nodes": "engine.num_nodes",
     "cluster.gpus_per_node": "engine.gpus_per_node",
 }  # fmt: skip
@@ -203,6 +207,8 @@ def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
             found |= meaning(plain)
     if at(merged, "logger.wandb_enabled") is False:
         found["logger.wandb_project"] = None
+    if at(merged, "logger.mlflow_enabled") is False:
+        found["logger.mlflow_tracking_uri"] = None
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.versions import VERSIONS
-from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
+from nemotron_shared.config.training import EXPERIMENT, GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 
@@ -172,6 +172,13 @@ def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, *, megatro
         keys |= {"logger.wandb.project": logger.wandb_project, "logger.wandb.name": places.run_name}
     if logger.wandb_project is not None and logger.wandb_entity is not None:
         keys["logger.wandb.entity"] = logger.wandb_entity
+    if logger.mlflow_tracking_uri is not None:
+        keys |= {
+            "logger.mlflow_enabled": True,
+            "logger.mlflow.tracking_uri": logger.mlflow_tracking_uri,
+            "logger.mlflow.experiment_name": logger.mlflow_experiment or EXPERIMENT,
+            "logger.mlflow.run_name": places.run_name,
+        }
     return keys | (megatron_optimizer(config) if megatron else torch_optimizer(config))
 
 

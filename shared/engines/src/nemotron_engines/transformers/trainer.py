@@ -1,7 +1,6 @@
 """Our settings for a Hugging Face Trainer, and the loop around it: resume, train, stop or finish."""
 
 import logging
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -158,7 +157,7 @@ def mean_over_tokens(rows: EvalPrediction) -> dict[str, float]:
 
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
-    rows, processes, project = config.rows_per_step, distributed.world_size(), config.logger.wandb_project
+    rows, processes = config.rows_per_step, distributed.world_size()
     micro = config.train.micro_batch_size or max(1, rows // processes)  # rows per forward pass and process
     # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
     names = {field.name for field in fields(TrainingArguments)}
@@ -182,7 +181,7 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
         "save_steps": config.checkpoint.save_interval,
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
-        "report_to": [] if project is None else ["wandb"],
+        "report_to": [],
         "seed": config.run.seed,
         "use_cpu": config.engine.device == "cpu" or not torch.cuda.is_available(),
         "bf16": config.engine.dtype == "bfloat16",
@@ -197,15 +196,12 @@ def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate:
 
 
 def callbacks(config: TrainingConfig, run: Run, tokens_at: Callable[[int], int] | None) -> list[Any]:
-    """Our callback, TensorBoard where it is wanted, and W&B's environment where it is configured."""
+    """Our callback, and TensorBoard where it is wanted."""
     chosen: list[Any] = [RunCallback(run, config.logger.log_interval, config.checkpoint, tokens_at)]
     if config.logger.tensorboard and distributed.rank() == 0:
         from torch.utils.tensorboard import SummaryWriter
 
         chosen.append(TensorBoardMetrics(SummaryWriter(str(run.directory / "tensorboard"))))
-    if config.logger.wandb_project:
-        os.environ["WANDB_PROJECT"] = config.logger.wandb_project
-        os.environ["WANDB_ENTITY"] = config.logger.wandb_entity or ""
     return chosen
 
 

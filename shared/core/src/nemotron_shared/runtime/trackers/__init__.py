@@ -1,0 +1,144 @@
+"""Experiment trackers: a training's figures and its result, mirrored to W&B or MLflow for people who look there.
+
+    with tracked(run, config, settings) as trackers:
+        trackers.figures(10, {"loss": 3.91})
+        trackers.result(artifact)
+
+`metrics.jsonl` and the store are the record; a tracker is a copy. One that cannot be reached when a training begins is
+an error, because it was asked for; one that fails later is said once and left out, because a training is worth more.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.config.schema import StageConfig
+from nemotron_shared.config.training import LoggerSection, TrainingConfig
+from nemotron_shared.errors import UserError, how_to_add
+from nemotron_shared.redaction import redact, redact_values
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.machine import Machine
+from nemotron_shared.runtime.needs import Problem
+from nemotron_shared.runtime.stop import Interrupted, Stopped
+
+Ending = Literal["finished", "stopped", "failed"]
+SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json")
+"""What of a result a tracker is given as files; its manifest says where the others lie, and their digests."""
+
+LONGEST = 200
+OPENED = {
+    "wandb": ("logger.wandb_project", "WANDB_MODE=offline needs no network"),
+    "mlflow": ("logger.mlflow_tracking_uri", "start the server, or correct the address"),
+}
+"""The setting that asks for a tracker, and what helps where it cannot be opened."""
+
+
+def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]:
+    """Packages that a config's trackers need and a machine does not have."""
+    if not isinstance(config, TrainingConfig) or not machine.knows_packages:
+        return
+    for key, value, packages in (
+        ("logger.wandb_project", config.logger.wandb_project, ("wandb",)),
+        ("logger.mlflow_tracking_uri", config.logger.mlflow_tracking_uri, ("mlflow-skinny", "mlflow")),
+    ):
+        if value is not None and not any(machine.version_of(package) for package in packages):
+            yield Problem(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
+
+
+class Tracker(Protocol):
+    """One service, open for one run. Any method may raise anything."""
+
+    name: str
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the figures of a step."""
+
+    def result(self, artifact: Artifact) -> None:
+        """Log what was made."""
+
+    def end(self, ending: Ending) -> None:
+        """Send what is left, and close."""
+
+
+class Trackers:
+    """Those of one run; none on the other ranks."""
+
+    def __init__(self, name: str, trackers: list[Tracker]) -> None:
+        self.name = name
+        self._trackers = trackers
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the figures of a step."""
+        self._each(lambda tracker: tracker.figures(step, values))
+
+    def result(self, artifact: Artifact) -> None:
+        """Log what was made: its name, where it lies, and its small files."""
+        self._each(lambda tracker: tracker.result(artifact))
+
+    def end(self, ending: Ending) -> None:
+        """Close them all."""
+        self._each(lambda tracker: tracker.end(ending))
+
+    def _each(self, tell: Callable[[Tracker], None]) -> None:
+        for tracker in list(self._trackers):
+            try:
+                tell(tracker)
+            except Exception as error:  # whatever a library, a server or a network makes of it
+                self._trackers.remove(tracker)
+                say(f"[{self.name}] {tracker.name} is left out from here on: {_said(error)}")
+
+
+@contextmanager
+def tracked(
+    name: str, directory: Path, section: LoggerSection, settings: Mapping[str, Any], itself: tuple[str, ...]
+) -> Generator[Trackers]:
+    """Open the trackers that a config asks for, on rank 0, and close them with how the work ended.
+
+    Args:
+        name: of the run; the same name continues what a tracker has of it.
+        directory: the run's folder, where a tracker may keep files of its own.
+        settings: flat, for people who filter by them.
+        itself: trackers that the engine's library logs to by itself.
+
+    Raises:
+        UserError: a tracker cannot be reached.
+    """
+    wanted = _wanted(section, itself) if distributed.rank() == 0 else []
+    trackers = Trackers(name, [_open(one, name, directory, section, redact_values(dict(settings))) for one in wanted])
+    ending: Ending = "failed"
+    try:
+        yield trackers
+        ending = "finished"
+    except (Stopped, Interrupted, KeyboardInterrupt):
+        ending = "stopped"
+        raise
+    finally:
+        trackers.end(ending)
+
+
+def _wanted(section: LoggerSection, itself: tuple[str, ...]) -> list[str]:
+    asked = {"wandb": section.wandb_project, "mlflow": section.mlflow_tracking_uri}
+    return [name for name, value in asked.items() if value is not None and name not in itself]
+
+
+def _open(kind: str, name: str, directory: Path, section: LoggerSection, settings: Mapping[str, Any]) -> Tracker:
+    try:
+        if kind == "wandb":
+            from nemotron_shared.runtime.trackers.wandb_tracker import WandbTracker
+
+            return WandbTracker(name, directory, section, settings)
+        from nemotron_shared.runtime.trackers.mlflow_tracker import MLflowTracker
+
+        return MLflowTracker(name, section, settings)
+    except Exception as error:  # whatever a library, a server or a network makes of it
+        key, remedy = OPENED[kind]
+        raise UserError(f"{key}: cannot log there: {_said(error)}", f"{remedy}; {key}=null trains without") from error
+
+
+def _said(error: Exception) -> str:
+    """What a library says of a failure: kind and first line, and of a long one its start and its end."""
+    first = (redact(str(error)).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first if len(first) <= LONGEST else f'{first[:80]} ... {first[-80:]}'}"

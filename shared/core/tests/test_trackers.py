@@ -1,0 +1,188 @@
+"""What a training logs stands in W&B and MLflow too, and neither can end it."""
+
+import json
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemotron_shared.artifacts import Artifact, Producer, Store
+from nemotron_shared.config.training import LoggerSection
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.stop import Stopped
+from nemotron_shared.runtime.trackers import Ending, Tracker, Trackers, tracked
+
+NAME = "super3-sft-model-0123456789ab"
+BLOCK, PATIENCE = 32_768, 120.0
+SETTINGS = {"train.train_iters": 3, "optimizer.lr": 0.001, "run.env": {"MY_API_KEY": "abcdefghijkl"}}
+
+
+def section(**keys: Any) -> LoggerSection:
+    off = {"wandb_project": None, "wandb_entity": None, "mlflow_tracking_uri": None, "mlflow_experiment": None}
+    return LoggerSection(log_interval=1, tensorboard=False, **(off | keys))
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Artifact:
+    store, folder = Store.open(str(tmp_path / "home")), tmp_path / "made"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 3, "loss": 1.0}\n')
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    producer = Producer("sft", "train", "0", "0", "c" * 64, "d" * 64, None, "python -m stages.sft.train", {})
+    return store.publish(folder, name="super3-sft-model", type="ModelArtifact", fingerprint="f", producer=producer)
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """The records of a file of W&B's, which has the form of a LevelDB log: blocks of 32 KiB, pieces in them."""
+    data, at, whole = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        left = BLOCK - at % BLOCK
+        if left < 7:  # too little for a head: the block's end
+            at += left
+            continue
+        _, size, kind = struct.unpack_from("<IHB", data, at)
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in {1, 4}:  # whole, or the last piece
+            yield whole
+            whole = b""
+
+
+def logged_offline(folder: Path) -> list[dict[str, Any]]:
+    """The steps of the offline run of W&B below a folder, from its own file, once its writer has ended it."""
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    end = time.monotonic() + PATIENCE
+    while True:
+        found = [wandb_internal_pb2.Record.FromString(record) for record in records(file)]
+        if any(record.WhichOneof("record_type") == "exit" for record in found):
+            break
+        assert time.monotonic() < end, "W&B does not end its file"
+        time.sleep(0.1)
+    return [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in found
+        if record.WhichOneof("record_type") == "history"
+    ]
+
+
+def work(trackers: Trackers, steps: range, made: Artifact | None) -> None:
+    for step in steps:
+        trackers.figures(step, {"loss": 4.0 / step, "expert_load/1": 1.5})
+    if made is not None:
+        trackers.result(made)
+
+
+def test_wandb_offline_has_every_step(tmp_path: Path, made: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "run"
+    run.mkdir()
+    with tracked(NAME, run, section(wandb_project="mine"), SETTINGS, ()) as trackers:
+        work(trackers, range(1, 4), made)
+    logged = logged_offline(run)
+    assert [(entry["_step"], entry["loss"]) for entry in logged] == [(1, 4.0), (2, 2.0), (3, 4.0 / 3)]
+    assert all("abcdefghijkl" not in path.read_bytes().decode("latin-1") for path in run.rglob("*") if path.is_file())
+
+
+def test_mlflow_has_every_step_and_the_result(tmp_path: Path, made: Artifact) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    asked = section(mlflow_tracking_uri=address, mlflow_experiment="mine")
+    with pytest.raises(Stopped), tracked(NAME, tmp_path, asked, SETTINGS, ()) as trackers:
+        work(trackers, range(1, 3), None)
+        raise Stopped("stopped", "again")
+    client = mlflow.MlflowClient(tracking_uri=address)
+    experiment = client.get_experiment_by_name("mine")
+    (first,) = client.search_runs([experiment.experiment_id])
+    assert first.info.status == "KILLED"
+    with tracked(NAME, tmp_path, asked, SETTINGS, ()) as trackers:  # the same run goes on
+        work(trackers, range(3, 5), made)
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_id, run.info.status) == (first.info.run_id, "FINISHED")
+    history = client.get_metric_history(run.info.run_id, "loss")
+    assert [(entry.step, entry.value) for entry in history] == [(step, 4.0 / step) for step in range(1, 5)]
+    assert run.data.params["optimizer.lr"] == "0.001"
+    assert "abcdefghijkl" not in str(run.data.params)
+    assert run.data.tags["nemotron.reference"] == "super3-sft-model:v1"
+    assert run.data.tags["nemotron.digest"] == made.manifest.digest
+    assert not (Path.cwd() / "mlruns").exists() and (tmp_path / "mlflow-artifacts").is_dir()
+    files = {entry.path for entry in client.list_artifacts(run.info.run_id, "super3-sft-model-v1")}
+    assert files == {"super3-sft-model-v1/manifest.json", "super3-sft-model-v1/metrics.jsonl"}
+
+
+class Failing:
+    """A tracker whose server goes away at step 2."""
+
+    name = "Failing"
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        if step == 2:
+            raise ConnectionError("no route to host\nand more")
+        self.steps.append(step)
+
+    def result(self, artifact: Artifact) -> None:
+        raise AssertionError("it was left out")
+
+    def end(self, ending: Ending) -> None:
+        raise AssertionError("it was left out")
+
+
+class Steady(Failing):
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        self.steps.append(step)
+
+    def result(self, artifact: Artifact) -> None:
+        self.made = artifact.reference
+
+    def end(self, ending: Ending) -> None:
+        self.ending = ending
+
+
+def test_a_tracker_that_fails_is_left_out_and_the_others_go_on(
+    made: Artifact, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing, steady = Failing(), Steady()
+    both: list[Tracker] = [failing, steady]
+    trackers = Trackers("run", both)
+    work(trackers, range(1, 4), made)
+    trackers.end("finished")
+    assert (failing.steps, steady.steps, steady.made, steady.ending) == ([1], [1, 2, 3], made.reference, "finished")
+    assert capsys.readouterr().err == "[run] Failing is left out from here on: ConnectionError: no route to host\n"
+
+
+@pytest.fixture
+def nothing_there() -> Iterator[str]:
+    """An address of this machine at which nobody listens, as long as this test holds the port."""
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_a_server_that_is_not_there_is_one_error_at_the_start(
+    tmp_path: Path, nothing_there: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    asked = section(mlflow_tracking_uri=nothing_there)
+    with (
+        pytest.raises(UserError, match=r"logger\.mlflow_tracking_uri: cannot log there") as error,
+        tracked(NAME, tmp_path, asked, SETTINGS, ()),
+    ):
+        raise AssertionError("it must not begin")
+    assert "logger.mlflow_tracking_uri=null trains without" in str(error.value)
+
+
+def test_what_the_library_logs_to_by_itself_is_not_logged_to_twice(tmp_path: Path) -> None:
+    with tracked(NAME, tmp_path, section(wandb_project="mine"), SETTINGS, ("wandb",)) as trackers:
+        trackers.figures(1, {"loss": 1.0})
+    assert list(tmp_path.iterdir()) == []
