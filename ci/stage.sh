@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-stage=${1:?usage: ci/stage.sh shared|data|cluster|engines|app|serving|pretrain|sft|rl|eval}
+stage=${1:?usage: ci/stage.sh shared|data|cluster|engines|app|serving|prove|pretrain|sft|rl|eval}
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -15,7 +15,7 @@ tests=stages/$stage/tests
 case $stage in
 shared) tests=shared/core/tests ;;
 data) tests=shared/data/tests extra=(--extra hub --extra ray) ;;
-cluster | engines | app | serving) tests=shared/$stage/tests ;;
+cluster | engines | app | serving | prove) tests=shared/$stage/tests ;;
 esac
 uv sync --package "nemotron-$stage" "${extra[@]}" --locked --quiet
 uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with pytest-xdist --with hypothesis pytest -q "$tests"
@@ -31,7 +31,7 @@ esac
 "$UV_PROJECT_ENVIRONMENT/bin/torchrun" "stages/$stage/train.py" "${short[@]}"
 
 rm -rf "stages/$stage/build" # a stale build folder can hide a file missing from the package list
-for shared in shared data cluster engines app serving; do
+for shared in shared data cluster engines app serving prove; do
     uv build --quiet --wheel --package "nemotron-$shared" --out-dir "$scratch/wheels"
 done
 uv build --quiet --wheel --package "nemotron-$stage" --out-dir "$scratch/wheels"

@@ -18,7 +18,7 @@ from nemotron_engines.modeling.architecture import load_architecture
 
 ROOT = Path(__file__).parent.parent
 STAGES = ("pretrain", "sft", "rl", "eval")
-SHARED = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving")}
+SHARED = {"shared": "core"} | {name: name for name in ("data", "cluster", "engines", "app", "serving", "prove")}
 """Shared members, as `nemotron-NAME` calls them, and their folders below `shared/`."""
 MEMBERS = (*SHARED, *STAGES)
 

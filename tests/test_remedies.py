@@ -150,7 +150,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "data_prep.response_field=...": {},
 }
 NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
-OPTIONAL_PACKAGES = 6
+OPTIONAL_PACKAGES = 7
 """Calls of `how_to_add`; one more wants its packages in the row above."""
 
 

@@ -53,12 +53,13 @@ OTHER_COMMANDS = {
     "model": "nemotron_app.models",
     "new": "nemotron_app.new",
     "plan": "nemotron_app.plan",
+    "prove": "nemotron_prove.command",
     "report": "nemotron_app.report.command",
     "runs": "nemotron_app.runs",
     "serve": "nemotron_serving.serve",
 }
-SERVING = "nemotron_serving"
-"""The room above this one: an environment for one stage alone may lack it."""
+ROOMS_ABOVE = ("nemotron_serving", "nemotron_prove")
+"""An environment for one stage alone may lack them."""
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,10 @@ class Nemotron(click.Group):
         try:
             return import_module(OTHER_COMMANDS[cmd_name]).command
         except ModuleNotFoundError as error:
-            if error.name != SERVING:
+            if error.name not in ROOMS_ABOVE:
                 raise
-            what = f"the command {cmd_name} needs the package nemotron-serving, which is not in this environment"
+            package = error.name.replace("_", "-")
+            what = f"the command {cmd_name} needs the package {package}, which is not in this environment"
             raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 

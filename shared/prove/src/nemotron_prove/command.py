@@ -1,0 +1,28 @@
+"""`nemotron prove`: proofs that anyone can run, each with a count of what was tried and of what failed.
+
+nemotron prove sampling MODEL      log-probabilities of generation and of training, bit by bit
+
+A proof that fails exits with 1. `--json` prints its figures for programs.
+"""
+
+from importlib import import_module
+
+import click
+
+PROOFS: dict[str, str] = {}
+"""The module of each proof, imported when it is called; its `command` is the click command."""
+
+
+class Proofs(click.Group):
+    """The proofs by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See the base class."""
+        return [*PROOFS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See the base class."""
+        return import_module(PROOFS[cmd_name]).command if cmd_name in PROOFS else None
+
+
+command = Proofs("prove", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
