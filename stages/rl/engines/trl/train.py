@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from trl import GRPOConfig
 
 from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -16,11 +16,12 @@ from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.engines.trl.groups import TeachingRowsTrainer
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
 
 
-class ScheduledGRPOTrainer(StageTrainer, GRPOTrainer):
+class ScheduledGRPOTrainer(StageTrainer, TeachingRowsTrainer):
     """A GRPOTrainer with our schedule and our way to resume and to stop."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,6 +54,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
             peft_config=adapters,
             callbacks=callbacks(config, run, None),
         )
+    trainer.skips_rows = config.engine.strategy == "ddp"
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 
