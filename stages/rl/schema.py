@@ -76,6 +76,9 @@ class TRLEngine(LocalEngine):
     """TRL's GRPOTrainer over transformers' model classes."""
 
     name: Literal["trl"]
+    exact_sampling: bool
+    """Sample and train by one computation, whose log-probabilities are the same bits: NemotronH in float32 on a CPU
+    with `run.threads=1`. Elsewhere `generate` of transformers samples, and one line says why."""
 
 
 class Reward(Section):

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-PROOFS: dict[str, str] = {}
+PROOFS = {"sampling": "nemotron_prove.sampling"}
 """The module of each proof, imported when it is called; its `command` is the click command."""
 
 

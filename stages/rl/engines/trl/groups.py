@@ -20,6 +20,8 @@ class TeachingRowsTrainer(GRPOTrainer):
     """
 
     skips_rows = False
+    row_order: Tensor | None = None
+    """Where each row of the micro batch stands among those that were passed through the model, if not in its place."""
     _teaching: Tensor | None = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
@@ -37,7 +39,7 @@ class TeachingRowsTrainer(GRPOTrainer):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Rows that teach with a graph, the others without, put together again in their order."""
         whole = super()._get_per_token_logps_and_entropies
-        teaching = self._teaching
+        teaching, self.row_order = self._teaching, None
         if teaching is None:
             return whole(model, input_ids, attention_mask, *args, **kwargs)
         rows, rest = teaching.nonzero().flatten(), (~teaching).nonzero().flatten()
@@ -45,6 +47,6 @@ class TeachingRowsTrainer(GRPOTrainer):
         with torch.no_grad():  # past what would wait for other processes, which may have other rows
             alone = self.accelerator.unwrap_model(model)
             untaught = whole(alone, input_ids[rest], attention_mask[rest], *args, **kwargs)
-        order = torch.cat([rows, rest]).argsort()
+        self.row_order = order = torch.cat([rows, rest]).argsort()
         logps, entropies = (torch.cat([one, other])[order] for one, other in zip(taught[:2], untaught[:2], strict=True))
         return logps, entropies, None

@@ -16,12 +16,12 @@ from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
-from stages.rl.engines.trl.groups import TeachingRowsTrainer
+from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
 
 
-class ScheduledGRPOTrainer(StageTrainer, TeachingRowsTrainer):
+class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
     """A GRPOTrainer with our schedule and our way to resume and to stop."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,6 +55,10 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
             callbacks=callbacks(config, run, None),
         )
     trainer.skips_rows = config.engine.strategy == "ddp"
+    trainer.mismatch_limit = config.grpo.sampling_mismatch_limit
+    if config.engine.exact_sampling:
+        reason = trainer.sample_exactly(config.run.seed)
+        run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: the bits of training")
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 

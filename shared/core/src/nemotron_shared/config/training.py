@@ -81,6 +81,9 @@ class GRPOSection(Section):
     """Divide advantages by the standard deviation of their group."""
     overlong_filtering: bool
     """Leave completions that were cut at `grpo.max_new_tokens` out of the loss."""
+    sampling_mismatch_limit: How[float | None]
+    """Stop when a step's `token_mult_prob_error` is above this: probabilities of sampling and of training that are too
+    far apart. 1 would be none; `null` never stops."""
 
 
 class OptimizerSection(Section):

@@ -16,7 +16,8 @@ FILE = "metrics.jsonl"
 Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
     "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
-    "valid_reward", "token_mult_prob_error", "memory_gb",
+    "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio",
+    "router_flips", "memory_gb",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -36,6 +37,10 @@ METRICS: dict[Metric, str] = {
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
     "valid_reward": "Mean reward on the valid split.",
     "token_mult_prob_error": "How far the probabilities of generation and training are apart; 1 is none.",
+    "differing_tokens": "Share of sampled tokens whose log-probability in training is not the same number.",
+    "logprob_difference": "Largest difference between the two, in nats.",
+    "sequence_ratio": "Mean probability of a completion in training over that in sampling.",
+    "router_flips": "Share of sampled tokens that training sends to other experts than sampling did.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }
 """The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""

@@ -157,22 +157,39 @@ class Block(NamedTuple):
 
 def forward_block(x: Tensor, B: Tensor, C: Tensor, decay: Decay, state: Tensor) -> Block:
     """Scan a run of chunks that begins in `state` (batch, H, P, N); x, B and C are in time order."""
-    groups, size, tile = B.shape[2], B.shape[3], decay.step.shape[-1]
-    x, B, C = (to_chunks(t, tile) for t in (x, B, C))
-    chunks, _, heads, _, channels = x.shape
-    rows_B, rows_C = B.view(-1, tile, size), C.view(-1, tile, size)
+    x, B, C = (to_chunks(t, decay.step.shape[-1]) for t in (x, B, C))
+    y = inside_chunks(x, B, C, decay)
+    states = handed_over(x, B, decay, state)
+    add_from_start(y, C, decay, states[:-1])
+    return Block(x, B, C, y, states)
+
+
+def inside_chunks(x: Tensor, B: Tensor, C: Tensor, decay: Decay) -> Tensor:
+    """What the steps of each chunk give each other, like x; all chunk-major."""
+    _, _, heads, tile, channels = x.shape
+    groups, size = B.shape[2:5:2]
     mixing = decay.matrix().view(-1, heads // groups, tile, tile)
-    mixing.mul_(torch.bmm(rows_C, rows_B.mT)[:, None])
-    y = torch.bmm(mixing.view(-1, tile, tile), x.view(-1, tile, channels)).view(x.shape)
-    del mixing
-    added = torch.bmm(scaled_rows(x, decay.to_end, groups).mT, rows_B).view(chunks, *state.shape)
+    mixing.mul_(torch.bmm(C.view(-1, tile, size), B.view(-1, tile, size).mT)[:, None])
+    return torch.bmm(mixing.view(-1, tile, tile), x.view(-1, tile, channels)).view(x.shape)
+
+
+def handed_over(x: Tensor, B: Tensor, decay: Decay, state: Tensor) -> Tensor:
+    """The state before the first chunk, which is given, and after each: (chunks + 1, batch, H, P, N)."""
+    chunks, _, _, tile, _ = x.shape
+    groups, size = B.shape[2:5:2]
+    added = torch.bmm(scaled_rows(x, decay.to_end, groups).mT, B.view(-1, tile, size)).view(chunks, *state.shape)
     states = state.new_empty(chunks + 1, *state.shape)
     states[0] = state
     for i in range(chunks):
         torch.addcmul(added[i], states[i], decay.across[i], out=states[i + 1])
-    carried = torch.bmm(rows_C, states[:-1].view(rows_B.shape[0], -1, size).mT)
-    add_scaled_rows(y, carried, decay.from_start)
-    return Block(x, B, C, y, states)
+    return states
+
+
+def add_from_start(y: Tensor, C: Tensor, decay: Decay, states: Tensor) -> None:
+    """Add to y what reaches it from the state at the start of its chunk."""
+    tile, size = C.shape[3:]
+    rows = C.view(-1, tile, size)
+    add_scaled_rows(y, torch.bmm(rows, states.view(len(rows), -1, size).mT), decay.from_start)
 
 
 class BlockGradients(NamedTuple):

@@ -32,6 +32,11 @@ KEPT: dict[str, Metric] = {
     "completions/mean_length": "completion_length",
     "completions/clipped_ratio": "truncated_fraction",
     "eval_reward": "valid_reward",
+    "token_mult_prob_error": "token_mult_prob_error",
+    "differing_tokens": "differing_tokens",
+    "logprob_difference": "logprob_difference",
+    "sequence_ratio": "sequence_ratio",
+    "router_flips": "router_flips",
 }
 
 
