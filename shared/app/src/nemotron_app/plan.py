@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from nemotron_app import complete
 from nemotron_app.launch import dry_run_of
 from nemotron_app.main import Request
 from nemotron_app.recipes import composed, recipes
@@ -39,8 +40,8 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 
 
 @click.command("plan", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("config", metavar="CONFIG")
-@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]")
+@click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
+@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]", shell_complete=complete.overrides)
 @click.option("--stage", type=click.Choice(TRAININGS), help="of a file that lies in no stage's folder")
 @store_options
 def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) -> int:
