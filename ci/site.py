@@ -23,6 +23,8 @@ CONFIG = ROOT / "docs" / "zensical.toml"
 LEFT_OUT = ("CHANGELOG.md", ".github/", "benchmarks/", "tests/")
 """What is read where it lies."""
 LINK = re.compile(r"\]\(([^)#\s]+)")
+LOADED = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="?https?:|<link[^>]*"?stylesheet[^>]*https?:|class="?mermaid')
+"""What a browser would fetch from elsewhere: the theme draws diagrams of Mermaid by a script from a CDN."""
 
 
 def tracked() -> list[str]:
@@ -66,6 +68,10 @@ def build(out: Path | None) -> int:
             else:
                 shutil.copyfile(path, target)
         built = subprocess.run(["zensical", "build", "--strict"], cwd=folder)
+        for page in sorted((folder / "site").rglob("*.html")) if built.returncode == 0 else ():
+            if found := LOADED.search(page.read_text(encoding="utf-8")):
+                print(f"{page.relative_to(folder / 'site')}: not readable offline: {found[0]}", file=sys.stderr)
+                return 1
         if built.returncode == 0 and out is not None:
             shutil.copytree(folder / "site", out, dirs_exist_ok=True)
         return built.returncode

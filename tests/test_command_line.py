@@ -1,6 +1,7 @@
 """The `nemotron` command: what it understands, and how it says that it does not."""
 
 import sys
+from pathlib import Path
 
 import pytest
 from support import last_json, nemotron, script
@@ -30,11 +31,49 @@ def test_help_imports_nothing_heavy(run) -> None:
         ("nemotron super3 sft train.micro", ["train.micro_batch_size="]),
         ("nemotron super3 rl -c tiny grpo.max_new", ["grpo.max_new_tokens="]),
         ("nemotron config di", ["diff"]),
+        ("nemotron super3 eval -c h", ["held_out"]),
+        ("nemotron config show sft/ti", ["sft/tiny"]),
+        ("nemotron config explain grpo.te", ["grpo.temperature"]),
+        ("nemotron super3 pipeline sft.optimizer.l", ["sft.optimizer.lr="]),
+        ("nemotron plan rl/tiny grpo.te", ["grpo.temperature="]),
     ],
 )
 def test_a_shell_completes_the_command(run, line: str, expected: list[str]) -> None:
     asked = {"_NEMOTRON_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     assert run(*nemotron(), env=asked).stdout.split() == [f"plain,{word}" for word in expected]
+
+
+def test_a_shell_offers_what_is_in_the_store_and_no_config_of_another_stage(run, tmp_path: Path) -> None:
+    folder = tmp_path / "artifacts" / "super3-sft-model" / "v1"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+
+    def offered(line: str) -> str:
+        asked = {"_NEMOTRON_COMPLETE": "bash_complete", "COMP_WORDS": line, "NEMOTRON_HOME": str(tmp_path)}
+        return run(*nemotron(), env=asked).stdout
+
+    assert offered("nemotron artifacts show super3-s") == "plain,super3-sft-model\n"
+    assert "plain,tiny" in offered("nemotron super3 sft -c ") and "held_out" not in offered("nemotron super3 sft -c ")
+    assert offered("nemotron super3 sft optimizer.lr=").strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "options"), [("plain,train.train_iters=", "-o nospace"), ("plain,sft", ""), ("plain,sft.", "-o nospace")]
+)
+def test_bash_sets_no_space_after_a_key(run, answer: str, options: str) -> None:
+    script = f"""
+    nemotron() {{ echo "$COMP_WORDS" >&2; echo {answer}; }}
+    compopt() {{ echo "$1 $2"; }}
+    env() {{ local COMP_WORDS="${{1#*=}}"; nemotron; }}
+    complete() {{ :; }}
+    {run(*nemotron("completion", "bash")).stdout}
+    COMP_LINE="nemotron a=b tr" COMP_POINT=15 COMP_WORDS=(nemotron a = b tr) COMP_CWORD=4
+    _nemotron_completion nemotron
+    echo "${{COMPREPLY[@]}}"
+    """
+    told = run("bash", "-c", script)
+    assert told.stdout.split("\n")[:-1] == [*filter(None, [options]), answer.partition(",")[2]]
+    assert "nemotron a=b tr" in told.stderr
 
 
 def test_the_version_is_the_package_version(run) -> None:

@@ -54,6 +54,14 @@ def test_explain_has_the_words_of_the_schema(capsys: pytest.CaptureFixture[str])
     assert "transformers: " in ask(capsys, "config", "explain", "engine.dtype")
 
 
+def test_explain_has_no_links_of_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "see Rewards in stages/rl/README.md" in ask(capsys, "config", "explain", "rewards")
+
+
+def test_commands_alone_print_their_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(capsys, "config").startswith("Usage: nemotron config")
+
+
 def test_every_setting_of_every_stage_can_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
     for stage in STAGES:
         told = json.loads(ask(capsys, "config", "show", f"{stage}/tiny", "--json"))
@@ -76,6 +84,15 @@ def test_every_setting_of_every_stage_can_be_explained(capsys: pytest.CaptureFix
         (["new", "mine", "--from", "sft/tiny", "optimizer.lrr=3"], "optimizer.lrr"),
         (["new", "mine", "--from", "sft/tiny", "~optimizer.lr"], "cannot be written into a config"),
         (["new", "mine"], "--from"),
+        (["new", "", "--from", "sft/tiny"], "'' is no name for a config"),
+        (["new", ".", "--from", "sft/tiny"], "'.' is no name for a config"),
+        (["new", "tiny", "--from", "sft/tiny"], "would begin with itself"),
+        (["new", "default", "--from", "sft/tiny"], "give another name: nemotron new my_default --from sft/tiny"),
+        (["new", "mine", "--from", "sft/tiny", "optimizer.lr=abc"], "command line: optimizer.lr"),
+        (["config", "show", "sft/tiny", "optimizer.lr=abc"], "command line: optimizer.lr"),
+        (["config", "show", "sft/tiny", "optimizer.lr=inf"], "should be a finite number"),
+        (["config", "show", "sft/tiny", "optimizer.lr=[1,"], "command line: 'optimizer.lr=[1,' cannot be read"),
+        (["config", "explain", "grpo.temperature", "--stage", "sft"], "config explain grpo.temperature --stage rl"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

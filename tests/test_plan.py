@@ -1,15 +1,17 @@
 """`nemotron plan`, for every config of every training."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support import ROOT
 
-from nemotron_app.main import dispatch, main
+from nemotron_app.main import Request, dispatch, main
 from nemotron_app.plan import parse_gpus
 from nemotron_shared.errors import UserError
 from stages.pretrain.train import STEP
+from stages.sft.train import STEP as sft
 
 CONFIGS = [
     f"{stage}/{file.stem}"
@@ -39,9 +41,11 @@ def test_every_config_has_a_plan(config: str, capsys: pytest.CaptureFixture[str]
     (found,) = plan(capsys, config)
     estimate = found["estimate"]
     assert estimate["parameters"] >= estimate["active"] > 0
-    assert estimate["seconds"] > 0 and estimate["disk"] >= estimate["result"] > 0
+    assert sum(estimate["step_seconds"].values()) > 0 and estimate["disk"] >= estimate["result"] > 0
     assert estimate["assumptions"]
+    assert (estimate["seconds"] is None) == estimate["steps_are_a_limit"] == (estimate["steps"] >= 10**6)
     if config.endswith("tiny"):
+        assert 6e8 < sum(estimate["memory"].values()) < 1e9  # the process counts, too
         assert estimate["device"] == "CPU core" and estimate["seconds"] < 300
     elif not config.endswith(NO_SIZE):
         assert estimate["device"] == "H100" and estimate["fits"], estimate["memory"]
@@ -73,16 +77,53 @@ def test_a_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         dispatch(["plan", str(file)])
 
 
+def test_the_recipe_is_planned_whatever_the_store_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked(*asked: object, **more: object) -> None:
+        raise AssertionError("the store was asked for an artifact")
+
+    monkeypatch.setattr("nemotron_app.plan.dry_run_of", partial(here, capsys))
+    monkeypatch.setattr("nemotron_shared.artifacts.store.Store.resolve", looked)
+    monkeypatch.setattr("nemotron_shared.runtime.inputs.find", looked)
+    for config in ("sft/super3", "sft/nano3_lora_one_gpu"):
+        (found,) = plan(capsys, config)
+        assert found["estimate"]["architecture"].startswith(f"{config[4:].partition('_')[0]}, which")
+        assert found["estimate"]["parameters"] > 30e9
+        assert any("was not read" in said for said in found["estimate"]["assumptions"])
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("defaults: [super3, _self_]\nrun:\n  model: super3-pretrain-model\n")
+    for words in (["sft/super3", "run.model=super3-pretrain-model"], [str(mine), "--stage", "sft"]):
+        with pytest.raises(AssertionError, match="the store was asked"):
+            plan(capsys, *words)
+
+
+def here(
+    capsys: pytest.CaptureFixture[str], stage: str, request: Request, machine: dict | None, *, config_alone: bool
+) -> dict:
+    """The dry run in this process."""
+    file = Path(request.overrides[-1].partition("=")[2]).parent / "machine.yaml"
+    file.write_text(json.dumps(machine))
+    words = ["-c", str(request.config), *request.overrides, "--dry-run", "--json", "--config-alone"]
+    assert config_alone and sft.main([*words, *(["--machine", str(file)] if machine else [])]) in (0, 1)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_little_room_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "sft/super3"]) == 0
+    assert "TIGHT, 653.5 MB left; 10 % should be free" in capsys.readouterr().out
+
+
+def test_a_limit_is_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "rl/nano3"]) == 0
+    shown = capsys.readouterr().out
+    assert "1,000,000 steps are an upper limit" in shown and "100 steps" in shown and "all steps" not in shown
+
+
 def test_what_does_not_fit_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "sft/nano3", "L40S"]) == 0
     shown = capsys.readouterr().out
     assert "DOES NOT FIT" in shown and "what stands in its way" in shown and "assumed" in shown
-
-
-def test_an_unknown_gpu_has_no_time_and_names_those_that_have(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = plan(capsys, "sft/nano3", "8xH10")
-    assert found["estimate"]["seconds"] is None
-    assert any("no GPU named 'H10' is known; known: A100" in said for said in found["estimate"]["assumptions"])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +132,15 @@ def test_an_unknown_gpu_has_no_time_and_names_those_that_have(capsys: pytest.Cap
         (["pretrain/supr3"], "no config named 'supr3'", "super3"),
         (["pretain/super3"], "no stage 'pretain'", "pretrain"),
         (["none.yaml"], "there is no file none.yaml", "STAGE/NAME"),
-        (["sft/nano3", "0xH100"], "says no GPUs", "64xH100"),
+        (["sft/nano3", "0xH100"], "0 GPUs", "64xH100"),
+        (["sft/nano3", "999999999xH100"], "999999999 GPUs", "100,000"),
+        (["sft/nano3", "8xFOO"], "no GPU named 'FOO' is known", "A100-40GB, A100-80GB, H100"),
+        (["sft/nano3", "H100x8"], "no GPU named 'H100x8'", "did you mean '8xH100'?"),
+        (["sft/nano3", "8x4090"], "no GPU named '4090'", "did you mean 'RTX 4090'?"),
+        (["sft/nano3", "1e3xH100"], "no GPU named '1e3xH100'", "did you mean 'H100'?"),
+        (["sft/nano3", "8xA100-60GB"], "no GPU named 'A100-60GB'", "did you mean 'A100-80GB'?"),
+        (["rl/nano3", "12xH100"], "takes whole nodes", "8xH100 or 16xH100"),
+        (["eval/tiny"], "an evaluation trains nothing", "sft/tiny"),
         (["sft/nano3", "H100", "A100"], "two words for the GPUs", "64xH100"),
         (["sft/tiny", "train.train_itrs=3"], "train.train_itrs", "train_iters"),
         (["sft/nano3", "train.train_iters=x"], "train.train_iters", ""),
@@ -107,7 +156,16 @@ def test_what_makes_no_sense_is_refused(
 
 @pytest.mark.parametrize(
     ("text", "meant"),
-    [("64xH100", (64, "H100")), ("64", (64, "H100")), ("GB300", (1, "GB300")), ("2 x RTX 4090", (2, "RTX 4090"))],
+    [
+        ("64xH100", (64, "H100")),
+        ("64", (64, "H100")),
+        ("GB300", (1, "GB300")),
+        ("2 x RTX 4090", (2, "RTX 4090")),
+        ("8xRTX4090", (8, "RTX 4090")),
+        ("8xA100-40GB", (8, "A100-40GB")),
+        ("8xA100", (8, "A100-80GB")),
+        ("NVIDIA H100 80GB HBM3", (1, "H100")),
+    ],
 )
 def test_words_for_gpus(text: str, meant: tuple[int, str]) -> None:
     assert parse_gpus(text) == meant
@@ -116,5 +174,6 @@ def test_words_for_gpus(text: str, meant: tuple[int, str]) -> None:
 def test_a_dry_run_shows_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
     assert STEP.main(["-c", "tiny", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "# estimate, by arithmetic (docs/plan.md)\nparameters: 306k, 232k active" in shown
+    assert "# estimate, by arithmetic (docs/plan.md)\narchitecture: super3_tiny, which model.architec" in shown
+    assert "\nparameters: 306k, 232k active" in shown
     assert "all steps: " in shown

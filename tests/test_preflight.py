@@ -450,7 +450,7 @@ def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
     (tmp_path / "machine.yaml").write_text(yaml.safe_dump(machine))
     lora = ("engine=transformers_lora", "engine.dtype=bfloat16", "model.architecture=nano3")
     said = told("sft", "super3", "tiny", *lora, home=tmp_path, machine=tmp_path / "machine.yaml")[1]
-    assert "at least 61.7 GB for the frozen weights of 30.9B parameters in bfloat16" in said
+    assert "at least 61.8 GB for the frozen weights of 30.9B parameters in bfloat16" in said
 
 
 def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:

@@ -63,7 +63,13 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
-    "see: nemotron config show sft/local": {},
+    "see: nemotron config show {stages[0]}/local": {"stages[0]": ["sft"]},
+    "it is one of {' and '.join(having)}: nemotron config explain {key} --stage {having[0]}": {
+        "' and '.join(having)": ["rl"],
+        "key": ["grpo.temperature"],
+        "having[0]": ["rl"],
+    },
+    "give another name: nemotron new my_{file.stem} --from {base}": {"file.stem": ["tiny"], "base": ["sft/tiny"]},
     "#   nemotron {family} {stage} -c {file}": {"family": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "  nemotron {model} data prep {stage} -c {file}\n": {"model": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}": {

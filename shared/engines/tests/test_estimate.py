@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import NemotronHConfig, NemotronHForCausalLM
 
-from nemotron_engines.estimate.devices import CORE_OPERATIONS, DEVICES, device_named
 from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.estimate.memory import memory_parts
 from nemotron_engines.estimate.speed import core_seconds, step_seconds
@@ -15,6 +14,7 @@ from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import install_cpu_ops
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import parameters_of
+from nemotron_shared.runtime.devices import CORE_OPERATIONS, DEVICES, device_named
 
 VOCABULARY = 131_072
 
@@ -132,7 +132,11 @@ def test_cores_share_the_work() -> None:
         ("NVIDIA H100 80GB HBM3", "H100"),
         ("gb200", "GB200"),
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA A100", "A100-80GB"),
+        ("rtx4090", "RTX 4090"),
+        ("H100-40GB", None),
         ("Tesla T4", None),
     ],
 )

@@ -18,6 +18,7 @@ from typing import Any
 import click
 from humanize import naturalsize
 
+from nemotron_app import complete
 from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.artifact import Artifact
@@ -29,7 +30,7 @@ from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
 FILES_SHOWN = 20
-REFERENCE = click.argument("reference", metavar="NAME[:V]")
+REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=complete.artifacts)
 
 
 @click.group("artifacts", invoke_without_command=True)
@@ -124,7 +125,7 @@ def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
 
 
 @command.command()
-@click.argument("reference", metavar="[NAME[:V]]", required=False)
+@click.argument("reference", metavar="[NAME[:V]]", required=False, shell_complete=complete.artifacts)
 @click.option("--fast", is_flag=True, help="compare sizes only")
 @store_options
 def verify(look: Look, reference: str | None, fast: bool) -> int:

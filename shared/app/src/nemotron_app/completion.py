@@ -1,18 +1,61 @@
-"""`nemotron completion`: what a shell needs to complete our lines: models, commands, configs and settings.
+"""`nemotron completion`: what a shell needs to complete our lines: models, commands, configs, settings and artifacts.
 
 eval "$(nemotron completion bash)"                 in ~/.bashrc
 eval "$(nemotron completion zsh)"                  in ~/.zshrc
 nemotron completion fish > ~/.config/fish/completions/nemotron.fish
+
+A shell completes the command `nemotron`, and not `uv run nemotron`, whose first word is uv: activate the environment
+first, with `source .venv/bin/activate`.
 """
 
-import click
-from click.shell_completion import get_completion_class
+import os
+from typing import ClassVar
 
-from nemotron_app.recipes import composed, tree
-from nemotron_shared.config.compose import leaves
-from nemotron_shared.errors import UserError
+import click
+from click.shell_completion import (
+    BashComplete,
+    ZshComplete,
+    add_completion_class,
+    get_completion_class,
+    split_arg_string,
+)
 
 VARIABLE = "_NEMOTRON_COMPLETE"
+IF_PLAIN, IF_FOUND = 'if [[ "$descr" == "_" ]]; then', 'if [ -n "$completions" ]; then'
+"""Of click's script for zsh."""
+
+
+class Bash(BashComplete):
+    """Without a space after `key=`, and with the line itself: bash would cut it at each `=`."""
+
+    source_template: ClassVar[str] = BashComplete.source_template.replace(
+        "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value != *[=.] ]] || compopt -o nospace"
+    ).replace('COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:$COMP_POINT}"')
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """See the base class."""
+        line = os.environ["COMP_WORDS"]
+        words = split_arg_string(line)
+        while words and "=" in words[0]:  # a variable before the command
+            words.pop(0)
+        incomplete = words.pop() if words and not line[-1].isspace() else ""
+        return words[1:], incomplete
+
+
+class Zsh(ZshComplete):
+    """Without a space after `key=`."""
+
+    source_template: ClassVar[str] = (
+        ZshComplete.source_template.replace("local -a completions\n", "local -a completions open\n")
+        .replace(IF_PLAIN, f'if [[ "$key" == *[=.] ]]; then\n                open+=("$key")\n            el{IF_PLAIN}')
+        .replace(IF_FOUND, f'if [ -n "$open" ]; then\n        compadd -U -S "" -a open\n    fi\n\n    {IF_FOUND}')
+    )
+
+
+def answer_in_our_way() -> None:
+    """Let click take these classes for the shells; fish sets no space after `=` by itself."""
+    add_completion_class(Bash)
+    add_completion_class(Zsh)
 
 
 @click.command("completion", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -21,16 +64,8 @@ def command(shell: str) -> int:
     """See the head of this module."""
     from nemotron_app.main import nemotron
 
+    answer_in_our_way()
     found = get_completion_class(shell)
     assert found is not None
     print(found(nemotron, {}, "nemotron", VARIABLE).source())
     return 0
-
-
-def settings(stage: str, config: str | None, incomplete: str) -> list[str]:
-    """The stage's settings that begin so, each with its `=`."""
-    try:
-        known = leaves(tree(composed(stage, config or "default", [])))
-    except UserError:  # a config that is not there, or not whole yet
-        return []
-    return [f"{key}=" for key, _ in known if key.startswith(incomplete)]

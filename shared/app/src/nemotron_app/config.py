@@ -16,10 +16,11 @@ from typing import Any
 
 import click
 
+from nemotron_app import complete
 from nemotron_app.explain import explained
 from nemotron_app.launch import stage_directory
 from nemotron_app.plain import print_json
-from nemotron_app.recipes import composed, names, recipe, title, tree
+from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.config.shown import on_one_line, with_origins
 from nemotron_shared.config.translation import translated
@@ -52,13 +53,15 @@ def list_(stage: str | None, as_json: bool) -> int:
 
 
 @command.command("show")
-@click.argument("config", metavar="CONFIG")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
 @OF_STAGE
 @AS_JSON
 def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
     """Print all values of CONFIG with these overrides; references stand as they are written."""
-    one = composed(*recipe(config, stage), _only_settings(overrides))
+    one_stage, choice = recipe(config, stage)
+    one = composed(one_stage, choice, _only_settings(overrides))
+    require_valid(one_stage, one)
     values = redact_values(tree(one))
     if as_json:
         print_json({"config": values, "origins": one.origins})
@@ -68,9 +71,9 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
 
 
 @command.command("diff")
-@click.argument("first", metavar="CONFIG")
-@click.argument("second", metavar="CONFIG")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]")
+@click.argument("first", metavar="CONFIG", shell_complete=complete.configs)
+@click.argument("second", metavar="CONFIG", shell_complete=complete.configs)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
 @OF_STAGE
 @AS_JSON
 def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
@@ -90,7 +93,7 @@ def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None,
 
 
 @command.command("explain")
-@click.argument("key", metavar="KEY|SECTION")
+@click.argument("key", metavar="KEY|SECTION", shell_complete=complete.explained)
 @click.option("--stage", type=click.Choice([*STAGES]), help="of this stage alone")
 @AS_JSON
 def explain(key: str, stage: str | None, as_json: bool) -> int:

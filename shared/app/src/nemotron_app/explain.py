@@ -1,5 +1,6 @@
 """What a setting means and what it is, for `nemotron config explain`."""
 
+import re
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -8,7 +9,10 @@ from nemotron_app.recipes import composed, tree
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.config.describe import described
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import STAGES
 
+LINK = re.compile(r"\[([^]]+)\]\(([^)#]*)(#[\w-]+)?\)")
+"""Of Markdown: the same words stand in the READMEs of the stages."""
 SHOWN = ("default", "local", "tiny")
 """Configs whose values are told."""
 
@@ -23,15 +27,23 @@ def explained(key: str, stages: Sequence[str]) -> list[dict[str, Any]]:
     known = list(dict.fromkeys(one for keys in words.values() for one in keys))
     wanted = [one for one in known if one == key or one.startswith(f"{key}.")]
     if not wanted:
-        by_last = [one for one in known if one.rpartition(".")[2] == key]
-        remedy = (
-            f"there is: {', '.join(by_last)}"
-            if by_last
-            else did_you_mean(key, known, "see: nemotron config show sft/local")
-        )
-        raise UserError(f"no setting is called '{key}'", remedy)
+        raise _unknown(key, stages, known)
     values = {stage: {name: _values(stage, name) for name in SHOWN} for stage in stages}
     return [_explain(one, words, values) for one in wanted]
+
+
+def _unknown(key: str, stages: Sequence[str], known: Sequence[str]) -> UserError:
+    of = "" if len(stages) == len(STAGES) else f" in {' and '.join(stages)}"
+    others = [stage for stage in STAGES if stage not in stages]
+    having = [stage for stage in others if any(f"{one}.".startswith(f"{key}.") for one, _ in _words(stage))]
+    by_last = [one for one in known if one.rpartition(".")[2] == key]
+    if having:
+        remedy: str | None = f"it is one of {' and '.join(having)}: nemotron config explain {key} --stage {having[0]}"
+    elif by_last:
+        remedy = f"there is: {', '.join(by_last)}"
+    else:
+        remedy = did_you_mean(key, known, f"see: nemotron config show {stages[0]}/local")
+    return UserError(f"no setting{of} is called '{key}'", remedy)
 
 
 def meaning_of(key: str, stage: str) -> str:
@@ -50,13 +62,18 @@ def _explain(key: str, words: dict[str, dict[str, str]], values: dict[str, dict[
 def _words(stage: str) -> Iterator[tuple[str, str]]:
     """Key and meaning of the stage's settings, and of those of its engines, which may mean different things by one."""
     step = import_module(f"stages.{stage}.train").STEP
-    yield from described(step.schema, None)
+    yield from ((key, _plain(meaning, stage)) for key, meaning in described(step.schema, None))
     engines: dict[str, dict[str, list[str]]] = {}
     for name in step.engines.own:
         for key, meaning in described(step.engines.load(name).settings, None, "engine."):
-            engines.setdefault(key, {}).setdefault(meaning, []).append(name)
+            engines.setdefault(key, {}).setdefault(_plain(meaning, stage), []).append(name)
     for key, meanings in engines.items():
         yield key, "\n  ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
+
+
+def _plain(meaning: str, stage: str) -> str:
+    """Links in words: where the reader finds that section, or page."""
+    return LINK.sub(lambda link: f"{link[1]} in {link[2] or f'stages/{stage}/README.md'}", meaning)
 
 
 def _values(stage: str, name: str) -> dict[str, Any]:

@@ -43,11 +43,14 @@ def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, 
         return code, {} if code else json.loads(answer.read())
 
 
-def dry_run_of(stage: str, request: "Request", machine: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def dry_run_of(
+    stage: str, request: "Request", machine: Mapping[str, Any] | None = None, *, config_alone: bool = False
+) -> dict[str, Any]:
     """What the dry run of a training tells a program; its problems are among that.
 
     Args:
         machine: another one than this, in the words of a file for `--machine`.
+        config_alone: look for no input but those that the user names.
 
     Raises:
         UserError: the config is wrong.
@@ -57,6 +60,7 @@ def dry_run_of(stage: str, request: "Request", machine: Mapping[str, Any] | None
         if file is not None:
             file.write_text(json.dumps(machine), encoding="utf-8")
         command = step_command(stage, "train", replace(request, dry_run=True, json=True, machine=file))
+        command += ["--config-alone"] if config_alone else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout.startswith("{"):
         message, _, remedy = done.stderr.strip().removeprefix("error: ").partition("\n")

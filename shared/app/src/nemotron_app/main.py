@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from nemotron_app import complete
 from nemotron_app.table import STAGES
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.config.overrides import override_key
@@ -80,6 +81,7 @@ class Request:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     if "_NEMOTRON_COMPLETE" in os.environ:
+        import_module("nemotron_app.completion").answer_in_our_way()
         nemotron.main(prog_name="nemotron")  # answers the shell, which completes a line, and exits
     words = list(sys.argv[1:] if argv is None else argv)
     return exit_code_of(lambda: dispatch(words))
@@ -96,6 +98,9 @@ def dispatch(words: list[str]) -> int:
             return nemotron.invoke(context) or 0
     except click.exceptions.Exit as done:  # after --help and --version
         return done.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:  # a command that only has others below it
+        print(error.ctx.get_help())
+        return 0
     except click.UsageError as error:
         asked = error.ctx.command_path.removesuffix(f" {STEP}") if error.ctx else "nemotron"
         raise UserError(error.format_message(), f"see: {asked} --help") from error
@@ -139,19 +144,21 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     fits = len(before) < 2 or before[1] == "data"
     found = [word for word in known if fits and word.startswith(incomplete)]
     if not found and before and before[-1] in STAGES:
-        from nemotron_app.completion import settings
-
-        found = settings(before[-1], ctx.params.get("config"), incomplete)
+        found = complete.settings(before[-1], ctx.params.get("config"), incomplete)
+    if not found and before[1:] == ["pipeline"]:
+        found = complete.of_pipeline(ctx.params.get("config"), incomplete)
     return found
 
 
 def _complete_config(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The configs of the stage, or of all where none is named yet; else files, which the shell knows."""
+    """The configs of the stage; of a pipeline those that all stages have; of all where none is named yet."""
     from nemotron_app.recipes import names
 
-    stages = [word for word in ctx.params.get("words") or () if word in STAGES][-1:] or [*STAGES]
-    found = sorted({name for stage in stages for name in names(stage) if name.startswith(incomplete)})
-    return [CompletionItem(name) for name in found] or [CompletionItem(incomplete, type="file")]
+    words = (*(ctx.params.get("words") or ()), *ctx.args)  # click leaves them there, since `-c` alone is no option
+    named = [word for word in words if word in STAGES][-1:]
+    every = [set(names(stage)) for stage in named or STAGES]
+    found = set.intersection(*every) if "pipeline" in words else set.union(*every)
+    return complete.beginning(incomplete, sorted(found))
 
 
 nemotron = Nemotron("nemotron", context_settings={"help_option_names": ["-h", "--help"]})

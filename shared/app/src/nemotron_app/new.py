@@ -17,8 +17,9 @@ from typing import Any
 import click
 import yaml
 
+from nemotron_app import complete
 from nemotron_app.explain import meaning_of
-from nemotron_app.recipes import composed, recipe, tree
+from nemotron_app.recipes import composed, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.atomic import write_text
 from nemotron_shared.config.compose import leaves
@@ -36,14 +37,16 @@ WIDTH = 110
 
 @click.command("new", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.argument("name", metavar="NAME")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]")
-@click.option("--from", "base", metavar="STAGE/CONFIG", required=True, help="what it begins with")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE ...]", shell_complete=complete.overrides)
+@click.option(
+    "--from", "base", metavar="STAGE/CONFIG", required=True, help="what it begins with", shell_complete=complete.configs
+)
 @click.option("--force", is_flag=True, help="replace a file of this name")
 def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> int:
     """See the head of this module."""
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-    if not re.fullmatch(r"[\w.-]+", file.name):
-        raise UserError(f"'{file.name}' is no name for a config", "use letters, digits, '_', '-' and '.'")
+    if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
+        raise UserError(f"'{name}' is no name for a config", "begin with a letter, then letters, digits, '_', '-', '.'")
     if file.exists() and not force:
         raise UserError(f"{file} is there already", "give another name, or --force to replace it")
     if stray := next((word for word in overrides if "=" not in word or word.startswith("~")), None):
@@ -52,6 +55,10 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     if Path(choice).suffix in {".yaml", ".yml"}:
         choice = str(Path(choice).resolve())
     whole = composed(stage, choice, overrides)
+    require_valid(stage, whole)
+    if any(file.stem == used.stem and used.parent.name == "config" for used in whole.files):
+        what = f"{file} would begin with itself: '{file.stem}' is also a config that {base} is made of"
+        raise UserError(what, f"give another name: nemotron new my_{file.stem} --from {base}")
     family = tree(whole)["run"]
     assert isinstance(family, dict)
     write_text(file, "\n".join(_lines(file, stage, choice, str(family["family"]), overrides, tree(whole))) + "\n")

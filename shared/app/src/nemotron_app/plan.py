@@ -6,8 +6,9 @@ nemotron plan pretrain/super3 128xGB200         on others
 nemotron plan sft/nano3_lora 8xH200 train.micro_batch_size=4
 nemotron plan mine.yaml H100 --stage sft        a file of your own
 
-GPUS is COUNTxNAME; a name alone is one of them, and a count alone as many H100. Nothing is measured and nothing runs:
-each number is arithmetic, and the assumptions are listed below it.
+GPUS is COUNTxNAME; a name alone is one of them, and a count alone as many H100. Nothing is measured, nothing runs, and
+no model is looked for, here or on the hub: a plan takes the recipe's own architecture, unless you name a model with
+run.model=... Each number is arithmetic, and the assumptions are listed below it.
 """
 
 import re
@@ -16,25 +17,31 @@ from typing import Any
 
 import click
 
+from nemotron_app import complete
 from nemotron_app.launch import dry_run_of
 from nemotron_app.main import Request
 from nemotron_app.recipes import composed, recipes
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.devices import DEVICES, device_named
 from nemotron_shared.stages import STAGES
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
-GPUS = re.compile(r"(?:(\d+)\s*[xX*]?)?\s*([A-Za-z][\w .-]*)?")
+GPUS = re.compile(r"(?:(\d+)\s*(?:[xX*]\s*|$))?(.*)")
+BACKWARDS = re.compile(r"(.+?)\s*[xX*]\s*(\d+)")
+MOST = 100_000
+"""GPUs; no cluster has as many."""
 USUAL = "H100"
+NOT_LOOKED_FOR = " (not looked for)"
 ON_A_NODE = {"GB200": 4, "GB300": 4}
 """GPUs of a node, where they are not eight."""
 
 
 @click.command("plan", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("config", metavar="CONFIG")
-@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]")
+@click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
+@click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]", shell_complete=complete.overrides)
 @click.option("--stage", type=click.Choice(TRAININGS), help="of a file that lies in no stage's folder")
 @store_options
 def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) -> int:
@@ -45,6 +52,9 @@ def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) 
         raise UserError(f"two words for the GPUs: {' and '.join(gpus)}", "say them as one: 64xH100")
     device = parse_gpus(gpus[0]) if gpus else None
     plans = []
+    if config.startswith(tuple(f"{name}/" for name in STAGES if name not in TRAININGS)):
+        other = " or ".join(f"{name}/{config.partition('/')[2]}" for name in TRAININGS)
+        raise UserError(f"{config}: an evaluation trains nothing that could be planned", f"name a training: {other}")
     for one, choice in recipes(config, stage, TRAININGS):
         shown = _ask(look, one, choice, overrides, device)
         plans.append({"stage": one, "config": choice, **shown})
@@ -59,12 +69,29 @@ def parse_gpus(text: str) -> tuple[int, str]:
     """How many, and their name: `64xH100`, `64` or `H100`.
 
     Raises:
-        UserError: it is none of these.
+        UserError: it is none of these, or more GPUs than there are anywhere.
     """
     found = GPUS.fullmatch(text.strip())
-    if found is None or not any(found.groups()) or found[1] == "0":
+    if found is None or not any(found.groups()):
         raise UserError(f"'{text}' says no GPUs", "say how many of which: 64xH100")
-    return int(found[1] or 1), (found[2] or USUAL).strip()
+    name, count = found[2].strip() or USUAL, found[1] or "1"
+    device = device_named(name)
+    if device is None:
+        raise UserError(f"'{text}': no GPU named '{name}' is known", _known(name))
+    if len(count) > 9 or not 1 <= int(count) <= MOST:
+        raise UserError(f"'{text}': {count} GPUs", f"say a number from 1 to {MOST:,}: 64xH100")
+    return int(count), device.name
+
+
+def _known(name: str) -> str:
+    """A remedy: the name that was meant, and all that are known."""
+    there = f"known, as COUNTxNAME: {', '.join(DEVICES)}"
+    turned = BACKWARDS.fullmatch(name)
+    if turned and device_named(turned[1]):
+        return f"did you mean '{turned[2]}x{turned[1]}'? {there}"
+    like = next((known for known in DEVICES if name.upper() in known), None)
+    close = f"did you mean '{like}'?" if like else did_you_mean(name.upper(), DEVICES)
+    return f"{close} {there}" if close else there
 
 
 def _ask(
@@ -77,26 +104,38 @@ def _ask(
     machine = _machine(device or (made_for, USUAL), engine) if device or made_for else None
     where = override("run.home", str(look.store.home))
     request = Request(str(resolve_section(tree, "run")["family"]), (stage,), choice, (*overrides, where), True, True)
-    shown = dry_run_of(stage, request, machine)
+    shown = dry_run_of(stage, request, machine, config_alone=True)
     if shown["estimate"] is None and shown["problems"]:
         message, _, remedy = shown["problems"][0].partition("\n")
         raise UserError(message, remedy.strip() or None)
-    if shown["estimate"] is not None and made_for and not device:
-        shown["estimate"]["assumptions"].insert(0, f"{made_for} x {USUAL}: what the recipe is made for")
+    if shown["estimate"] is not None:
+        made = [f"{made_for} x {USUAL}: what the recipe is made for"] if made_for and not device else []
+        shown["estimate"]["assumptions"][:0] = [*_not_read(shown), *made]
     return {name: shown[name] for name in ("estimate", "estimated", "problems")}
 
 
 def _machine(device: tuple[int, str], engine: Mapping[str, Any]) -> dict[str, Any]:
     """Nodes full of these GPUs, in the words of a file for `--machine`."""
     count, name = device
-    each = min(count, ON_A_NODE.get(name.upper(), 8))
+    each = min(count, ON_A_NODE.get(name, 8))
     is_driver = "num_nodes" in engine  # one process, which starts the others itself
+    if is_driver and count % each:
+        less = count - count % each
+        what = f"{count}x{name}: {engine.get('name')} takes whole nodes, which have {each} {name} each"
+        raise UserError(what, f"say {less}x{name} or {less + each}x{name}")
     return {
         "nodes": -(-count // each),
         "processes": 1 if is_driver else count,
         "gpus": {"name": name, "count": each},
         "sees_files": False,
     }
+
+
+def _not_read(shown: Mapping[str, Any]) -> Iterator[str]:
+    """The model that the recipe starts from, where that was not looked for."""
+    model = (shown["inputs"].get("model") or "").removesuffix(NOT_LOOKED_FOR)
+    if model and shown["inputs"]["model"] != model:
+        yield f"run.model={model} was not read: say run.model=... to plan for a model that you have"
 
 
 def _lines(stage: str, choice: str, shown: dict[str, Any]) -> Iterator[str]:

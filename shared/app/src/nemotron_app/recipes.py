@@ -1,6 +1,7 @@
 """The configs that a word on the command line means: `sft/super3`, `tiny`, or a file."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -8,7 +9,10 @@ from omegaconf import OmegaConf
 from nemotron_app.launch import stage_directory
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.files import read_text
+from nemotron_shared.config.references import resolve
+from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.console import say
 from nemotron_shared.stages import STAGES
 
 
@@ -70,6 +74,20 @@ def title(stage: str, name: str) -> str:
 def composed(stage: str, choice: str, overrides: Sequence[str]) -> Composed:
     """The config with these overrides; references stand as they are written."""
     return compose(stage_directory(stage) / "config", choice, overrides)
+
+
+def require_valid(stage: str, config: Composed) -> None:
+    """Check the values by the stage's schema, as far as they are known without an artifact.
+
+    Raises:
+        UserError: naming where each wrong value was set.
+    """
+    try:
+        values = resolve(config.tree, lambda role, name: f"<{name} of {role}>")
+    except UserError as error:  # a variable of the environment, or another value, that is not there
+        say(f"the values are not checked: {error.message}")
+        return
+    validate(import_module(f"stages.{stage}.train").STEP.schema, values, config.origins)
 
 
 def tree(config: Composed) -> Mapping[str, object]:

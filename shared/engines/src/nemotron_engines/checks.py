@@ -13,6 +13,7 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from nemotron_data.tokenizers.folder import TINY, save_tokenizer
+from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
 from nemotron_engines.kernels import LARGEST_REFERENCE_MODEL
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
@@ -22,12 +23,16 @@ from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, Rando
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import how_to_add
+from nemotron_shared.families import TWIN
 from nemotron_shared.runtime.engine import Inputs
+from nemotron_shared.runtime.estimate import count
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.code import require_loadable
 from nemotron_shared.runtime.needs import Needs, Problem, requirements
 
 TOKENIZER = "tokenizer.json"
+VOCABULARY = 131_072
+"""Rows of the embeddings of Nemotron 3."""
 # Float32 weights, gradients and two Adam moments; and what of it a checkpoint and a published model hold.
 TRAINING_BYTES, CHECKPOINT_BYTES, RESULT_BYTES = 16, 12, 4
 # Of weights beside which adapters are trained.
@@ -124,9 +129,18 @@ def size_of(config: StageConfig, inputs: Inputs) -> Parameters:
     fields = load_architecture(section.architecture, section.overrides)
     if fields.get("model_type", NEMOTRON_H) != NEMOTRON_H:
         return Parameters(0)
-    data = inputs.get("data")
-    known = data.manifest.metadata.get("vocab_size") if data else None
-    return parameters_of(fields, fields.get("vocab_size") or known or 0)
+    return parameters_of(fields, vocabulary_of(config, fields, inputs.get("data")))
+
+
+def vocabulary_of(config: StageConfig, fields: Mapping[str, Any], data: Artifact | None) -> int:
+    """Rows of the embeddings: as the architecture or the data says, else those of the tokenizer that there will be."""
+    told = fields.get("vocab_size") or (data.manifest.metadata.get("vocab_size") if data else None)
+    if told:
+        return told
+    section: Any = config
+    tokenizer = getattr(getattr(section, "data_prep", None), "tokenizer", None)
+    is_tiny = tokenizer.model == TINY if tokenizer is not None else section.model.architecture.endswith(TWIN)
+    return TINY_VOCABULARY if is_tiny else VOCABULARY
 
 
 def _parameters(model: Artifact) -> Parameters | None:
@@ -209,4 +223,4 @@ def disk_bytes(config: TrainingConfig, checkpoint: int, result: int) -> dict[str
 
 def in_billions(parameters: int) -> str:
     """`31.6B parameters`."""
-    return f"{parameters / 1e9:.1f}B parameters" if parameters >= 1e8 else f"{parameters:,} parameters"
+    return f"{count(parameters)} parameters"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from nemotron_app import complete
 from nemotron_app.export.card import card
 from nemotron_app.export.folder import write_folder
 from nemotron_app.store_options import Look, store_options
@@ -23,7 +24,7 @@ from nemotron_shared.runtime.models.references import BARE
 
 
 @click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME")
+@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=complete.artifacts)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
 @click.option("--licence", "--license", metavar="ID", help="the licence, where the model does not bring one along")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import click
 
+from nemotron_app import complete
 from nemotron_app.finetune.compare import Comparison
 from nemotron_app.finetune.plan import Plan, make_plan
 from nemotron_app.finetune.steps import evaluate, prepare, train
@@ -23,7 +24,7 @@ USE = ("chat {model}", "serve {model}", "export {model} my-model")
 
 
 @click.command("finetune", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("model", metavar="MODEL")
+@click.argument("model", metavar="MODEL", shell_complete=complete.artifacts)
 @click.argument("data", metavar="DATA... [key=value ...]", nargs=-1, required=True)
 @click.option("-d", "--dry-run", is_flag=True, help="show the choices and the stages' commands; train nothing")
 @click.option("--again", is_flag=True, help="choose anew what an earlier run chose for the same model and data")

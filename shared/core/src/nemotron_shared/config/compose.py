@@ -25,7 +25,7 @@ import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -121,6 +121,8 @@ def _compose(
             for key, line in key_lines(yaml.compose(file.read_text(encoding="utf-8"), YAML_LOADER), prefix):
                 if not key.startswith("defaults"):
                     origins[key] = f"{name}:{line}"
+    except OverrideParseException as error:
+        raise _unreadable(error, overrides) from error
     except ConfigCompositionException as error:
         raise _composition_error(start, folders, [search, *overrides], error) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # the last: engine=null, engine=3
@@ -252,6 +254,13 @@ def _composition_error(
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
     return UserError(f"{COMMAND_LINE}: unknown key '{key}'", did_you_mean(key, known, "see --dry-run for all keys"))
+
+
+def _unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserError:
+    """An override that is none in Hydra's grammar."""
+    text = next((one for one in overrides if one == error.override), error.override)
+    remedy = "write key=value, and quotes around a value with special characters: 'key=\"a, b\"'"
+    return UserError(f"{_who_says(text, None)}: '{text}' cannot be read: {_first_line(error)}", remedy)
 
 
 def _first_line(error: Exception) -> str:

@@ -19,9 +19,9 @@ How = Annotated[Value, HOW]
 
 
 class Section(BaseModel):
-    """Frozen, and an unknown key is an error."""
+    """Frozen; an unknown key is an error, and so is a number that is not finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def how_keys(cls) -> frozenset[str]:

@@ -38,6 +38,8 @@ OPTIONS = (
     click.Option(["--json"], is_flag=True, help="print results as JSON on stdout"),
 )
 """The options of the scripts and of the `nemotron` command."""
+CONFIG_ALONE = click.Option(["--config-alone"], is_flag=True, hidden=True)
+"""Of the scripts, for `nemotron plan`: a dry run that looks for no input but those that the user names."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Arguments:
 
     Attributes:
         machine: describes another one for a dry run.
+        config_alone: a dry run looks for no input but those that the user names.
         trust_code: the Python files of a model may be run. There is no key for it: no file can ask for that.
     """
 
@@ -55,13 +58,14 @@ class Arguments:
     json: bool
     machine: Path | None = None
     trust_code: bool = False
+    config_alone: bool = False
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
     """Parse a step's command line; options may stand before or after the overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
-    command = click.Command(program, params=[*OPTIONS, overrides], help=unwrapped)
+    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, overrides], help=unwrapped)
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
@@ -71,7 +75,7 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         error.show()
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
-    asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
+    asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"], values["config_alone"]
     return Arguments(values["config"] or "default", overridden, *asked)
 
 

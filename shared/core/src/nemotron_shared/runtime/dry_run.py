@@ -57,6 +57,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         say(note)
     if (
         lacking
+        and not arguments.config_alone
         and checked.is_decided
         and not checked.problems
         and not checked.prepares

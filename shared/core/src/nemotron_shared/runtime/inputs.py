@@ -60,6 +60,13 @@ def find_input(checked: "Preflight", step: "Step", role: str, arguments: Argumen
         checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
 
 
+def is_named(checked: "Preflight", step: "Step", role: str) -> bool:
+    """Whether the user names this input, on the command line or in a file of their own, and not one of our configs."""
+    file = checked.composed.origins.get(f"run.{role}", "").partition(":")[0]
+    own = {one.name for one in checked.composed.files if one.parent == (step.directory / "config").resolve()}
+    return bool(file) and file not in own
+
+
 def _note_missing(checked: "Preflight", step: "Step", role: str, arguments: Arguments, error: NotFound) -> None:
     """What is done without an input: something stands for it, or it is a problem."""
     run, reference = checked.run, getattr(checked.run, role)

@@ -10,7 +10,7 @@ says so) may be missing; whether that could be made is then judged too.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,7 +25,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
 from nemotron_shared.runtime.estimate import Estimate
-from nemotron_shared.runtime.inputs import answer_trust_keys, find_input, find_tokenizers
+from nemotron_shared.runtime.inputs import answer_trust_keys, find_input, find_tokenizers, is_named
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
 from nemotron_shared.runtime.needs import Needs
@@ -100,6 +100,7 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
         machine = Machine.here(store.home, run.nproc_per_node if arguments.dry_run else 1)
     else:
         machine = Machine.described(arguments.machine)
+    machine = replace(machine, sees_files=False) if arguments.config_alone else machine
     checked: Preflight[ConfigT] = Preflight(composed, run, store, machine, notes=list(composed.notes))
     here = Path.cwd() / DEFAULT_HOME
     if run.home is None and HOME_VARIABLE not in os.environ and store.home != here:
@@ -109,13 +110,10 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     if wrong := of_another_family(step, run.family, recipes, arguments, composed):
         checked.problems.append(wrong)
         return checked  # what it would say of inputs is of another family
-    for role in (*step.consumes, *step.optional):
-        find_input(checked, step, role, arguments, data)
-    if not machine.sees_files:
-        _leave_to_the_start(checked)
+    _find_inputs(checked, step, arguments, data)
     if checked.prepares and step.prepare is not None:
         checked.problems += preflight(step.prepare, arguments).problems
-    _validate(checked, step, trusted=arguments.trust_code)
+    _validate(checked, step, arguments)
     config = checked.config
     if config is not None:
         origins, recipe = composed.origins, recipes[0].family if recipes else None
@@ -133,6 +131,18 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
             checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     return checked
+
+
+def _find_inputs(checked: Preflight, step: "Step", arguments: Arguments, data: Artifact | None) -> None:
+    """All of them, or of a config alone those that the user names."""
+    for role in (*step.consumes, *step.optional):
+        if arguments.config_alone and not is_named(checked, step, role):
+            reference = getattr(checked.run, role)
+            checked.inputs[role], checked.shown[role] = None, reference and f"{reference} (not looked for)"
+        else:
+            find_input(checked, step, role, arguments, data)
+    if not checked.machine.sees_files and not arguments.config_alone:
+        _leave_to_the_start(checked)
 
 
 def _leave_to_the_start(checked: Preflight) -> None:
@@ -168,12 +178,12 @@ def artifact_field(inputs: Mapping[str, Artifact | None], role: str, field: str)
     return values[field]
 
 
-def _validate(checked: Preflight, step: "Step", *, trusted: bool) -> None:
+def _validate(checked: Preflight, step: "Step", arguments: Arguments) -> None:
     """Fill in `values`, `config`, `sources` and `contents`, as far as they are right."""
     try:
         checked.values = resolve(checked.composed.tree, checked.read)
-        answer_trust_keys(checked, step, trusted=trusted)
-        if not find_tokenizers(checked, step, trusted=trusted):
+        answer_trust_keys(checked, step, trusted=arguments.trust_code)
+        if not arguments.config_alone and not find_tokenizers(checked, step, trusted=arguments.trust_code):
             return
         config = validate(step.schema, checked.values, checked.composed.origins)
         if checked.machine.sees_files:

@@ -2,25 +2,22 @@
 
 from typing import Any
 
-from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
-from nemotron_engines.checks import size_of
-from nemotron_engines.estimate.devices import CORE, DEVICES, Device, device_named
+from nemotron_engines.checks import VOCABULARY, size_of, vocabulary_of
 from nemotron_engines.estimate.layouts import Layout, layout_of
-from nemotron_engines.estimate.memory import memory_parts
+from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, memory_parts
 from nemotron_engines.estimate.speed import core_seconds, step_seconds
 from nemotron_engines.estimate.work import Work, active_parameters, work_of
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import NEMOTRON_H, parameters_of
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
-from nemotron_shared.families import TWIN
+from nemotron_shared.runtime.devices import CORE, DEVICES, Device, device_named
+from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import Inputs
 from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 
-VOCABULARY = 131_072
-"""Rows of the embeddings of Nemotron 3."""
 RECIPES_GPU = "H100"
 """What the recipes are made for."""
 KINDS = {"linear_attention": "M", "mamba": "M", "moe": "E", "full_attention": "*", "attention": "*", "mlp": "-"}
@@ -34,6 +31,8 @@ UNIFORM: dict[str, dict[str, Any]] = {
 PUBLISHED_GRPO, OF_ACTIVE = 1102, 3.3e9
 """Tokens per second and GPU of a whole step of GRPO with Qwen3-30B-A3B on 32 H100 (NeMo-RL 0.6), and its active
 parameters."""
+NO_END = 100_000
+"""No recipe of GRPO makes so many steps: who writes such a number means to go on until the prompts end."""
 GENERATION = 0.8
 """Time of generation over that of training, measured with the tiny model on a CPU."""
 
@@ -43,19 +42,19 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
     fields = _fields(config, inputs)
     if fields is None:
         return None
-    vocab = _vocabulary(config, fields)
-    model = inputs.get("model")
+    vocab = vocabulary_of(config, fields, inputs.get("data"))
     known = size_of(config, inputs)
-    parameters = known if model is not None and known.total else parameters_of(fields, vocab)
-    more = parameters.total / known.total if known.total else 1  # the needs knew no vocabulary yet
+    parameters = known if known.total else parameters_of(fields, vocab)
     devices, device, whose = _devices(config, machine)
     tokens = _row_tokens(config)
     layout = layout_of(config, devices, tokens)
     work = work_of(fields, vocab, tokens, predictions=_predictions(config, fields), frozen=not layout.trained)
-    checkpoint = round(more * needs.checkpoint_bytes) or (0 if not layout.trained else 14 * parameters.total)
-    result = round(more * needs.result_bytes) or 2 * parameters.total
+    checkpoint = needs.checkpoint_bytes or (0 if not layout.trained else 14 * parameters.total)
+    result = needs.result_bytes or 2 * parameters.total
+    steps = min(config.train.train_iters, getattr(config.engine, "stop_at", None) or config.train.train_iters)
     active = active_parameters(fields, parameters.total, parameters.experts)
     return Estimate(
+        architecture=_whose(config, inputs),
         parameters=parameters.total,
         active=active,
         device=whose,
@@ -65,9 +64,10 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         memory_there=_memory_there(device, machine, devices),
         checkpoint=checkpoint,
         result=result,
-        disk=round(more * needs.disk_bytes) or 2 * checkpoint + result,
+        disk=needs.disk_bytes or 2 * checkpoint + result,
         tokens_per_step=config.rows_per_step * tokens,
-        steps=min(config.train.train_iters, getattr(config.engine, "stop_at", None) or config.train.train_iters),
+        steps=steps,
+        steps_are_a_limit=isinstance(config, GRPOConfig) and steps >= NO_END,
         step_seconds=_seconds(config, work, device, layout, active, whose),
         assumptions=tuple(_assumptions(config, device, whose, vocab)),
     )
@@ -91,11 +91,12 @@ def _fields(config: TrainingConfig, inputs: Inputs) -> dict[str, Any] | None:
     return fields if known else None
 
 
-def _vocabulary(config: TrainingConfig, fields: dict[str, Any]) -> int:
-    tokenizer: Any = getattr(getattr(config, "data_prep", None), "tokenizer", None)
-    section: Any = config.model
-    is_tiny = tokenizer.model == "tiny" if tokenizer is not None else str(section.architecture).endswith(TWIN)
-    return fields.get("vocab_size") or (TINY_VOCABULARY if is_tiny else VOCABULARY)
+def _whose(config: TrainingConfig, inputs: Inputs) -> str:
+    """Which architecture is taken, and why that one."""
+    model = inputs.get("model")
+    if model is not None and (model.path / "config.json").is_file():
+        return f"that of {model.reference}, which run.model names"
+    return f"{config.model.architecture}, which model.architecture names"  # no model is read
 
 
 def _devices(config: TrainingConfig, machine: Machine) -> tuple[int, Device | None, str]:
@@ -163,6 +164,16 @@ def _seconds(
     return {"training": training, "generation": max(0.0, whole - training)}
 
 
+def _how_many_steps(config: GRPOConfig) -> str:
+    if config.train.train_iters < NO_END:
+        return "as many steps as the config says, though the prompts may end before"
+    each = config.grpo.num_prompts_per_step
+    return (
+        f"steps: train.train_iters={config.train.train_iters:,} is an upper limit, and the prompts end before: a step "
+        f"takes {each:,} of them; train.train_iters=N plans N steps"
+    )
+
+
 def _assumptions(config: TrainingConfig, device: Device | None, whose: str, vocab: int) -> list[str]:
     """One sentence each."""
     said = []
@@ -179,7 +190,7 @@ def _assumptions(config: TrainingConfig, device: Device | None, whose: str, voca
     if isinstance(config, GRPOConfig):
         said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
         how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
-        said.append("as many steps as the config says, though the prompts may end before")
+        said.append(_how_many_steps(config))
         said.append(f"generation: {how}; this was judged against nothing")
     else:
         said.append("rows are full")
@@ -187,6 +198,10 @@ def _assumptions(config: TrainingConfig, device: Device | None, whose: str, voca
         said.append("memory: the recipe computes its experts again in the backward pass, as those for H100 do")
     if config.engine.name == "nemo_rl":
         said.append("memory: of the training; that of the generation beside it is not counted")
+    if device is not None or whose != CORE:
+        said.append(f"memory: {size(CONTEXT_BYTES)} of each GPU for CUDA, its libraries and communication")
+    else:
+        said.append(f"memory: {size(PROCESS_BYTES)} of each process for Python and its libraries, as measured on Linux")
     said.append(
         "memory: activations are an estimate that was judged against nothing; weights and optimizer are counted"
     )

@@ -20,7 +20,8 @@ class Device:
 DEVICES = {
     name: Device(name, teraflops * 1e12, terabytes * 1e12, gibibytes * GIB)
     for name, teraflops, terabytes, gibibytes in [
-        ("A100", 312, 2.0, 80),
+        ("A100-40GB", 312, 1.555, 40),
+        ("A100-80GB", 312, 2.0, 80),
         ("H100", 989, 3.35, 80),
         ("H200", 989, 4.8, 140),
         ("B200", 2250, 8.0, 179),
@@ -32,13 +33,24 @@ DEVICES = {
         ("RTX 5090", 210, 1.79, 32),
     ]
 }
+USUAL = {"A100": "A100-80GB"}
+"""What is meant where a name alone says no memory."""
 CORE = "CPU core"
 CORE_OPERATIONS = 17e9
 """Per second, all told: measured with the tiny model on one core of an AMD EPYC (Zen 3) at 2.4 GHz."""
 
 
 def device_named(name: str) -> Device | None:
-    """The device in a name such as "NVIDIA H100 80GB HBM3"; None for another one."""
+    """The device in a name such as "NVIDIA H100 80GB HBM3" or "rtx4090"; None for another one, or another memory."""
     words = re.sub(r"[^A-Z0-9]+", " ", name.upper()).split()
-    joined = " ".join(words)
-    return next((one for key, one in DEVICES.items() if key in words or (" " in key and key in joined)), None)
+    told = next((word for word in words if re.fullmatch(r"\d+GB", word)), None)
+    kind = next((one for one in {key.partition("-")[0] for key in DEVICES} if _is_called(one, words)), None)
+    if kind is None:
+        return None
+    found = DEVICES.get(f"{kind}-{told}") or DEVICES[USUAL.get(kind, kind)]
+    # a driver's name and a data sheet count gigabytes of one or the other kind
+    return found if told is None or abs(int(told[:-2]) * GIB / found.memory - 1) < 0.1 else None
+
+
+def _is_called(kind: str, words: list[str]) -> bool:
+    return kind in words or (" " in kind and (kind in " ".join(words) or kind.replace(" ", "") in words))

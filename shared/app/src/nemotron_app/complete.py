@@ -1,0 +1,79 @@
+"""What may come next on a line, for the shells: configs, settings, artifacts.
+
+Each function is a `shell_complete` of click. It imports what it needs when a shell asks, since the commands are
+declared at every start.
+"""
+
+from collections.abc import Iterable
+
+import click
+from click.shell_completion import CompletionItem
+
+from nemotron_shared.errors import UserError
+from nemotron_shared.stages import STAGES
+
+
+def beginning(incomplete: str, known: Iterable[str]) -> list[CompletionItem]:
+    """Those of `known` that begin so; else files, which the shell knows."""
+    found = [CompletionItem(word) for word in known if word.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """`STAGE/NAME`."""
+    from nemotron_app.recipes import names
+
+    return beginning(incomplete, [f"{stage}/{name}" for stage in STAGES for name in names(stage)])
+
+
+def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Settings of the config that stands before, or that --from names."""
+    from nemotron_app.recipes import recipes
+
+    asked = ctx.params.get("second") or ctx.params.get("config") or ctx.params.get("base")
+    if asked is None:
+        return []
+    try:
+        found = recipes(asked, ctx.params.get("stage"))
+    except UserError:  # a config that is not there, or not whole yet
+        return []
+    return list(dict.fromkeys(key for stage, name in found for key in settings(stage, name, incomplete)))
+
+
+def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") -> list[str]:
+    """The stage's settings that begin so, each with its `=`."""
+    from nemotron_app.recipes import composed, tree
+    from nemotron_shared.config.compose import leaves
+
+    try:
+        known = leaves(tree(composed(stage, config or "default", [])))
+    except UserError:
+        return []
+    return [f"{prefix}{key}=" for key, _ in known if f"{prefix}{key}".startswith(incomplete)]
+
+
+def of_pipeline(config: str | None, incomplete: str) -> list[str]:
+    """Settings of all stages, and those of one, which begin with its name."""
+    found = [key for stage in STAGES for key in settings(stage, config, incomplete)]
+    if "." in incomplete and incomplete.partition(".")[0] in STAGES:
+        stage = incomplete.partition(".")[0]
+        found += settings(stage, config, incomplete, prefix=f"{stage}.")
+    else:
+        found += [f"{stage}." for stage in STAGES if stage.startswith(incomplete)]
+    return list(dict.fromkeys(found))
+
+
+def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Settings and sections, of --stage or of all."""
+    stages = [ctx.params["stage"]] if ctx.params.get("stage") else [*STAGES]
+    keys = [key.removesuffix("=") for stage in stages for key in settings(stage, None, incomplete)]
+    sections = {key.partition(".")[0] for key in keys} if "." not in incomplete else set()
+    return [*sorted(sections), *dict.fromkeys(key for key in keys if key not in sections)]
+
+
+def artifacts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names in the store."""
+    from nemotron_shared.artifacts.store import Store
+
+    above = ctx.parent.params if ctx.parent else {}
+    return beginning(incomplete, Store.open(ctx.params.get("home") or above.get("home")).names())
