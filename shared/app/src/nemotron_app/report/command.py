@@ -16,7 +16,7 @@ from nemotron_app.report.live import watch
 from nemotron_app.report.trained import training_named
 from nemotron_app.rich_table import open_console, print_table, text_of
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.errors import UserError
 
 
@@ -28,7 +28,7 @@ from nemotron_shared.errors import UserError
 @store_options
 def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: str | None) -> int:
     """Write one HTML page about what has been made so far, compared, or running."""
-    path = Path(out).expanduser().absolute() if out else None
+    path = None if out is None else output_file(out)
     if compare and live:
         raise UserError("--compare and --live are two different pages", "give one of them")
     if compare:
