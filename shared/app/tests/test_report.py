@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.console import Console
 
 from nemotron_app.main import dispatch
 from nemotron_app.report import build_report
+from nemotron_app.training_log import run_folder
 from nemotron_shared.artifacts import Artifact, Producer, Source, Store
 from nemotron_shared.errors import UserError
 
@@ -278,11 +280,11 @@ def test_same_store_gives_same_bytes(whole: Store, tmp_path: Path) -> None:
 
 
 def test_page_shows_data_lineage_and_environment(whole: Store) -> None:
-    text = page_of(whole, pipeline=PIPELINE).text
+    text = page_of(whole).text
+    assert page_of(whole, pipeline=PIPELINE).text == text  # a later report is the same one
     for expected in (
         "97.9%", "51,233", "3 × unknown role", "└── source: synthetic://documents?seed=1234",
-        "2.13.0", "2.3 s (reused)",
-        "0123456789ab, changed", "whole pipeline in 3 min 10 s", "1.2M parameters", "python -m stages.rl.train -c tiny",
+        "2.13.0", "0123456789ab, changed", "1.2M parameters", "python -m stages.rl.train -c tiny",
     ):  # fmt: skip
         assert expected in text
 
@@ -306,6 +308,17 @@ def test_table_fits_a_terminal(whole: Store) -> None:
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines[:-1])) <= 80
     assert any("sft-data:v1" in line and "reused" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_gets_every_figure(whole: Store, width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    build_report(whole, FAMILY, pipeline=PIPELINE).print(console)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines[:-1])) <= width
+    assert all(
+        text in console.file.getvalue() for text in ("93.0% [90.0, 96.0]", "sft-data:v1", "160k tokens", "reused")
+    )
 
 
 def test_what_got_worse_is_told_with_what_the_records_say(whole: Store) -> None:
@@ -359,6 +372,79 @@ def test_evaluation_decides_which_artifacts_belong_together(tmp_path: Path) -> N
     assert list(found.absent) == ["rl-data"]
     assert found.absent["rl-data"].endswith("was used for super3-eval-results:v1, but is missing from the store.")
     assert "not part of it: super3-sft-model:v2." in page_of(store).text
+
+
+def test_durations_come_from_the_manifests(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    began = {"began": "2026-01-31T12:00:00+00:00"}
+    files = {"metrics.jsonl": log("loss", 30, 2.0, 1.0)}
+    publish(store, "sft-data", "SFTDataArtifact", {"x": "x"}, {}, segments=[began | {"seconds": 75.26}])
+    publish(store, "sft-model", "ModelArtifact", files, {}, segments=[began, began | {"seconds": 4.0}])
+    text = page_of(store).text
+    assert "2 of 8 steps done, 1 min 19 s together" in text
+    assert "1 min 15 s" in text and "4.0 s (last of 2 attempts)" in text
+
+
+def test_an_unreadable_manifest_is_told_and_hides_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store)
+    (made["sft-model"].path / "manifest.json").write_text("{")
+    report = build_report(store, FAMILY)
+    assert list(report.collected.absent) == ["sft-model"]
+    report.print()
+    for text in (Page(report.html_path.read_text()).text, capsys.readouterr().out):
+        assert "super3-sft-model:v1 was used for super3-eval-results:v1, but is unreadable" in text
+        assert "Restore its manifest.json from a copy, or delete its folder" in text
+        assert "super3-sft-data:v1 is shown because it is the newest: super3-sft-model:v1" in text
+    shutil.rmtree(made["eval-results"].path)
+    assert "super3-sft-model is damaged" in build_report(store, FAMILY).collected.problems[0]
+
+
+def test_a_log_that_is_not_what_was_published_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(str(tmp_path))
+    file = build_pipeline(store)["sft-model"].path / "metrics.jsonl"
+    whole = file.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", whole * 2, b"null\n\xff\n[]\n" + whole):
+        file.write_bytes(damaged)
+        report = build_report(store, FAMILY)
+        report.print()
+        for text in (Page(report.html_path.read_text()).text, capsys.readouterr().out):
+            assert "super3-sft-model:v1: its metrics.jsonl is damaged: it is not what was published" in text
+            assert "nemotron artifacts verify super3-sft-model:v1" in text
+    copy = run_folder(store.resolve("super3-sft-model"), store)
+    copy.mkdir(parents=True)
+    (copy / "metrics.jsonl").write_bytes(whole)
+    assert f"has it whole: cp {copy / 'metrics.jsonl'} {file}" in build_report(store, FAMILY).collected.problems[0]
+    file.unlink()
+    assert "it is missing" in build_report(store, FAMILY).collected.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda results: [], "results.json: not a JSON object"),
+        (lambda results: results | {"scores": {}}, "results.json: scores: Input should be a valid list"),
+        (lambda results: results | {"tasks": {}}, "scores name 'facts', which is not among its models and tasks"),
+        (lambda results: results | {"models": {"rl": 3}}, "results.json: models.rl: "),
+    ],
+)
+def test_damaged_results_are_one_clear_error(tmp_path: Path, change: Callable[[dict], object], said: str) -> None:
+    store = Store.open(str(tmp_path))
+    file = build_pipeline(store)["eval-results"].path / "results.json"
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(UserError) as error:
+        build_report(store, FAMILY)
+    assert said in error.value.message and str(file) in error.value.message
+
+
+def test_newer_models_are_told_in_the_terminal_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store)
+    publish(store, "sft-model", "ModelArtifact", {"metrics.jsonl": ""}, {"data": made["sft-data"]})
+    build_report(store, FAMILY).print()
+    assert "not part of it: super3-sft-model:v2" in capsys.readouterr().out
 
 
 def test_nothing_to_report_and_foreign_results_are_errors(tmp_path: Path) -> None:

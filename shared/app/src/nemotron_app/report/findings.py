@@ -7,7 +7,7 @@ from typing import Any
 
 from nemotron_app.report import wording
 from nemotron_app.report.charts import StripAxis, strip_axis
-from nemotron_app.report.collect import in_order, sample_task
+from nemotron_app.report.results import in_order, sample_task
 from nemotron_shared.stages import TRAINING
 
 Results = Mapping[str, Any]

@@ -121,7 +121,7 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
         title: [Series("as logged", points(entries, name))] if name in SCHEDULES else smoothed(points(entries, name))
         for name, title in titles.items()
     }
-    lines["Tokens per second"] = smoothed(_speed(entries))
+    lines["Tokens per second"] = smoothed(speed(entries))
     lines |= {title: [Series("as logged", points(entries, name))] for name, title in MACHINE_PANELS.items()}
     lines["Busiest expert by layer, × even share"] = _loads(entries)
     lines = {title: series for title, series in lines.items() if series and series[0].points}
@@ -163,7 +163,7 @@ def smoothed(points: list[Point]) -> list[Series]:
     return [Series("as logged", points, "raw"), Series(f"mean of {window} points", moving_mean(points, window), "mean")]
 
 
-def _speed(entries: Entries) -> list[Point]:
+def speed(entries: Entries) -> list[Point]:
     """Tokens per second between one logged line and the next; validation and restarts do not count."""
     speeds = []
     timed = [entry for entry in entries if "tokens" in entry and "seconds" in entry]

@@ -13,6 +13,7 @@ METRIC_NAMES = {
     "passed": "programs that pass",
     "bits_per_byte": "bits per byte",
 }
+NEWER = "Newer than this report's models and data, and not part of it:"
 NOT_FINITE = "not finite"
 
 
