@@ -235,7 +235,7 @@ def test_each_stage_is_summed_up_with_its_gain_and_its_cost(whole: Store) -> Non
     assert "0.0% (random weights), 2.0% (base), 41.0% (after SFT), 93.0% (after RL)." in text
     assert "6.824 bits per byte better than random weights (95% interval 6.784 to 6.864)." in text
     assert "39.0 points better than base (95% interval 35.0 to 43.0)." in text
-    assert "But prose got worse by 0.108 bits per byte." in text
+    assert "But worse: prose by 0.108 bits per byte." in text
     assert "52.0 points better than after SFT (95% interval 48.0 to 56.0)." in text
 
 

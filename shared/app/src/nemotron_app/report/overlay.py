@@ -10,7 +10,7 @@ from typing import Any
 
 from nemotron_app import html
 from nemotron_app.report import wording
-from nemotron_app.report.charts import Point, Series
+from nemotron_app.report.charts import Point, Series, moving_mean
 from nemotron_app.report.trained import Trained
 from nemotron_app.report.training import (
     LAST_POINTS,
@@ -19,8 +19,8 @@ from nemotron_app.report.training import (
     facts,
     large_panel,
     points,
-    smoothed,
     speed,
+    window_of,
 )
 from nemotron_app.rich_table import Table
 from nemotron_shared.runtime.metrics import METRICS, Metric
@@ -143,25 +143,26 @@ def differing_settings(trainings: Sequence[Trained]) -> Table | None:
 
 def panels(trainings: Sequence[Trained]) -> list[tuple[Panel, str]]:
     """One drawing for each metric that any of them logged, and what the metric means."""
-    rewarded = any(points(one.entries, "reward") for one in trainings)
     found = []
     for name, title in DRAWN.items():
-        if rewarded and name.endswith("loss"):
-            continue  # a loss of reinforcement learning says nothing
-        drawn = [_drawn(one, name) for one in trainings]
+        lines = [_line(one, name) for one in trainings]
+        windows = [1 if name in EXACT else window_of(line) for line in lines]
         series = [
-            replace(line, name=one.name, look="plain", tint=tint)
-            for tint, (one, line) in enumerate(zip(trainings, drawn, strict=True))
-            if line.points
+            Series(one.name, moving_mean(line, window), tint=tint)
+            for tint, (one, line, window) in enumerate(zip(trainings, lines, windows, strict=True))
+            if line
         ]
         may_be_log = name in {*LOGARITHMIC, "valid_loss"}
         if series and (panel := large_panel(title, series, from_zero=not may_be_log, may_be_log=may_be_log)):
-            means = dict.fromkeys(line.name for line in drawn if line.look == "mean")
-            note = ", ".join(filter(None, (panel.note, " and ".join(means))))
+            means = ", ".join(str(window) for window in sorted(set(windows)) if window > 1)
+            note = ", ".join(filter(None, (panel.note, f"moving mean of {means} points" if means else "")))
             found.append((replace(panel, note=note), SPEED if name == "tokens_per_second" else METRICS[name]))
     return found
 
 
-def _drawn(one: Trained, name: Metric) -> Series:
-    line: list[Point] = speed(one.entries) if name == "tokens_per_second" else points(one.entries, name)
-    return Series("as logged", line) if name in EXACT else smoothed(line)[-1]
+def _line(one: Trained, name: Metric) -> list[Point]:
+    if name == "tokens_per_second":
+        return speed(one.entries)
+    if name.endswith("loss") and points(one.entries, "reward"):
+        return []  # a loss of reinforcement learning says nothing
+    return points(one.entries, name)

@@ -72,7 +72,8 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
         ("validation reward", facts.valid_reward, wording.number),
     ]
     shown = {name: write(value) for name, value, write in logged if value is not None}
-    foot = [f"{shown[name]} {name}" for name in ("steps", "tokens") if name in shown]
+    foot = [] if facts.steps is None else [wording.counted(facts.steps, "step")]
+    foot += [f"{shown['tokens']} tokens"] if "tokens" in shown else []
     large, small = training.panels(collected.metrics[stage.name])
     return {
         "title": stage.title,

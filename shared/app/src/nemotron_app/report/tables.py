@@ -14,6 +14,8 @@ from nemotron_app.rich_table import Table
 
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("kind", "documents", "conversations", "rows", "packed_rows", "tokens", "trained_tokens", "fill")
+READ = {"rows", "bytes"}
+"""Counts of the source, which may hold more than was kept, and less than was made."""
 Pairs = list[tuple[str, str]]
 
 
@@ -37,11 +39,13 @@ def data_table(metadata: Mapping[str, Any]) -> Table | None:
 
 
 def data_counts(metadata: Mapping[str, Any]) -> Pairs:
-    """Every other number that is known of a data artifact."""
-    numbers = [*metadata.items(), *metadata.get("counts", {}).items()]
+    """Every other number that is known of a data artifact: of what it holds, and of what was read to make it."""
+    read = {f"{name} read" if name in READ else name: value for name, value in metadata.get("counts", {}).items()}
+    if "total_tokens" in metadata:
+        read.pop("tokens", None)  # the same number
     return [
         (name.replace("_", " "), wording.number(value))
-        for name, value in numbers
+        for name, value in [*metadata.items(), *read.items()]
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
 

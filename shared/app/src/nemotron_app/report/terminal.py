@@ -55,7 +55,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
     amount, score = "", ""
     if kind.endswith("-model"):
         value, name = key_metric(trained) or ("", "")
-        amount = f"{trained.steps:,} steps" if trained.steps is not None else ""
+        amount = "" if trained.steps is None else wording.counted(trained.steps, "step")
         key = f"{name.replace('validation', 'valid')} {value}".strip()
         if entry := _score(collected, kind):
             number, low, high = (wording.value(entry["metric"], x) for x in (entry["value"], *entry["ci95"]))
@@ -64,7 +64,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
         checks = results["overlap"].values()
         found, asked = (sum(entry[key] for entry in checks) for key in ("found", "of"))
         exact = sum(entry.get("exact", entry["found"]) for entry in checks)
-        amount = f"{len(results['tasks'])} tasks"
+        amount = wording.counted(len(results["tasks"]), "task")
         key = f"overlap {exact} of {asked} exact, {found - exact} near" if asked else ""
     else:
         metadata = artifact.manifest.metadata

@@ -157,10 +157,16 @@ def _layer(name: str) -> tuple[int, str]:
 
 def smoothed(points: list[Point]) -> list[Series]:
     """The points as they are, faint, under their moving mean; alone where they are too few for one."""
-    window = max(5, len(points) // 20 | 1)  # odd, a twentieth of the run
-    if len(points) < 2 * window:
+    window = window_of(points)
+    if window == 1:
         return [Series("as logged", points)]
     return [Series("as logged", points, "raw"), Series(f"mean of {window} points", moving_mean(points, window), "mean")]
+
+
+def window_of(points: Sequence[Point]) -> int:
+    """Over how many points a mean is taken: an odd number, about a twentieth of the run; 1 where they are too few."""
+    window = max(5, len(points) // 20 | 1)
+    return window if len(points) >= 2 * window else 1
 
 
 def speed(entries: Entries) -> list[Point]:

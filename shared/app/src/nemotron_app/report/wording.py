@@ -57,6 +57,11 @@ def setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `480 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def short_count(number: float) -> str:
     """`1.2M`, `164k`; in full below ten thousand."""
     if number < 10_000:

@@ -74,17 +74,19 @@ def lines(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "disk", f"{size(estimate.disk)} at once{checkpoints}, the model {size(estimate.result)}"
     tokens = estimate.steps * estimate.tokens_per_step
     per_step = f"{count(estimate.tokens_per_step)} tokens"
-    yield "tokens", f"{count(tokens)}: {estimate.steps:,} steps of {per_step}"
+    yield "tokens", f"{count(tokens)}: {estimate.steps:,} step{'s' if estimate.steps != 1 else ''} of {per_step}"
     if estimate.seconds is None:
         yield "time", "unknown for this device"
         return
     step = sum(estimate.step_seconds.values())
-    parts = ", ".join(f"{name} {100 * value / step:.0f} %" for name, value in estimate.step_seconds.items() if value)
+    shares = [f"{name} {100 * value / step:.0f} %" for name, value in estimate.step_seconds.items() if value]
+    parts = f" ({', '.join(shares)})" if len(shares) > 1 else ""
     rate = estimate.tokens_per_step / step / estimate.devices
-    yield "a step", f"{duration(step)}, {rate:,.0f} tokens/s on each ({parts})"
+    yield "a step", f"{duration(step)}, {rate:,.0f} tokens/s on each{parts}"
     hours = estimate.seconds * estimate.devices / HOUR
     kind = "core" if one.startswith("CPU") else "GPU"
-    yield "all steps", f"{duration(estimate.seconds)}, {hours:,.{0 if hours >= 10 else 2}f} {kind} hours"
+    used = f"{hours:,.{0 if hours >= 10 else 2}f}" if hours >= 0.01 else "under 0.01"
+    yield "all steps", f"{duration(estimate.seconds)}, {used} {kind} hours"
 
 
 def count(number: float) -> str:
