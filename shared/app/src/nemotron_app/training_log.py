@@ -5,6 +5,7 @@ log.entries      # one for each step
 log.problem      # "super3-sft-model:v1: its metrics.jsonl is damaged: ...; restore it: cp ..."
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ def log_of(artifact: Artifact, store: Store) -> Log:
         return Log(entries)
     copy = run_folder(artifact, store) / FILE
     remedy = f"see what else is: nemotron artifacts verify {artifact.reference}"
-    if published and copy.is_file() and file_digest(copy) == published.sha256:
-        remedy = f"the run's folder has it whole: cp {copy} {file}"
+    if published and not file.is_dir() and copy.is_file() and file_digest(copy) == published.sha256:
+        remedy = f"the run's folder has it whole: {shlex.join(['cp', str(copy), str(file)])}"
     return Log(entries, f"{artifact.reference}: its {FILE} is damaged: {summed_up(damage)}; {remedy}")
 
 

@@ -68,7 +68,7 @@ def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]
 def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
     """What shows a look at the trainings: lines that renew themselves, or new ones where the output is no terminal."""
     if not console.is_terminal:
-        yield lambda found: print("\n".join("".join(said(one, course=False)) for one in found), flush=True)
+        yield _print_news()
         return
     from rich.console import Group
     from rich.live import Live
@@ -77,6 +77,21 @@ def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], Non
         yield lambda found: view.update(
             Group(*(text_of(console, line) for one in found for line in said(one))), refresh=True
         )
+
+
+def _print_news() -> Callable[[Sequence[Trained]], None]:
+    """A line for each training, where it is another one than before."""
+    before: set[str] = set()
+
+    def show(found: Sequence[Trained]) -> None:
+        lines = ["".join(said(one, course=False)) for one in found]
+        for line in lines:
+            if line not in before:
+                print(line, flush=True)
+        before.clear()
+        before.update(lines)
+
+    return show
 
 
 def said(one: Trained, *, course: bool = True) -> list[str]:
