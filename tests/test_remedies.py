@@ -38,7 +38,7 @@ END = re.compile(r"[;`(\n]|, |: | and set | \(")
 BUILT = ("plan.py", "data_choice.py", "remedies.py", "guide.py")
 """Modules that build commands out of the user's own words: the tests at the end run what they build."""
 INSTALL = [each.install.removeprefix("nemotron engine install ") for each in ENVIRONMENTS]
-STOPPED = "super3-sft-model-0123456789ab"
+STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
@@ -83,7 +83,10 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see what was stopped: nemotron runs": {},
     "see what there is: nemotron artifacts list": {},
     "programs read metrics.jsonl of: nemotron runs --json": {},
-    "nemotron report --compare {' '.join(names)}": {"' '.join(names)": [" ".join([STOPPED] * 2)]},
+    "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
+    "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
+    "{beside}\n  the whole: nemotron report": {"beside": ["to lay it beside another training, name both"]},
+    "see what else is: nemotron artifacts verify {artifact.reference}": {"artifact.reference": ["super3-sft-model:v1"]},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
     "job {record.id} goes on without this command\n"
@@ -234,8 +237,9 @@ ALL = sorted({tuple(command) for text in filled() for command in commands(text)}
 def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a store, a stopped run and a checkout, in which the commands make sense."""
     shutil.copytree(made, tmp_path / "home")
-    (tmp_path / "home" / "runs" / STOPPED).mkdir(parents=True)
-    (tmp_path / "home" / "runs" / STOPPED / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0}\n')
+    for run in (STOPPED, OTHER):
+        (tmp_path / "home" / "runs" / run).mkdir(parents=True)
+        (tmp_path / "home" / "runs" / run / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0}\n')
     for name in ("CHECKOUT", "nemo-rl"):
         (tmp_path / name / "nemo_rl").mkdir(parents=True)
     (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\n")

@@ -314,3 +314,11 @@ def test_watch_looks_again_until_the_run_is_over(home: Path, capsys, monkeypatch
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document["step"] for document in documents] == [3, 10, 50]
     assert [verdicts(document)["final-loss"] for document in documents] == ["not judged", "not judged", "pass"]
+
+
+def test_a_damaged_log_is_noted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tiny_run(home, [4.0, 3.0])
+    with (folder / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 1, "loss": 4.0}\n')
+    notes = check(capsys, folder.name)[1]["notes"]
+    assert any("metrics.jsonl is damaged: line 4 has step 1 after step 2" in note for note in notes)

@@ -3,15 +3,19 @@
 import math
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemotron_app.inspect.histogram import Bin, fill_histogram, histogram
 from nemotron_app.report import wording
+from nemotron_app.report.bars import Histogram, bar_chart
 from nemotron_app.report.charts import MAX_POINTS, Series, line_chart, moving_mean, strip_axis, tick_labels, ticks
 from nemotron_app.report.findings import stage_score, verdict
 from nemotron_app.report.samples import choose_questions
+from nemotron_app.report.tables import data_counts
 from nemotron_app.report.training import facts, panels
 
 NUMBERS = st.floats(-1e9, 1e9, allow_nan=False)
@@ -48,6 +52,25 @@ def test_chart_leaves_gaps_where_values_are_not_finite() -> None:
     assert chart.curves[0].path.count("M") == 3
     assert "nan" not in chart.curves[0].path
     assert line_chart("loss", [Series("loss", [(1, math.nan)])], width=300, height=140) is None
+
+
+@pytest.mark.parametrize(
+    ("bins", "labels"),
+    [
+        (histogram(Counter({20: 5})), ["20"]),
+        (histogram(Counter({16: 9, 20: 3})), ["16", "17", "18", "19", "20"]),
+        (histogram(Counter({30: 1, 129: 4, 77: 2})), ["30", "50", "70", "90", "110", "130"]),
+        (fill_histogram(Counter({20: 1, 100: 2})), ["0", "20", "40", "60", "80", "100"]),
+        (fill_histogram(Counter({95: 1, 120: 2})), ["0", "20", "40", "60", "80", "101"]),
+    ],
+)
+def test_bars_are_labelled_with_round_edges_or_their_one_value(bins: list[Bin], labels: list[str]) -> None:
+    assert [tick.label for tick in bar_chart(Histogram("lengths", "tokens", bins, "", "base"), 460).x_ticks] == labels
+
+
+def test_counts_of_what_was_read_are_told_from_what_is_held() -> None:
+    metadata = {"total_tokens": 9, "counts": {"rows": 400, "tokens": 9, "rejected": {}}}
+    assert data_counts(metadata) == [("total tokens", "9"), ("rows read", "400")]
 
 
 def test_long_runs_are_thinned_but_end_where_they_end() -> None:
@@ -164,6 +187,8 @@ def test_stage_is_judged_by_a_fixed_task_not_by_its_best() -> None:
         (wording.change("acc", 0.0), "0.0 points"),
         (wording.change_interval("bits_per_byte", [-0.1, 0.2]), "−0.100 to +0.200"),
         (wording.amount("bits_per_byte", -0.108), "0.108 bits per byte"),
+        (wording.counted(1, "step"), "1 step"),
+        (wording.counted(1480, "step"), "1,480 steps"),
         (wording.short_count(1_234_567), "1.2M"),
         (wording.short_count(9_999), "9,999"),
         (wording.short_count(163_840), "164k"),

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 from browser import Browser, needs_browser
 from test_report import FAMILY, build_pipeline
+from test_report_overlay import working
 
 from nemotron_app.inspect.build import inspect_data
 from nemotron_app.inspect.page import render
-from nemotron_app.report import build_report
+from nemotron_app.report import build_report, overlay
+from nemotron_app.report.trained import training_in
 from nemotron_shared.artifacts import Store
 
 pytestmark = [pytest.mark.slow, needs_browser]
@@ -22,12 +24,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     store = Store.open(str(tmp_path_factory.mktemp("store")))
     made = build_pipeline(store)
     found = {"report": build_report(store, FAMILY).html_path}
+    names = [f"super3-sft-model-{letter * 12}" for letter in "abcdefg"]
+    trainings = [training_in(working(store, name, 30, lr=0.001 * at, key="x" * 50)) for at, name in enumerate(names)]
+    found["compared"] = found["report"].with_name("compared.html")
+    found["compared"].write_text(overlay.render(trainings, "Seven", "Trainings compared"), encoding="utf-8")
     inspection = found["report"].with_name("inspection.html")
     inspection.write_text(render(inspect_data(made["rl-data"].reference, store), 200), encoding="utf-8")
     return {name: path.as_uri() for name, path in (found | {"inspection": inspection}).items()}
 
 
-@pytest.mark.parametrize("page", ["report", "inspection"])
+@pytest.mark.parametrize("page", ["report", "compared", "inspection"])
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_nothing_is_wider_than_the_screen(browser: Browser, pages: dict[str, str], page: str, width: int) -> None:
     browser.open(pages[page], width)
@@ -37,7 +43,7 @@ def test_nothing_is_wider_than_the_screen(browser: Browser, pages: dict[str, str
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("page", ["report", "inspection"])
+@pytest.mark.parametrize("page", ["report", "compared", "inspection"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_everyone_can_use_it(browser: Browser, pages: dict[str, str], page: str, width: int, dark: bool) -> None:
     browser.open(pages[page], width, dark=dark)

@@ -64,6 +64,14 @@ def worker(home: Path):
     process.wait()
 
 
+def test_an_rl_run_tells_its_rewards(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(home, "super3-rl-model-aaaa", published=False)
+    (folder / "metrics.jsonl").write_text('{"step": 9, "loss": 0.1, "reward": 0.5}\n')
+    assert "step 9 reward 0.5 " in run(capsys)[1]
+    (folder / "metrics.jsonl").write_text('{"step": 9, "valid_loss": 0.0, "valid_reward": 1.0}\n')
+    assert "step 9 valid_reward 1 " in run(capsys)[1]
+
+
 def test_a_store_without_runs_says_so(home: Path, capsys) -> None:
     assert run(capsys) == (0, f"no running or stopped runs in {home / 'runs'}\n")
     assert states(capsys) == []

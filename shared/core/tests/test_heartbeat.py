@@ -13,6 +13,7 @@ from nemotron_shared.runtime.heartbeat import heartbeat
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SECONDS", 0.2)
     monkeypatch.setattr(module, "LOOKS", 0.01)
+    monkeypatch.setattr(module, "YOUNG_SECONDS", 0.1)
 
 
 def test_silence_is_broken_with_what_is_being_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,6 +36,14 @@ def test_nothing_is_added_while_lines_come(capsys: pytest.CaptureFixture[str], m
         say("a line")
         time.sleep(0.1)
     assert capsys.readouterr().err == "a line\n"
+
+
+def test_what_has_just_begun_has_no_time(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "YOUNG_SECONDS", 600.0)
+    with heartbeat("one"):
+        doing("step 96/120")
+        time.sleep(0.5)
+    assert set(capsys.readouterr().err.splitlines()) == {"[one] step 96/120"}
 
 
 def test_it_ends_with_the_work(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from nemotron_app import complete
 from nemotron_app.explain import meaning_of
 from nemotron_app.recipes import composed, recipe, require_valid, tree
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.shown import on_one_line
@@ -47,6 +47,7 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not re.fullmatch(r"\w[\w.-]*", file.stem) or name.endswith("/"):
         raise UserError(f"'{name}' is no name for a config", "begin with a letter, then letters, digits, '_', '-', '.'")
+    place = output_file(file)
     if file.exists() and not force:
         raise UserError(f"{file} is there already", "give another name, or --force to replace it")
     if stray := next((word for word in overrides if "=" not in word or word.startswith("~")), None):
@@ -61,7 +62,7 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
         raise UserError(what, f"give another name: nemotron new my_{file.stem} --from {base}")
     family = tree(whole)["run"]
     assert isinstance(family, dict)
-    write_text(file, "\n".join(_lines(file, stage, choice, str(family["family"]), overrides, tree(whole))) + "\n")
+    write_text(place, "\n".join(_lines(file, stage, choice, str(family["family"]), overrides, tree(whole))) + "\n")
     model = family["family"] or DEFAULT_FAMILY
     prepare = "" if stage == "eval" else f"  nemotron {model} data prep {stage} -c {file}\n"
     print(

@@ -1,6 +1,7 @@
 """Tables of text, for the terminal through rich and for the page's templates."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH_IN_A_PIPE = 160
+GAP = 2
+"""Spaces between two columns."""
 ASCII = str.maketrans({"–": "-", "−": "-", "·": "|", "×": "x", "…": "...", "↵": " "})
 
 
@@ -36,16 +39,50 @@ def text_of(console: "Console", text: str, style: str = "") -> "Text":
     return Text(text, style=style)
 
 
-def print_table(console: "Console", table: Table, *, right: bool = False, wrapped: str = "") -> None:
-    """Print aligned columns; `right` aligns all but the first to the right, and only `wrapped` is broken at spaces."""
+def print_table(
+    console: "Console", table: Table, *, right: bool = False, wrapped: str = "", folded: int | None = None
+) -> None:
+    """Print aligned columns; `right` aligns all but the first to the right, and only `wrapped` is broken at spaces.
+
+    What is wider than the console goes on below in further blocks, each of which begins with the first column. With
+    `folded`, cells longer than that are rather folded.
+    """
+    columns = list(zip(table.headings, *table.rows, strict=True))
+    widths = [max(_width(text, is_wrapped=column[0] == wrapped) for text in column) for column in columns]
+    least = [width if at == 0 or folded is None else min(width, folded) for at, width in enumerate(widths)]
+    blocks = [[0]]
+    for at in range(1, len(columns)):
+        if len(blocks[-1]) > 1 and _in_all(least, [*blocks[-1], at]) > console.width:
+            blocks.append([0])
+        blocks[-1].append(at)
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        fits = _in_all(widths, block) <= console.width
+        part = Table([table.headings[at] for at in block], [[row[at] for at in block] for row in table.rows])
+        _print_block(console, part, right=right, wrapped=wrapped, first=widths[0], fits=fits)
+
+
+def _width(text: str, *, is_wrapped: bool) -> int:
+    from rich.cells import cell_len
+
+    return max(map(cell_len, text.split() if is_wrapped else text.split("\n")), default=0)
+
+
+def _in_all(widths: Sequence[int], block: Sequence[int]) -> int:
+    return sum(widths[at] + GAP for at in block) - GAP
+
+
+def _print_block(console: "Console", table: Table, *, right: bool, wrapped: str, first: int, fits: bool) -> None:
     from rich.table import Table as RichTable
 
-    shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    shown = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     for number, heading in enumerate(table.headings):
         shown.add_column(
             text_of(console, heading),
             justify="right" if right and number else "left",
-            no_wrap=heading != wrapped,
+            # what does not fit is folded, the longest cells first, and never cut
+            no_wrap=heading != wrapped and (fits or (number == 0 and first <= console.width // 2)),
             overflow="fold",
         )
     for row in table.rows:

@@ -31,6 +31,7 @@ from nemotron_shared.runtime.run import LOCK_NAME
 
 TAIL_BYTES = 65_536
 STOP_SECONDS = 600.0
+REWARDS, LOSSES = ("reward", "valid_reward"), ("loss", "valid_loss")
 ALL = click.option("--all", "finished", is_flag=True, help="list finished runs too")
 WANTED = click.argument("wanted", metavar="NAME|FOLDER")
 
@@ -63,11 +64,9 @@ def print_list(look: Look, finished: bool) -> int:
     shown = [run for run in runs if finished or run.state != "finished"]
     rows = []
     for run in shown:
-        said = {key: run.last[key] for key in ("step", "loss", "valid_loss", "reward") if key in run.last}
-        last = " ".join(f"{key} {f'{value:.4g}' if isinstance(value, float) else value}" for key, value in said.items())
         process = f"{run.pid} on {run.host}" if run.pid else ""
         started = minute(run.started) if run.started else ""
-        rows.append([run.name, run.state, started, last, process, naturalsize(run.bytes), run.folder])
+        rows.append([run.name, run.state, started, _in_words(run.last), process, naturalsize(run.bytes), run.folder])
     headings = ("run", "state", "started", "last", "process", "size", "folder")
     hidden = len(runs) - len(shown)
     none = "" if shown else f"no running or stopped runs in {look.store.home / 'runs'}"
@@ -75,6 +74,13 @@ def print_list(look: Look, finished: bool) -> int:
     lines = [*(table_lines(headings, rows, right=("size",)) if rows else []), *([notes] if notes else [])]
     look.tell([asdict(run) for run in shown], *lines)
     return 0
+
+
+def _in_words(last: dict[str, Any]) -> str:
+    """The last line of a log; where rewards are logged, the loss says nothing."""
+    names = REWARDS if last.keys() & set(REWARDS) else LOSSES
+    said = {name: last[name] for name in ("step", *names) if name in last}
+    return " ".join(f"{name} {f'{value:.4g}' if isinstance(value, float) else value}" for name, value in said.items())
 
 
 @command.command("list")

@@ -1,12 +1,14 @@
 """Write so that a reader, or a rerun after a kill, sees the old file or the new one and never a part of it.
 
-Every write goes to a temporary name beside the target, is synced, and is renamed over it.
+Every write goes to a temporary name beside the target, is synced, and is renamed over it. A name that a person gave
+goes through `output_file` first, because a rename would replace a device or a link as well.
 """
 
 import errno
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,13 +20,17 @@ from nemotron_shared.errors import UserError
 # A failed read inside the block must not be reported as a failed write, so only these count as one.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 TEMPORARY_PREFIX = ".tmp-"
+LONGEST_SHOWN = 40
+"""Characters of the target's name in the temporary one, which may be no longer than a name may be."""
 
 
 @contextmanager
 def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     """Open a temporary file that takes the name `path` when the block ends without an error."""
+    if path.exists() and not (path.is_symlink() or path.is_file() or path.is_dir()):
+        raise UserError(f"{path}: cannot be written: that is a device or a pipe, and no file", "name another file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f"{TEMPORARY_PREFIX}{path.name}.", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=f"{TEMPORARY_PREFIX}{path.name[:LONGEST_SHOWN]}.", dir=path.parent)
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
@@ -39,6 +45,46 @@ def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
             raise UserError(f"{path}: cannot be written: {error.strerror}", "free space and run again") from error
         raise
     sync(path.parent)
+
+
+def output_file(named: Path | str) -> Path:
+    """Where a file that a person named will be written, asked before the work for it is done.
+
+    A link leads to the file that is replaced. What a rename would put out of the world is refused: a device, a pipe,
+    a folder, and the file that this command prints to.
+
+    Raises:
+        UserError: nothing can be written there.
+    """
+    expanded = Path(named).expanduser()
+    path = Path(os.path.realpath(expanded))
+    try:
+        problem = _not_replaceable(expanded, str(named))  # as the system follows it: /dev/stdout is no plain link
+        if problem is None:
+            above = next(folder for folder in path.parents if folder.exists())
+            with tempfile.TemporaryFile(dir=above):  # the one sure way to learn whether it can be
+                pass
+    except OSError as error:
+        problem = "its folder takes no files" if error.errno == errno.ENOENT else error.strerror
+    if problem:
+        raise UserError(f"{str(named) or repr('')}: cannot be written: {problem}", "name another file")
+    return path
+
+
+def _not_replaceable(path: Path, named: str) -> str | None:
+    if named == "-":
+        return "this command writes no file to standard output"
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return "that is the name of a folder" if named.endswith("/") else None
+    if stat.S_ISDIR(found.st_mode):
+        return "that is a folder"
+    if not stat.S_ISREG(found.st_mode):
+        return "that is a device or a pipe, and no file"
+    if any(os.path.samestat(found, os.fstat(number)) for number in (1, 2)):
+        return "what this command prints goes there"
+    return None
 
 
 def sync(path: Path) -> None:

@@ -15,13 +15,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from nemotron_serving.options import Chosen, model_options, sampling_options
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.errors import UserError, did_you_mean, printable
 from nemotron_shared.runtime.console import say
 
@@ -193,17 +192,18 @@ class Talk:
         return False
 
     def _save(self, name: str) -> None:
-        path = Path(name).expanduser()
         if not name:
             say("name a file: /save FILE")
-        elif path.exists():
-            say(f"{path} exists; name another file")
-        else:
-            try:
-                write_text(path, json.dumps({"messages": self.conversation}, ensure_ascii=False) + "\n")
-                say(f"saved to {path}")
-            except (OSError, UserError) as error:
-                say(f"cannot save: {error}")
+            return
+        try:
+            path = output_file(name)
+            if path.exists():
+                say(f"{name} exists; name another file")
+                return
+            write_text(path, json.dumps({"messages": self.conversation}, ensure_ascii=False) + "\n")
+            say(f"saved to {name}")
+        except (OSError, UserError) as error:
+            say(f"cannot save: {error}")
 
 
 class Shown:

@@ -22,7 +22,7 @@ from typing import Any
 import click
 
 from nemotron_serving.options import Chosen, model_options, sampling_options
-from nemotron_shared.atomic import open_atomic
+from nemotron_shared.atomic import open_atomic, output_file
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked
@@ -56,6 +56,7 @@ class Row:
 @click.option("--force", is_flag=True, help="write FILE again where it exists")
 def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int, **asked: Any) -> int:
     """See the head of this module."""
+    target = output_file(out)
     rows = list(read_rows(file, asked["raw"], asked["system"]))
     if out.exists() and not force:
         raise UserError(f"{out}: exists", "give another --out, or --force to write it again")
@@ -64,20 +65,19 @@ def command(chosen: Chosen, file: Path, out: Path, force: bool, batch_size: int,
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}", "make the folder, or give another name")
     identity = json_digest({"file": file_digest(file), "model": chosen.artifact.manifest.digest, **asked})
-    if not os.access(out.parent, os.W_OK):
-        raise UserError(f"--out {out}: nothing may be written to {out.parent}", "give a file in another folder")
-    with locked(out.with_name(f".{out.name}.lock"), wait=False):
-        progress = Progress(out.with_name(f".{out.name}.part"), identity, len(rows))
+    lock = target.with_name(f".{target.name}.lock")
+    with locked(lock, wait=False):
+        progress = Progress(target.with_name(f".{target.name}.part"), identity, len(rows))
         if progress.done:
             say(f"[{out}] going on: {len(progress.done)} of {len(rows)} are answered")
         if len(progress.done) < len(rows):
             _answer(chosen, [row for row in rows if row.number not in progress.done], progress, batch_size, asked)
-        with open_atomic(out) as target:
+        with open_atomic(target) as written:
             for row in rows:
                 made = row.given | progress.done[row.number]
-                target.write(json.dumps(made, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+                written.write(json.dumps(made, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
         progress.forget()
-    out.with_name(f".{out.name}.lock").unlink(missing_ok=True)
+    lock.unlink(missing_ok=True)
     chosen.look.tell({"file": str(out), "rows": len(rows), "model": chosen.artifact.reference},
                      f"{out}: {len(rows)} answers of {chosen.artifact.reference}")  # fmt: skip
     return 0

@@ -51,6 +51,7 @@ def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool
         expected = choose(expect, target.stage, target.config)
         readings = read(target.files, [one.line for one in expected.content.expectations if one.line])
         asked_for = {one.metric for one in expected.content.expectations} - readings.moments.keys()
+        readings.notes += target.notes
         if "gpu_utilization" in asked_for and target.state == "running" and target.is_here:
             readings.moments["gpu_utilization"] = gpus_now()
         situation = Situation.of(target, readings)

@@ -16,6 +16,7 @@ import yaml
 from nemotron_app.check.model import HUB_NAME, from_hub
 from nemotron_app.runs import run_state
 from nemotron_app.store_options import Look
+from nemotron_app.training_log import log_in, log_of, run_folder
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
@@ -44,6 +45,7 @@ class Target:
     stage, config: of the run, where they are known.
     scores: metrics that an artifact's manifest holds.
     model: a model's folder, where there is nothing else to look at.
+    notes: what is damaged.
     """
 
     title: str
@@ -56,6 +58,7 @@ class Target:
     config: dict[str, Any] | None = None
     scores: dict[str, float] = field(default_factory=dict)
     model: Path | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def family(self) -> str:
@@ -118,7 +121,9 @@ def _folder(path: Path, look: Look) -> Target:
 def _run(folder: Path) -> Target:
     made = folder.name.rpartition("-")[0]
     _refuse_data(made)
-    target = Target(folder.name, "a run", list(_listed(folder)), [folder])
+    problem = log_in(folder).problem
+    notes = [problem] if problem else []
+    target = Target(folder.name, "a run", list(_listed(folder)), [folder], notes=notes)
     state = run_state(folder)
     target.state, target.is_here, target.config = state.state, state.host == platform.node(), _config(folder)
     # None in the copy of a run's folder under another name
@@ -147,7 +152,9 @@ def _artifact(artifact: Artifact, look: Look) -> Target:
     _refuse_data(manifest.name)
     target = Target(artifact.reference, "an artifact", state="finished")
     producer = manifest.producer
-    run = look.store.home / "runs" / f"{manifest.name}-{producer.config_digest[:12]}"
+    run = run_folder(artifact, look.store)
+    problem = log_of(artifact, look.store).problem
+    target.notes += [problem] if problem else []
     if run.is_dir() and producer.config_digest:
         target.config = _config(run)
         target.files = [file for file in _listed(run) if file.name != METRICS]
@@ -192,6 +199,7 @@ def merged(targets: Sequence[Target]) -> Target:
         config=described.config,
         scores={name: value for one in targets for name, value in one.scores.items()},
         model=first.model if len(targets) == 1 else None,
+        notes=[note for one in targets for note in one.notes],
     )
 
 

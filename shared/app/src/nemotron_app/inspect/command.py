@@ -20,7 +20,7 @@ from nemotron_app.inspect.build import BUDGET, Options, inspect_data
 from nemotron_app.inspect.page import render
 from nemotron_app.inspect.terminal import print_inspection
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import output_file, write_text
 
 TOKENS_SHOWN = 600
 TOKENS_ON_PAGE = 4_096
@@ -61,12 +61,13 @@ command.add_command(import_)
 @store_options
 def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choice: Any) -> int:
     """Look at a prepared set."""
+    page = None if html is None else output_file(html)
     found = inspect_data(path, look.store, Options(family=look.family, **choice))
-    if html:
-        write_text(Path(html).expanduser(), render(found, tokens or TOKENS_ON_PAGE))
+    if page:
+        write_text(page, render(found, tokens or TOKENS_ON_PAGE))
     if look.json:
         print(json.dumps(found.summary(), indent=2, ensure_ascii=False))
-    elif html:
+    elif page:
         print("\n".join([*(f"warning: {warning}" for warning in found.warnings), f"page: {html}"]))
     else:
         print_inspection(found, tokens or TOKENS_SHOWN)

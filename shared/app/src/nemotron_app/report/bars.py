@@ -1,5 +1,6 @@
 """Histograms as drawings: bins in, bars out. The report and the inspection show the same ones."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemotron_app.inspect.histogram import Bin
@@ -47,9 +48,19 @@ def bar_chart(histogram: Histogram, width: int) -> BarChart:
     for i, found in enumerate(bins):
         y, text = y_of(found.count), f"{found.label}: {found.count:,}"
         bars.append((round(LEFT + step * i + 1, 1), y, round(max(step - 2, 1), 1), round(bottom - y, 1), text))
-    every = max(1, -(-len(bins) // X_LABELS))
-    x_ticks = [Tick(round(LEFT + step * i, 1), f"{found.low:,}") for i, found in enumerate(bins) if i % every == 0]
-    if every == 1 or (len(bins) - 1) % every >= every // 2:
-        x_ticks.append(Tick(round(LEFT + step * len(bins), 1), f"{bins[-1].high:,}"))
+    x_ticks = [Tick(round(LEFT + step * at, 1), f"{value:,}") for at, value in _x_marks(bins)]
     y_ticks = [Tick(y_of(mark), label) for mark, label in zip(marks, tick_labels(marks), strict=True)]
     return BarChart(histogram, bars, x_ticks, y_ticks, width)
+
+
+def _x_marks(bins: Sequence[Bin]) -> list[tuple[float, int]]:
+    """What is written below the bars, and where, in widths of a bar: edges, or where each bar is one value, that."""
+    every = max(1, -(-len(bins) // X_LABELS))
+    if all(found.low == found.high for found in bins):
+        return [(at + 0.5, found.low) for at, found in enumerate(bins) if at % every == 0]
+    marks: list[tuple[float, int]] = [(at, found.low) for at, found in enumerate(bins) if at % every == 0]
+    if every == 1 or (len(bins) - 1) % every >= every // 2:
+        last, edge = bins[-1], bins[-1].high + 1
+        even = 2 * last.low - bins[-2].low if len(bins) > 1 else edge
+        marks.append((len(bins), even if abs(edge - even) == 1 else edge))  # 100 % is in the bin that begins with 90
+    return marks

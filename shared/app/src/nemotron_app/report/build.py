@@ -45,7 +45,8 @@ def build_report(store: Store, family: str, out: Path | None = None, pipeline: d
     Args:
         out: where to; default `reports/<family>.html` in the store's home.
         pipeline: what the command that ran the steps knows: {"steps": [{"name": "sft data prep", "seconds": 3.1,
-            "reused": false}], "seconds": 180.2, "config": "tiny"}. Every key may be missing.
+            "reused": false}], "seconds": 180.2, "config": "tiny"}. Every key may be missing. The page does not depend
+            on it, so that a later report is the same one.
 
     Raises:
         UserError: the store has nothing of this family, or a file in it is damaged.

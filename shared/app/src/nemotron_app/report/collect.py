@@ -4,29 +4,25 @@ The newest evaluation decides: its history names the models and data that its sc
 evaluation the newest artifact of each kind is taken.
 """
 
-import json
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from nemotron_app.report.data import DataSet, look_at
+from nemotron_app.report.results import NO_RESULTS, read_results, read_samples
+from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
-from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.families import families
-from nemotron_shared.runtime.metrics import read_metrics
 from nemotron_shared.stages import RESULTS, TRAINING, products
 
 # What follows the family in an artifact's name -> the pipeline step that makes it, in the order of the pipeline.
 STEPS = {made.kind: made.step for made in products()}
-RESULTS_SCHEMA = 1
-NO_RESULTS: dict[str, Any] = {
-    "tasks": {}, "models": {}, "scores": [], "comparisons": [], "overlap": {}, "settings": {}
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,7 @@ class Collected:
     Attributes:
         artifacts: by the last part of their names (`sft-model`), in the order of the pipeline.
         absent: for each one that is not there, why.
+        problems: what is damaged, with the remedy, and what could not be told because of it.
         newer: artifacts that this report is not about, although they are newer.
         metrics: entries of metrics.jsonl, by stage.
         data: what each data artifact holds, by the last part of its name.
@@ -48,6 +45,7 @@ class Collected:
     family: str
     artifacts: dict[str, Artifact]
     absent: dict[str, str]
+    problems: list[str]
     newer: list[str]
     metrics: dict[str, list[dict[str, Any]]]
     data: dict[str, DataSet]
@@ -78,13 +76,49 @@ class Collected:
         return {}
 
 
+@dataclass
+class Chosen:
+    """What a report is about: artifacts found, why others are absent, and what is wrong with the store."""
+
+    found: dict[str, Artifact]
+    absent: dict[str, str]
+    problems: list[str]
+
+    def take(self, store: Store, kind: str, name: str) -> Artifact | None:
+        """The newest artifact of a name; of one that is damaged, what is wrong with it."""
+        if kind in self.found or kind in self.absent:
+            return self.found.get(kind)
+        try:
+            self.found[kind] = store.resolve(name)
+        except NotFound:
+            self.absent[kind] = f"No {name} has been made yet."
+        except UserError as error:
+            self.absent[kind] = f"{name} is damaged: {error.message}."
+            self.problems.append(f"{self.absent[kind]} {error.remedy or ''}".strip())
+        return self.found.get(kind)
+
+    def use(self, kind: str, entry: Input, user: str) -> None:
+        """What the history of an evaluation names, as far as it still is what it was."""
+        if entry.artifact is not None:
+            self.found[kind] = entry.artifact
+            self.problems += [f"{entry.label}, used for {user}, has {entry.problem}."] if entry.problem else []
+            return
+        self.absent[kind] = f"{entry.label} was used for {user}, but is {entry.problem}."
+        if "unreadable" in str(entry.problem):
+            remedy = "Restore its manifest.json from a copy, or delete its folder and make it again."
+            self.problems.append(f"{self.absent[kind]} {remedy}")
+
+
 def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected:
     """Read everything about the newest evaluation, or the newest of each artifact.
 
     Raises:
         UserError: nothing is there, or a file is damaged.
     """
-    artifacts, absent = choose(store, family)
+    chosen = choose(store, family)
+    artifacts, problems = chosen.found, chosen.problems
+    if not artifacts and problems:
+        raise UserError(problems[0])
     if not artifacts:
         made = {name.removesuffix(f"-{kind}") for name in store.names() for kind in STEPS if name.endswith(f"-{kind}")}
         known = families()
@@ -94,15 +128,12 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
             first = f"make something first: nemotron {family} pipeline -c tiny{flag}"
         otherwise = f"it has: {', '.join(sorted(made))}" if made else first
         raise UserError(f"nothing of {family} in {store.root}", did_you_mean(family, made, otherwise=otherwise))
-    newer = []
-    for kind in STEPS:
-        shown = artifacts[kind].manifest.version if kind in artifacts else 0
-        newest = max(store.versions(f"{family}-{kind}"), default=0)
-        newer += [f"{family}-{kind}:v{newest}"] if newest > shown else []
     metrics = {}
     for stage in TRAINING:
         model = artifacts.get(stage.result.kind)
-        metrics[stage.name] = list(read_metrics(model.path / "metrics.jsonl")) if model else []
+        log = log_of(model, store) if model else Log([])
+        metrics[stage.name] = log.entries
+        problems += [f"{log.problem}."] if log.problem else []
     data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
     results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     samples = read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {}
@@ -110,71 +141,48 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     used = {entry.label for artifact in artifacts.values() for entry in inputs(store, artifact)}
     ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]
     lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
-    return Collected(family, artifacts, absent, newer, metrics, data, results, samples, lineage, pipeline)
+    newer = _newer(store, family, artifacts)
+    return Collected(
+        family, artifacts, chosen.absent, problems, newer, metrics, data, results, samples, lineage, pipeline
+    )
 
 
-def choose(store: Store, family: str) -> tuple[dict[str, Artifact], dict[str, str]]:
+def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list[str]:
+    found = []
+    for kind in STEPS:
+        shown = artifacts[kind].manifest.version if kind in artifacts else 0
+        newest = max(store.versions(f"{family}-{kind}"), default=0)
+        with suppress(UserError):  # a damaged one is told of elsewhere
+            found += [store.load(f"{family}-{kind}", newest).reference] if newest > shown else []
+    return found
+
+
+def choose(store: Store, family: str) -> Chosen:
     """The artifacts that belong together, and for each missing kind a sentence that says why."""
     names = {kind: f"{family}-{kind}" for kind in STEPS}
-    if not store.versions(names[RESULTS]):
-        found = {kind: store.resolve(name) for kind, name in names.items() if store.versions(name)}
-        return found, {kind: f"No {name} has been made yet." for kind, name in names.items() if kind not in found}
-    results = store.resolve(names[RESULTS])
-    found, absent = {}, {}
+    chosen = Chosen({}, {}, [])
+    results = chosen.take(store, RESULTS, names[RESULTS])
+    if results is None:
+        for kind, name in names.items():
+            chosen.take(store, kind, name)
+        return chosen
     history = _history(store, results)
+    lost = [entry.label for entry in history.values() if entry.artifact is None]
     for kind, name in names.items():
         entry = history.get(name)
         if kind == RESULTS:
-            found[kind] = results
-        elif entry is None:
-            absent[kind] = f"No {name} was used for {results.reference}."
-        elif entry.artifact is None:
-            absent[kind] = f"{entry.label} was used for {results.reference}, but is {entry.problem}."
-        else:
-            found[kind] = entry.artifact
-    return found, absent
-
-
-def read_results(artifact: Artifact) -> dict[str, Any]:
-    """results.json of an evaluation."""
-    path = artifact.path / "results.json"
-    results = read_json(path)
-    if results.get("schema_version") != RESULTS_SCHEMA:
-        raise UserError(
-            f"{path}: schema_version is {results.get('schema_version')}, this program reads {RESULTS_SCHEMA}",
-            "evaluate again, or use the nemotron-shared version that wrote it",
-        )
-    return results
-
-
-def read_samples(artifact: Artifact, results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Model -> answers to the questions of the task that `sample_task` names."""
-    samples = {}
-    for model in results["models"]:
-        file = artifact.path / "samples" / model / f"{sample_task(results)}.jsonl"
-        if not file.is_file():
             continue
-        samples[model] = []
-        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-            try:
-                samples[model] += [json.loads(line)] if line else []
-            except json.JSONDecodeError as error:
-                raise UserError(f"{file}:{number}: not valid JSON", "evaluate again with --force") from error
-    return samples
-
-
-def sample_task(results: Mapping[str, Any]) -> str | None:
-    """The task whose answers are worth reading: generated ones before choices; texts have none."""
-    for kind in ("generate", "choice", "code", "instructions"):
-        for name in in_order(results, "task"):
-            if results["tasks"][name]["kind"] == kind:
-                return name
-    return None
-
-
-def in_order(results: Mapping[str, Any], key: str) -> list[str]:
-    """Names of tasks or models in the order of evaluation, which a JSON object does not keep."""
-    return list(dict.fromkeys(entry[key] for entry in results["scores"]))
+        if entry is None and lost:
+            if guess := chosen.take(store, kind, name):
+                why = f"{' and '.join(lost)}, which would name the one that was used, cannot be read"
+                chosen.problems.append(f"{guess.reference} is shown because it is the newest: {why}.")
+        elif entry is None:
+            chosen.absent[kind] = f"No {name} was used for {results.reference}."
+        else:
+            chosen.use(kind, entry, results.reference)
+    chosen.found = {kind: chosen.found[kind] for kind in STEPS if kind in chosen.found}
+    chosen.problems.reverse()  # the cause before what follows from it
+    return chosen
 
 
 def _history(store: Store, artifact: Artifact) -> dict[str, Input]:

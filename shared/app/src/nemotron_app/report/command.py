@@ -13,11 +13,15 @@ import click
 from nemotron_app.report import overlay
 from nemotron_app.report.build import build_report
 from nemotron_app.report.live import watch
-from nemotron_app.report.trained import training_named
+from nemotron_app.report.trained import Trained, training_named
 from nemotron_app.rich_table import open_console, print_table, text_of
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
+
+FOLDED = 16
+"""Characters of a name or a setting that stay on one line of a narrow terminal; no figure has more."""
 
 
 @click.command("report")
@@ -28,13 +32,13 @@ from nemotron_shared.errors import UserError
 @store_options
 def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: str | None) -> int:
     """Write one HTML page about what has been made so far, compared, or running."""
-    path = Path(out).expanduser().absolute() if out else None
+    path = None if out is None else output_file(out)
     if compare and live:
         raise UserError("--compare and --live are two different pages", "give one of them")
     if compare:
         return _compare(look, names, path or look.store.home / "reports" / "compared.html")
     if names:
-        raise UserError("names are only compared", f"nemotron report --compare {' '.join(names)}")
+        raise _no_name_wanted(names)
     if live:
         if look.json:
             raise UserError("--live is for people", "programs read metrics.jsonl of: nemotron runs --json")
@@ -44,21 +48,47 @@ def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: 
     return 0
 
 
+def _no_name_wanted(names: tuple[str, ...]) -> UserError:
+    given = " ".join(names)
+    if names[0] in families():
+        return UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
+    beside = "to lay it beside another training, name both after --compare"
+    if len(names) > 1:
+        beside = f"to lay them beside each other: nemotron report --compare {given}"
+    return UserError(
+        f"the report is about all stages together, and '{given}' names a part",
+        f"{beside}\n  the whole: nemotron report",
+    )
+
+
 def _compare(look: Look, names: tuple[str, ...], page: Path) -> int:
     if len(names) < 2:
         raise UserError("--compare needs two trainings or more", "see what there is: nemotron artifacts list")
-    trainings = [training_named(look.store, name, look.family) for name in names]
-    write_text(page, overlay.render(trainings, " against ".join(one.name for one in trainings)))
-    numbers, settings = overlay.numbers(trainings), overlay.differing_settings(trainings)
+    trainings = _trainings(look, names)
+    title = " against ".join(one.name for one in trainings)
+    write_text(page, overlay.render(trainings, title, "Trainings compared"))
+    notes = overlay.notes(trainings)
     if look.json:
-        rows = [dict(zip(numbers.headings, row, strict=True)) for row in numbers.rows]
-        differing = {row[0]: row[1:] for row in settings.rows} if settings else {}
-        look.tell({"page": str(page), "trainings": rows, "settings": differing})
+        settings = overlay.differing(trainings)
+        look.tell({"page": str(page), "trainings": overlay.plain(trainings), "settings": settings, "notes": notes})
         return 0
     console = open_console()
-    print_table(console, numbers)
-    if settings:
+    print_table(console, overlay.numbers(trainings), folded=FOLDED)
+    if differing := overlay.differing_settings(trainings):
         console.print()
-        print_table(console, settings)
+        print_table(console, differing, folded=FOLDED)
+    for note in notes:
+        console.print(text_of(console, f"note: {note}"), soft_wrap=True)
     console.print(text_of(console, f"page: {page}"), soft_wrap=True)
     return 0
+
+
+def _trainings(look: Look, names: tuple[str, ...]) -> list[Trained]:
+    """What the names mean, which must be different trainings."""
+    found: dict[str, Trained] = {}
+    for name in names:
+        one = training_named(look.store, name, look.family)
+        if one.identity in found:
+            raise UserError(f"'{name}' is the same training as {found[one.identity].name}", "name each one once")
+        found[one.identity] = one
+    return list(found.values())

@@ -7,7 +7,7 @@ from typing import Any
 
 from nemotron_app.report import wording
 from nemotron_app.report.charts import StripAxis, strip_axis
-from nemotron_app.report.collect import in_order, sample_task
+from nemotron_app.report.results import in_order, sample_task
 from nemotron_shared.stages import TRAINING
 
 Results = Mapping[str, Any]
@@ -93,7 +93,7 @@ def stage_sentence(results: Results, stage: str) -> str | None:
         before, amount = label(results, entry["from"]), wording.amount(metric, difference)
         if entry["task"] != score["task"]:
             if found == WORSE:
-                setbacks.append(f"But {entry['task']} got worse by {amount}.")
+                setbacks.append(f"{entry['task']} by {amount}")
         elif difference == 0 and not any(entry["ci95"]):
             gains.append(f"No change from {before}.")
         elif found == UNCLEAR:
@@ -103,7 +103,8 @@ def stage_sentence(results: Results, stage: str) -> str | None:
         else:
             low, high = (wording.difference(metric, abs(bound)).lstrip("+") for bound in sorted(entry["ci95"], key=abs))
             gains.append(f"{amount} {found} than {before} (95% interval {low} to {high}).")
-    return " ".join((gains or ["There is no model before it to compare with."]) + setbacks)
+    worse = [f"But worse: {', '.join(setbacks)}."] if setbacks else []
+    return " ".join([*(gains or ["There is no model before it to compare with."]), *worse])
 
 
 def overlap_sentence(results: Results, task: str) -> str:

@@ -44,10 +44,13 @@ def watch(store: Store, page: Path, *, renew: int = RENEW_SECONDS, patience: flo
     with suppress(KeyboardInterrupt), _shown_on(console) as show:
         for found in _looks(store, renew, patience):
             seen |= {one.name: one for one in found}
-            write_text(page, render(found, "Trainings that run now", renew=renew))
+            write_text(page, render(found, "Trainings that run now", f"Renewed every {renew} s", renew=renew))
             show(found)
-    ended = [training_in(store.home / "runs" / name) for name in seen]
-    write_text(page, render(ended, "Trainings that were watched"))
+        show([training_in(store.home / "runs" / name) for name in seen])
+    last = [training_in(store.home / "runs" / name) for name in seen]
+    going_on = any(one.state == "running" for one in last)
+    title = "Trainings that were watched" if going_on else "Trainings that have ended"
+    write_text(page, render(last, title, "As they were when the view ended"))
     return 0
 
 
@@ -65,7 +68,7 @@ def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]
 def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
     """What shows a look at the trainings: lines that renew themselves, or new ones where the output is no terminal."""
     if not console.is_terminal:
-        yield lambda found: print("\n".join("  ".join(filter(None, said(one)[:2])) for one in found), flush=True)
+        yield _print_news()
         return
     from rich.console import Group
     from rich.live import Live
@@ -76,18 +79,44 @@ def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], Non
         )
 
 
-def said(one: Trained) -> list[str]:
+def _print_news() -> Callable[[Sequence[Trained]], None]:
+    """A line for each training, where it is another one than before."""
+    before: set[str] = set()
+
+    def show(found: Sequence[Trained]) -> None:
+        lines = ["".join(said(one, course=False)) for one in found]
+        for line in lines:
+            if line not in before:
+                print(line, flush=True)
+        before.clear()
+        before.update(lines)
+
+    return show
+
+
+def said(one: Trained, *, course: bool = True) -> list[str]:
     """Three lines about one training: its name, how far and how fast it is, and the course of what is followed."""
-    known, steps = facts(one.entries), one.steps or one.step
-    share = one.step / max(1, steps)
-    words = [f"  step {one.step}/{steps}", bar(share)]
-    words += [f"{clock(known.seconds * (1 / share - 1))} left"] if known.seconds and share else []
-    words += [f"{known.tokens_per_second:,.0f} tokens/s"] if known.tokens_per_second else []
-    words += [f"{known.memory:.2f} GB"] if known.memory else []
+    known = facts(one.entries)
     name = next((name for name in FOLLOWED if points(one.entries, name)), FOLLOWED[-1])
     values = [value for _, value in points(one.entries, name)]
-    course = [f"  {name} {values[-1]:.4g}  {sparkline(values)}"] if values else []
-    return [one.name, "  ".join(words), *course]
+    words = [one.name, f"  {'  '.join(_progress(one))}"]
+    words[1] += f"  {known.tokens_per_second:,.0f} tokens/s" if known.tokens_per_second else ""
+    words[1] += f"  {known.memory:.2f} GB" if known.memory else ""
+    drawn = f"  {sparkline(values)}" if course else ""
+    return [*words, *([f"  {name} {values[-1]:.4g}{drawn}"] if values else [])]
+
+
+def _progress(one: Trained) -> list[str]:
+    """How far it is. Before its first step nothing that is on the disk says what it does."""
+    steps = one.steps or one.step
+    if not one.entries:
+        begun = "no step yet: it is starting" if one.state == "running" else f"{one.state} before its first step"
+        return [f"{begun}, {steps} to make" if one.state == "running" else begun]
+    if one.state != "running":
+        return [f"{one.state}: step {one.step}/{steps}"]
+    share, seconds = one.step / max(1, steps), facts(one.entries).seconds
+    left = [f"{clock(seconds * (1 / share - 1))} left"] if seconds and share else []
+    return [f"step {one.step}/{steps}", bar(share), *left]
 
 
 def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:

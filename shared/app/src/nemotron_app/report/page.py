@@ -5,9 +5,11 @@ from typing import Any
 from nemotron_app import html
 from nemotron_app.plain import minute
 from nemotron_app.report import findings, tables, training, wording
-from nemotron_app.report.collect import STEPS, Collected, in_order, sample_task
+from nemotron_app.report.collect import STEPS, Collected
+from nemotron_app.report.results import in_order, sample_task
 from nemotron_app.report.samples import choose_questions
 from nemotron_app.report.setbacks import setbacks
+from nemotron_app.report.times import total
 from nemotron_shared.stages import TRAINING, Stage
 
 COLOURED = (*findings.MODEL_OF_STAGE.values(), "random")
@@ -31,7 +33,7 @@ def render(collected: Collected) -> str:
         "colour": lambda model: model if model in COLOURED else "other",
         "labels": {name: model["label"] for name, model in results["models"].items()},
         "when": minute(collected.when),
-        "total_time": wording.duration(collected.pipeline["seconds"]) if "seconds" in collected.pipeline else None,
+        "took": total(collected.artifacts.values()),
         "parameters": wording.short_count(known[-1]) if known else None,
         "headline": findings.headline(results),
         "stages": [_stage(collected, stage) for stage in TRAINING],
@@ -70,7 +72,8 @@ def _stage(collected: Collected, stage: Stage) -> dict[str, Any]:
         ("validation reward", facts.valid_reward, wording.number),
     ]
     shown = {name: write(value) for name, value, write in logged if value is not None}
-    foot = [f"{shown[name]} {name}" for name in ("steps", "tokens") if name in shown]
+    foot = [] if facts.steps is None else [wording.counted(facts.steps, "step")]
+    foot += [f"{shown['tokens']} tokens"] if "tokens" in shown else []
     large, small = training.panels(collected.metrics[stage.name])
     return {
         "title": stage.title,

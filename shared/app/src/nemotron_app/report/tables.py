@@ -8,11 +8,14 @@ from humanize import naturalsize
 from nemotron_app.plain import minute
 from nemotron_app.report import wording
 from nemotron_app.report.collect import STEPS, Collected
+from nemotron_app.report.times import seconds_of
 from nemotron_app.report.training import facts
 from nemotron_app.rich_table import Table
 
 SPLITS = ("train", "valid", "test")
 COLUMNS = ("kind", "documents", "conversations", "rows", "packed_rows", "tokens", "trained_tokens", "fill")
+READ = {"rows", "bytes"}
+"""Counts of the source, which may hold more than was kept, and less than was made."""
 Pairs = list[tuple[str, str]]
 
 
@@ -36,11 +39,13 @@ def data_table(metadata: Mapping[str, Any]) -> Table | None:
 
 
 def data_counts(metadata: Mapping[str, Any]) -> Pairs:
-    """Every other number that is known of a data artifact."""
-    numbers = [*metadata.items(), *metadata.get("counts", {}).items()]
+    """Every other number that is known of a data artifact: of what it holds, and of what was read to make it."""
+    read = {f"{name} read" if name in READ else name: value for name, value in metadata.get("counts", {}).items()}
+    if "total_tokens" in metadata:
+        read.pop("tokens", None)  # the same number
     return [
         (name.replace("_", " "), wording.number(value))
-        for name, value in numbers
+        for name, value in [*metadata.items(), *read.items()]
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
 
@@ -52,17 +57,14 @@ def rejected_rows(metadata: Mapping[str, Any]) -> dict[str, int]:
 
 def steps_table(collected: Collected) -> Table:
     """When each artifact was made, and how long that took."""
-    headings = ["step", "made", "finished", "on disk", "training loop"]
     rows = []
     for kind, artifact in collected.artifacts.items():
-        loop = facts(collected.metrics.get(kind.removesuffix("-model"), [])).seconds
-        row = [STEPS[kind], artifact.reference, minute(artifact.manifest.created_at), naturalsize(artifact.size)]
-        row.append(wording.duration(loop))
-        if collected.pipeline:
-            step = collected.pipeline_step(kind)
-            row.append(wording.duration(step.get("seconds")) + (" (reused)" if step.get("reused") else ""))
-        rows.append(row)
-    return Table([*headings, "whole step, this time"] if collected.pipeline else headings, rows)
+        made, loop = artifact.manifest, facts(collected.metrics.get(kind.removesuffix("-model"), [])).seconds
+        attempts = f" (last of {len(made.segments)} attempts)" if len(made.segments) > 1 else ""
+        whole = wording.duration(seconds_of(artifact)) + attempts
+        row = [STEPS[kind], artifact.reference, minute(made.created_at), naturalsize(artifact.size)]
+        rows.append([*row, wording.duration(loop), whole])
+    return Table(["step", "made", "finished", "on disk", "training loop", "whole step"], rows)
 
 
 def versions(collected: Collected) -> Pairs:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nemotron_app import rich_table
 from nemotron_app.report import wording
-from nemotron_app.report.collect import STEPS, Collected, sample_task
+from nemotron_app.report.collect import STEPS, Collected
 from nemotron_app.report.findings import MODEL_OF_STAGE, score_of
+from nemotron_app.report.results import sample_task
 from nemotron_app.report.tables import rejected_rows
+from nemotron_app.report.times import seconds_of
 from nemotron_app.report.training import facts, key_metric
 from nemotron_shared.stages import RESULTS
 
@@ -37,6 +39,10 @@ def print_table(collected: Collected, html_path: Path, console: "Console | None"
     console.print(rich_table.text_of(console, title, "bold"))
     table = rich_table.Table(["made", "time", "amount", "key metric", score], rows)
     rich_table.print_table(console, table, wrapped="key metric")
+    for problem in collected.problems:
+        console.print(rich_table.text_of(console, f"warning: {problem}"), soft_wrap=True)
+    if collected.newer:
+        console.print(rich_table.text_of(console, f"{wording.NEWER} {', '.join(collected.newer)}"), soft_wrap=True)
     console.print(rich_table.text_of(console, f"report: {html_path}"), soft_wrap=True)
 
 
@@ -49,7 +55,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
     amount, score = "", ""
     if kind.endswith("-model"):
         value, name = key_metric(trained) or ("", "")
-        amount = f"{trained.steps:,} steps" if trained.steps is not None else ""
+        amount = "" if trained.steps is None else wording.counted(trained.steps, "step")
         key = f"{name.replace('validation', 'valid')} {value}".strip()
         if entry := _score(collected, kind):
             number, low, high = (wording.value(entry["metric"], x) for x in (entry["value"], *entry["ci95"]))
@@ -58,7 +64,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
         checks = results["overlap"].values()
         found, asked = (sum(entry[key] for entry in checks) for key in ("found", "of"))
         exact = sum(entry.get("exact", entry["found"]) for entry in checks)
-        amount = f"{len(results['tasks'])} tasks"
+        amount = wording.counted(len(results["tasks"]), "task")
         key = f"overlap {exact} of {asked} exact, {found - exact} near" if asked else ""
     else:
         metadata = artifact.manifest.metadata
@@ -68,7 +74,8 @@ def _row(collected: Collected, kind: str) -> list[str]:
                 amount = f"{wording.short_count(sum(known))} {unit}"
         key = f"{sum(rejected_rows(metadata).values()):,} rejected"
     step = collected.pipeline_step(kind)
-    took = "reused" if step.get("reused") else wording.duration(step.get("seconds", trained.seconds))
+    seconds = seconds_of(artifact)
+    took = "reused" if step.get("reused") else wording.duration(trained.seconds if seconds is None else seconds)
     return [artifact.reference.removeprefix(f"{collected.family}-"), took, amount, key, score]
 
 
@@ -82,6 +89,7 @@ def summary(collected: Collected) -> dict[str, Any]:
             "artifact": artifact and artifact.reference,
             "absent": collected.absent.get(kind),
             "created_at": artifact and artifact.manifest.created_at,
+            "seconds": artifact and seconds_of(artifact),
             "pipeline": collected.pipeline_step(kind) or None,
         }
         if kind.endswith("-model"):
@@ -93,6 +101,8 @@ def summary(collected: Collected) -> dict[str, Any]:
         "config": collected.config,
         "newest": collected.when,
         "steps": steps,
+        "problems": collected.problems,
+        "newer": collected.newer,
         **{key: collected.results[key] for key in ("tasks", "scores", "comparisons", "overlap")},
     }
     # JSON has no NaN and no infinity: they become null.

@@ -1,22 +1,28 @@
 """Trainings to lay beside each other: from a run's folder while it works, or from the model that it made."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nemotron_app.report.collect import read_results
+from nemotron_app.report.results import read_results
 from nemotron_app.runs import holder_now, run_state
+from nemotron_app.training_log import log_in, log_of, run_folder
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.names import is_path, parse_reference
+from nemotron_shared.artifacts.housekeeping import INPUTS
+from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
+from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, parse_reference
+from nemotron_shared.atomic import read_json
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import FILE, read_metrics
+from nemotron_shared.runtime.metrics import FILE
 from nemotron_shared.stages import RESULTS
 
 LAST_STEP = "train.train_iters"
+NAME_ONE = "name models, or runs: nemotron runs --all"
 Entries = list[dict[str, Any]]
 
 
@@ -25,26 +31,31 @@ class Trained:
     """One training.
 
     Attributes:
+        identity: the same for two names of one training.
         state: running, stopped or finished.
-        settings: of its config, by dotted key; empty where its folder is gone.
+        settings: of its config, by dotted key, with the versions that were read in place of `latest`.
         scores: (task, metric) -> value, of an evaluation of its model.
+        notes: what is damaged or not known.
     """
 
     name: str
+    identity: str
     state: str
     entries: Entries
     settings: Mapping[str, Any] = field(default_factory=dict)
     scores: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def step(self) -> int:
         """The last one that was logged."""
-        return self.entries[-1]["step"] if self.entries else 0
+        return max((entry["step"] for entry in self.entries), default=0)
 
     @property
     def steps(self) -> int | None:
         """How many it is to make."""
-        return self.settings.get(LAST_STEP)
+        steps = self.settings.get(LAST_STEP)
+        return steps if isinstance(steps, int) else None
 
 
 def training_named(store: Store, wanted: str, family: str) -> Trained:
@@ -53,18 +64,21 @@ def training_named(store: Store, wanted: str, family: str) -> Trained:
     Raises:
         UserError: there is no such training, or what is meant has no log of one.
     """
-    folder = Path(wanted).expanduser() if is_path(wanted) else store.home / "runs" / wanted
-    if (folder / FILE).is_file() and not (folder / "manifest.json").is_file():
-        return training_in(folder)
-    artifact = store.resolve(wanted) if is_path(wanted) else store.resolve(parse_reference(wanted, family))
-    if not (artifact.path / FILE).is_file():
-        raise UserError(f"{artifact.reference} has no log of a training", "name models, or runs: nemotron runs --all")
-    return _of_artifact(store, artifact)
+    run, folder = store.home / "runs" / wanted, Path(wanted).expanduser()
+    if "/" not in wanted and run.is_dir():
+        return _of_run(store, run)
+    if is_path(wanted) or (wanted not in SHORT_NAMES and folder.is_dir()):
+        return _of_folder(store, folder)
+    return _of_artifact(store, store.resolve(parse_reference(wanted, family)))
 
 
 def training_in(folder: Path) -> Trained:
     """The training of a run's folder, however far it is."""
-    return Trained(folder.name, run_state(folder).state, list(read_metrics(folder / FILE)), _settings(folder))
+    log, (settings, unknown) = log_in(folder), _settings(folder)
+    inputs = read_json(folder / INPUTS) if (folder / INPUTS).is_file() else []
+    notes = tuple(filter(None, (log.problem, unknown)))
+    resolved = _resolved(settings, inputs)
+    return Trained(folder.name, str(folder.resolve()), run_state(folder).state, log.entries, resolved, notes=notes)
 
 
 def trainings_running(store: Store) -> list[Trained]:
@@ -74,25 +88,103 @@ def trainings_running(store: Store) -> list[Trained]:
     return [one for one in found if one.steps]
 
 
+def _of_folder(store: Store, folder: Path) -> Trained:
+    if (folder / MANIFEST).is_file():
+        artifact = Artifact(Manifest.read(folder / MANIFEST), folder.resolve())
+        found = _of_artifact(store, artifact)
+        return found if folder.resolve().is_relative_to(store.root.resolve()) else replace(found, name=str(folder))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder", NAME_ONE)
+    return _of_run(store, folder)
+
+
+def _of_run(store: Store, folder: Path) -> Trained:
+    """A run; of a finished one also what is known of the model that it made."""
+    if not (folder / FILE).exists() and not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder}: has no log of a training ({FILE})", NAME_ONE)
+    found = training_in(folder)
+    if not found.entries and not found.notes:
+        state = "has logged" if found.state == "running" else f"was {found.state} before it had logged"
+        raise UserError(f"{folder.name} {state} a step: there is nothing to compare", NAME_ONE)
+    made = _made_by(store, folder) if found.state == "finished" else None
+    if made is None:
+        return found
+    parents = [parent.reference for parent in made.manifest.parents]
+    scores, problems = _scores(store, made.reference)
+    return replace(
+        found,
+        identity=_identity(made),
+        settings=_resolved(found.settings, parents),
+        scores=scores,
+        notes=(*found.notes, *problems),
+    )
+
+
+def _made_by(store: Store, folder: Path) -> Artifact | None:
+    """The newest artifact that a finished run made."""
+    name, _, digest = folder.name.rpartition("-")
+    for version in reversed(store.versions(name)) if digest else ():
+        with suppress(UserError):
+            artifact = store.load(name, version)
+            if artifact.manifest.producer.config_digest.startswith(digest):
+                return artifact
+    return None
+
+
 def _of_artifact(store: Store, artifact: Artifact) -> Trained:
-    made = artifact.manifest
-    settings = _settings(store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}")
-    entries = list(read_metrics(artifact.path / FILE))
-    return Trained(artifact.reference, "finished", entries, settings, _scores(store, artifact.reference))
+    log = log_of(artifact, store)
+    if not log.entries and not log.problem:
+        raise UserError(f"{artifact.reference} has no log of a training", NAME_ONE)
+    settings, unknown = _settings(run_folder(artifact, store))
+    resolved = _resolved(settings, [parent.reference for parent in artifact.manifest.parents])
+    scores, problems = _scores(store, artifact.reference)
+    notes = tuple(filter(None, (log.problem, unknown and f"{artifact.reference}: {unknown}", *problems)))
+    return Trained(artifact.reference, _identity(artifact), "finished", log.entries, resolved, scores, notes)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _identity(artifact: Artifact) -> str:
+    return f"{artifact.reference} {artifact.manifest.digest}"
+
+
+def _settings(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """The settings of a run's folder, or why they are not known."""
     file = folder / "config.yaml"
-    return dict(leaves(yaml.safe_load(file.read_text(encoding="utf-8")))) if file.is_file() else {}
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, f"its settings are not known: {folder} is gone"
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        config = None
+    if not isinstance(config, dict):
+        return {}, f"its settings are not known: {file} is damaged"
+    return dict(leaves(config)), None
 
 
-def _scores(store: Store, reference: str) -> dict[tuple[str, str], float]:
-    """Of the newest evaluation that scored this very model."""
+def _resolved(settings: Mapping[str, Any], references: Iterable[str]) -> dict[str, Any]:
+    """The settings with the versions that were read in place of what was asked for, such as `latest`."""
+    exact = {found.name: str(found) for found in map(parse_exact, references) if found}
+    known = dict(settings)
+    for key in ("run.data", "run.model"):
+        with suppress(UserError):
+            asked = known.get(key)
+            if isinstance(asked, str) and not is_path(asked):
+                name = parse_reference(asked, str(known.get("run.family"))).name
+                known[key] = exact.get(name, asked)
+    return known
+
+
+def _scores(store: Store, reference: str) -> tuple[dict[tuple[str, str], float], list[str]]:
+    """Scores of the newest evaluation of this very model, and which evaluations cannot be read."""
+    problems = []
     for name in (name for name in store.names() if name.endswith(f"-{RESULTS}")):
         for version in sorted(store.versions(name), reverse=True):
-            results = read_results(store.resolve(f"{name}:v{version}"))
+            try:
+                results = read_results(store.load(name, version))
+            except UserError as error:
+                problems.append(f"{name}:v{version} cannot be read: {error.message}")
+                continue
             models = {key for key, model in results["models"].items() if model["reference"] == reference}
             if models:
                 scores = (score for score in results["scores"] if score["model"] in models)
-                return {(score["task"], score["metric"]): score["value"] for score in scores}
-    return {}
+                return {(score["task"], score["metric"]): score["value"] for score in scores}, problems
+    return {}, problems

@@ -121,7 +121,7 @@ def panels(entries: Entries) -> tuple[Panel | None, list[Panel]]:
         title: [Series("as logged", points(entries, name))] if name in SCHEDULES else smoothed(points(entries, name))
         for name, title in titles.items()
     }
-    lines["Tokens per second"] = smoothed(_speed(entries))
+    lines["Tokens per second"] = smoothed(speed(entries))
     lines |= {title: [Series("as logged", points(entries, name))] for name, title in MACHINE_PANELS.items()}
     lines["Busiest expert by layer, × even share"] = _loads(entries)
     lines = {title: series for title, series in lines.items() if series and series[0].points}
@@ -157,13 +157,19 @@ def _layer(name: str) -> tuple[int, str]:
 
 def smoothed(points: list[Point]) -> list[Series]:
     """The points as they are, faint, under their moving mean; alone where they are too few for one."""
-    window = max(5, len(points) // 20 | 1)  # odd, a twentieth of the run
-    if len(points) < 2 * window:
+    window = window_of(points)
+    if window == 1:
         return [Series("as logged", points)]
     return [Series("as logged", points, "raw"), Series(f"mean of {window} points", moving_mean(points, window), "mean")]
 
 
-def _speed(entries: Entries) -> list[Point]:
+def window_of(points: Sequence[Point]) -> int:
+    """Over how many points a mean is taken: an odd number, about a twentieth of the run; 1 where they are too few."""
+    window = max(5, len(points) // 20 | 1)
+    return window if len(points) >= 2 * window else 1
+
+
+def speed(entries: Entries) -> list[Point]:
     """Tokens per second between one logged line and the next; validation and restarts do not count."""
     speeds = []
     timed = [entry for entry in entries if "tokens" in entry and "seconds" in entry]

@@ -13,6 +13,7 @@ METRIC_NAMES = {
     "passed": "programs that pass",
     "bits_per_byte": "bits per byte",
 }
+NEWER = "Newer than this report's models and data, and not part of it:"
 NOT_FINITE = "not finite"
 
 
@@ -54,6 +55,11 @@ def amount(metric: str, number: float) -> str:
 def setting(value: object) -> str:
     """A setting's value: text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `480 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def short_count(number: float) -> str:

@@ -11,7 +11,8 @@
      "parents": [{"reference": "super3-sft-data:v1", "digest": "1b2c...", "role": "data"}],
      "sources": [{"uri": "hf://org/set", "digest": "...", "detail": {"rows": 1000}}],
      "metadata": {"step": 40}, "metrics": {"final_loss": 2.31},
-     "segments": [{"began": "...", "from_step": null, "how": {...}, "modules": "...", "machine": {...}}],
+     "segments": [{"began": "...", "from_step": null, "how": {...}, "modules": "...", "machine": {...},
+                   "seconds": 41.2}],                  of the last attempt alone
      "self_digest": "0d4e..."}                      SHA-256 over all of the above
 
 Both directions are strict: an unknown, missing or mistyped key is an error that names the file. A manifest has

@@ -89,18 +89,21 @@ def lines(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "disk", f"{size(estimate.disk)} at once{checkpoints}, the model {size(estimate.result)}"
     tokens, per_step = count(estimate.steps * estimate.tokens_per_step), f"{count(estimate.tokens_per_step)} tokens"
     limit = f"{per_step} a step; the config's {estimate.steps:,} steps are an upper limit, not a plan"
-    yield "tokens", limit if estimate.steps_are_a_limit else f"{tokens}: {estimate.steps:,} steps of {per_step}"
+    all_steps = f"{tokens}: {estimate.steps:,} step{'s' if estimate.steps != 1 else ''} of {per_step}"
+    yield "tokens", limit if estimate.steps_are_a_limit else all_steps
     if not estimate.step_seconds:
         yield "time", "unknown for this device"
         return
     step = sum(estimate.step_seconds.values())
-    parts = ", ".join(f"{name} {100 * value / step:.0f} %" for name, value in estimate.step_seconds.items() if value)
+    shares = [f"{name} {100 * value / step:.0f} %" for name, value in estimate.step_seconds.items() if value]
+    parts = f" ({', '.join(shares)})" if len(shares) > 1 else ""
     rate = estimate.tokens_per_step / step / estimate.devices
-    yield "a step", f"{duration(step)}, {rate:,.0f} tokens/s on each ({parts})"
+    yield "a step", f"{duration(step)}, {rate:,.0f} tokens/s on each{parts}"
     steps, name = (FEW_STEPS, f"{FEW_STEPS} steps") if estimate.steps_are_a_limit else (estimate.steps, "all steps")
     hours = steps * step * estimate.devices / HOUR
     kind = "core" if one.startswith("CPU") else "GPU"
-    yield name, f"{duration(steps * step)}, {hours:,.{0 if hours >= 10 else 2}f} {kind} hours"
+    used = f"{hours:,.{0 if hours >= 10 else 2}f}" if hours >= 0.01 else "under 0.01"
+    yield name, f"{duration(steps * step)}, {used} {kind} hours"
 
 
 def _verdict(estimate: Estimate) -> str:

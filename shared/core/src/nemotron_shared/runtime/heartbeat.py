@@ -17,6 +17,8 @@ SECONDS = 5.0
 LATER, LATER_SECONDS = 600.0, 60.0
 """After ten minutes a log has enough of such lines; on a terminal each takes the place of the last."""
 LOOKS = 0.25
+YOUNG_SECONDS = 1.0
+"""What has begun within so long has no time worth telling: steps are made, and only their lines are far apart."""
 
 
 @contextmanager
@@ -42,4 +44,5 @@ def _beat(name: str, ended: threading.Event) -> None:
         now, work = time.monotonic(), work_at_hand()
         pause = LATER_SECONDS if now - began > LATER and not sys.stderr.isatty() else SECONDS
         if now - work.said >= pause:
-            renew(f"[{name}] {work.what}, {clock(now - work.since)}")
+            since = now - work.since
+            renew(f"[{name}] {work.what}{f', {clock(since)}' if since >= YOUNG_SECONDS else ''}")

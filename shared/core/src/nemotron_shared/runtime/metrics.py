@@ -4,6 +4,7 @@
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -52,6 +53,8 @@ MORE_METRICS = {
     EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share: 1 is perfectly even.",
 }
 """One more for each reward, and for each layer of experts."""
+REPEATED = {"step", "seconds", "tokens", "tokens_per_second", "memory_gb"}
+"""What the line of a step and that of the validation after it both hold."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
 """Metrics whose last values a manifest keeps, where the loss is what is followed, and their names there."""
 
@@ -93,20 +96,81 @@ def is_known(name: str) -> bool:
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
-    """Entries of a metrics file.
+    """Entries of a metrics file, as whoever goes on with its run needs them.
 
     Raises:
-        UserError: a line other than an unfinished last one is not JSON.
+        UserError: a line other than an unfinished last one is damaged.
     """
+    anew = "delete the run folder and run again"
+    try:
+        for number, entry in _entries(path):
+            if isinstance(entry, str):
+                raise UserError(f"{path}:{number}: {entry}", anew)
+            yield entry
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: a folder, where the log of a training should be", anew) from error
+
+
+def metrics_with_damage(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """The whole entries of a metrics file, and what is wrong with it: for whoever only looks at it."""
+    entries, damage = list[dict[str, Any]](), list[str]()
+    try:
+        for entry, wrong in _judged(path):
+            entries += [entry] if entry else []
+            damage += [wrong] if wrong else []
+    except OSError as error:
+        damage.append(f"it cannot be read: {error.strerror}")
+    return entries, damage
+
+
+def _judged(path: Path) -> Iterator[tuple[dict[str, Any] | None, str | None]]:
+    """Each line's entry, and what is wrong with it: by itself, or after the lines before it."""
+    last, seen = 0, set[str]()
+    for number, entry in _entries(path):
+        if isinstance(entry, str):
+            yield None, f"line {number} is {entry}"
+            continue
+        step, wrong = entry["step"], None
+        seen = seen if step == last else set()
+        if step < last:
+            wrong = f"line {number} has step {step} after step {last}"
+        elif (entry.keys() - REPEATED) & seen:
+            wrong = f"line {number} repeats step {step}"
+        last, seen = step, seen | entry.keys()
+        yield entry, wrong
+
+
+def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Number of each whole line, and its entry or what is wrong with it. There are none where there is no file."""
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            return
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not valid JSON", "delete the run folder and run again") from error
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield number, _entry(line)
+
+
+def _entry(line: bytes) -> dict[str, Any] | str:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):  # bytes that are no text, too, and numbers of thousands of digits
+        return "not valid JSON"
+    if not isinstance(entry, dict):
+        return "not a JSON object"
+    step = entry.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < sys.maxsize:
+        return "without the number of a step"
+    wrong = (name for name, value in entry.items() if is_known(name) and not _is_number(value))
+    name = next(wrong, None)
+    return f"not a number in '{name}'" if name else entry
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is one to calculate with: a float of any kind, or an integer that a float can hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and float(value) is not None
+    except OverflowError:
+        return False
 
 
 def last_values(log: MetricsLog, names: Mapping[Metric, str]) -> dict[str, float]:

@@ -5,6 +5,7 @@ therefore finds the folder of a run that was cut off and goes on there, even whe
 """
 
 import shutil
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -27,6 +28,7 @@ class Run:
     is made and the code that makes it.
 
     Attributes:
+        began: when this attempt did, by the clock that only runs forward.
         stop_requested: a signal has come.
         stop_at_once: a signal ends the work wherever it is, by raising `Interrupted`.
     """
@@ -38,6 +40,7 @@ class Run:
         self.checkpoints = directory / "checkpoints"
         self.output = directory / "output"
         self.metrics = MetricsLog(directory / METRICS)
+        self.began = time.monotonic()
         self.stop_requested = False
         self.stop_at_once = True
 

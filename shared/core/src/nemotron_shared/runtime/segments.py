@@ -71,12 +71,15 @@ def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
     return [f"code of {', '.join(modules[:MOST_NAMED])}{more}"] if modules else []
 
 
-def segments_of_result(directory: Path) -> list[dict[str, Any]]:
+def segments_of_result(directory: Path, seconds: float) -> list[dict[str, Any]]:
     """The attempts that a result was made in: the last that began at its start, and those that went on from there.
 
-    In the form that a manifest has, where the modules are one digest.
+    In the form that a manifest has, where the modules are one digest, and the last one has the seconds that it took.
     """
     found = read_segments(directory)
     starts = [index for index, segment in enumerate(found) if not segment.from_step]
     made_in = found[starts[-1] :] if starts else found
-    return [asdict(segment) | {"modules": json_digest(segment.modules)} for segment in made_in]
+    written = [asdict(segment) | {"modules": json_digest(segment.modules)} for segment in made_in]
+    if written:
+        written[-1]["seconds"] = round(seconds, 1)
+    return written

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -176,7 +177,7 @@ class Step(Generic[ConfigT]):
             metadata=dict(outcome.metadata),
             metrics=dict(outcome.metrics),
             digests=outcome.digests,
-            segments=segments_of_result(run.directory),
+            segments=segments_of_result(run.directory, time.monotonic() - run.began),
         )
         keep = isinstance(config, TrainingConfig) and config.engine.extendable and config.checkpoint.keep_last_state
         finish(plan, artifact, run, keep=self.engines is not None and keep)

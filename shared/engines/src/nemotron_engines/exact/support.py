@@ -19,7 +19,7 @@ def why_not(model: PreTrainedModel) -> str | None:
         "its weights are not float32": any(dtype != torch.float32 for _, dtype in kinds),
         "its weights are in shards": any(hasattr(parameter, "full_tensor") for parameter in model.parameters()),
         "it has more than one thread; set run.threads=1": torch.get_num_threads() > 1,
-        "activations are computed twice": model.is_gradient_checkpointing,
+        "activations are computed twice": getattr(model, "is_activation_checkpointing", False),
         "its Mamba layers use another activation than silu": getattr(config, "mamba_hidden_act", "silu") != "silu",
     }
     if (reason := next((text for text, is_so in reasons.items() if is_so), None)) is None:

@@ -1,0 +1,29 @@
+"""How long the steps took, by their manifests: the same whoever asks, a pipeline or a later report."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from nemotron_shared.artifacts import Artifact
+
+
+def seconds_of(artifact: Artifact) -> float | None:
+    """Seconds of the last attempt at a result, from its start until it was published; None where nothing tells.
+
+    Manifests of earlier versions have only the two moments, in whole seconds.
+    """
+    made = artifact.manifest
+    last = made.segments[-1] if made.segments else {}
+    if isinstance(measured := last.get("seconds"), int | float):
+        return float(measured)
+    try:
+        began, ended = (datetime.fromisoformat(moment) for moment in (last["began"], made.created_at))
+    except (KeyError, TypeError, ValueError):
+        return None
+    seconds = (ended - began).total_seconds()
+    return seconds if seconds > 0 else None
+
+
+def total(artifacts: Iterable[Artifact]) -> float | None:
+    """Of all steps together; None where one is not known."""
+    known = [seconds_of(artifact) for artifact in artifacts]
+    return sum(filter(None, known)) if known and None not in known else None

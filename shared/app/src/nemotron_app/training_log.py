@@ -1,0 +1,59 @@
+"""The log of a finished training, and whether it still is what was published.
+
+log = log_of(artifact, store)
+log.entries      # one for each step
+log.problem      # "super3-sft-model:v1: its metrics.jsonl is damaged: ...; restore it: cp ..."
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.digest import file_digest
+from nemotron_shared.runtime.metrics import FILE, metrics_with_damage
+
+
+@dataclass(frozen=True)
+class Log:
+    """Whole entries of a metrics.jsonl; `problem` says what is wrong with the file, and what to do about it."""
+
+    entries: list[dict[str, Any]]
+    problem: str | None = None
+
+
+def log_of(artifact: Artifact, store: Store) -> Log:
+    """The log in an artifact, held against the digest that its manifest has."""
+    file, published = artifact.path / FILE, artifact.manifest.files.get(FILE)
+    entries, damage = metrics_with_damage(file)
+    if published and not file.exists():
+        damage = ["it is missing"]
+    elif published and file.is_file() and file_digest(file) != published.sha256:
+        damage = ["it is not what was published", *damage]
+    if not damage:
+        return Log(entries)
+    copy = run_folder(artifact, store) / FILE
+    remedy = f"see what else is: nemotron artifacts verify {artifact.reference}"
+    if published and not file.is_dir() and copy.is_file() and file_digest(copy) == published.sha256:
+        remedy = f"the run's folder has it whole: {shlex.join(['cp', str(copy), str(file)])}"
+    return Log(entries, f"{artifact.reference}: its {FILE} is damaged: {summed_up(damage)}; {remedy}")
+
+
+def log_in(folder: Path) -> Log:
+    """The log in a run's folder, however far it is."""
+    entries, damage = metrics_with_damage(folder / FILE)
+    return Log(entries, f"{folder / FILE} is damaged: {summed_up(damage)}" if damage else None)
+
+
+def run_folder(artifact: Artifact, store: Store) -> Path:
+    """Where an artifact was made; the folder may be gone, or have been used again since."""
+    made = artifact.manifest
+    return store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}"
+
+
+def summed_up(damage: Sequence[str]) -> str:
+    """The first two of what is wrong, and how many more there are."""
+    more = f", and {len(damage) - 2} more" if len(damage) > 2 else ""
+    return "; ".join(damage[:2]) + more

@@ -1,0 +1,76 @@
+"""Files that a person names: replaced whole, through links, and never where a rename would destroy something else."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.atomic import open_atomic, output_file, write_text
+from nemotron_shared.errors import UserError
+
+
+def test_a_link_leads_to_the_file_that_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "kept.html", tmp_path / "link.html"
+    target.write_text("before")
+    link.symlink_to(target)
+    write_text(output_file(link), "after")
+    assert (target.read_text(), link.is_symlink()) == ("after", True)
+
+
+def test_a_new_file_in_a_new_folder_with_the_longest_name(tmp_path: Path) -> None:
+    place = tmp_path / "new" / ("x" * 255)
+    write_text(output_file(place), "text")
+    assert place.read_text() == "text"
+    assert output_file("~/page.html") == Path("~/page.html").expanduser().resolve()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pipe", "a device or a pipe"),
+        ("link-to-pipe", "a device or a pipe"),
+        (".", "that is a folder"),
+        ("new/", "the name of a folder"),
+        ("file/page.html", "Not a directory"),
+        ("x" * 300, "File name too long"),
+        ("loop", "symbolic links"),
+        ("-", "no file to standard output"),
+        ("/dev/null", "a device or a pipe"),
+        ("/proc/page.html", "takes no files"),
+    ],
+)
+def test_what_is_no_file_is_refused_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    Path("file").write_text("x")
+    Path("link-to-pipe").symlink_to("pipe")
+    Path("loop").symlink_to("loop")
+    before = sorted(Path().iterdir())
+    with pytest.raises(UserError, match="cannot be written") as error:
+        output_file(name)
+    assert said in error.value.message and name in error.value.message
+    assert sorted(Path().iterdir()) == before
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+
+
+def test_the_file_of_standard_output_is_not_replaced(tmp_path: Path) -> None:
+    place = tmp_path / "out.txt"
+    saved = os.dup(1)
+    with place.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        try:
+            with pytest.raises(UserError, match="what this command prints goes there"):
+                output_file("/dev/stdout")
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+def test_no_write_replaces_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="a device or a pipe"), open_atomic(tmp_path / "pipe"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
