@@ -1,0 +1,48 @@
+"""What is sampled is what is trained, and the log says how far they are apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support import short
+
+from stages.rl.train import STEP
+
+NAMES = ("token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio")
+
+
+def trained(home: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[dict[str, float]]:
+    monkeypatch.setenv("NEMOTRON_HOME", str(home))
+    assert STEP.main([*short("rl"), "train.train_iters=2", *words]) == 0
+    (file,) = home.glob("artifacts/super3-rl-model/v1/metrics.jsonl")
+    return [entry for entry in map(json.loads, file.read_text().splitlines()) if "loss" in entry]
+
+
+def test_sampled_and_trained_are_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for entry in trained(tmp_path, monkeypatch):
+        assert [entry[name] for name in NAMES] == [1.0, 0.0, 0.0, 1.0]
+        assert entry["router_flips"] == 0.0
+
+
+def test_where_transformers_samples_the_log_says_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for entry in trained(tmp_path / "h", monkeypatch, "engine.exact_sampling=false"):
+        assert 0 < entry["logprob_difference"] < 1e-3
+        assert 0 < entry["differing_tokens"] <= 1
+        assert 1 < entry["token_mult_prob_error"] < 1.001
+        assert entry["sequence_ratio"] == pytest.approx(1, abs=1e-3)
+    limit = "grpo.sampling_mismatch_limit=1.0000000001"
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "stopped"))
+    assert STEP.main([*short("rl"), "train.train_iters=2", "engine.exact_sampling=false", limit]) == 2
+    told = capsys.readouterr().err
+    assert "step 1: what is sampled is not what is trained" in told
+    assert "grpo.sampling_mismatch_limit=null" in told
+
+
+def test_more_threads_are_said_to_keep_it_from_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path, monkeypatch, "run.threads=2")
+    said = "sampling: transformers' generate (it has more than one thread; set run.threads=1)"
+    assert said in capsys.readouterr().err
