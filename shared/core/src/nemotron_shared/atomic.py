@@ -6,8 +6,8 @@ Every write goes to a temporary name beside the target, is synced, and is rename
 import errno
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,14 +24,14 @@ TEMPORARY_PREFIX = ".tmp-"
 def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     """Open a temporary file that takes the name `path` when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f"{TEMPORARY_PREFIX}{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}.{secrets.token_hex(4)}"
+    # as any new file: who may read it is for the umask and the folder's default to say
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -48,6 +48,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def temporary_folder(parent: Path, prefix: str) -> Path:
+    """A new folder that the umask says who may read, where `tempfile` makes one for the owner alone."""
+    folder = parent / f"{prefix}{secrets.token_hex(4)}"
+    folder.mkdir()
+    return folder
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
