@@ -23,6 +23,7 @@ from nemotron_app.store_options import Look, store_options
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import tell
 from nemotron_shared.stages import STAGES
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
@@ -49,7 +50,7 @@ def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) 
         shown = _ask(look, one, choice, overrides, device)
         plans.append({"stage": one, "config": choice, **shown})
         if not look.json:
-            print("\n".join(["", *_lines(one, choice, shown)] if len(plans) > 1 else _lines(one, choice, shown)))
+            tell("\n".join(["", *_lines(one, choice, shown)] if len(plans) > 1 else _lines(one, choice, shown)))
     if look.json:
         look.tell(plans)
     return 0

@@ -18,7 +18,7 @@ from nemotron_app.rich_table import open_console, text_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import bar, clock
+from nemotron_shared.runtime.console import bar, clock, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +65,7 @@ def _looks(store: Store, renew: int, patience: float) -> Iterator[list[Trained]]
 def _shown_on(console: "Console") -> Generator[Callable[[Sequence[Trained]], None]]:
     """What shows a look at the trainings: lines that renew themselves, or new ones where the output is no terminal."""
     if not console.is_terminal:
-        yield lambda found: print("\n".join("  ".join(filter(None, said(one)[:2])) for one in found), flush=True)
+        yield lambda found: tell("\n".join("  ".join(filter(None, said(one)[:2])) for one in found))
         return
     from rich.console import Group
     from rich.live import Live
