@@ -194,7 +194,7 @@ class Answers:
     def _prompts(self, request: Mapping[str, Any]) -> list[list[int]]:
         prompt = request.get("prompt")
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
-        if several and len(prompt) > MOST_PROMPTS:  # ty: ignore[invalid-argument-type]
+        if several and len(prompt) > MOST_PROMPTS:
             raise BadRequestError(f"'prompt' is a list of more than {MOST_PROMPTS}")
         found = []
         for one in prompt if several else [prompt]:  # type: ignore[union-attr]
