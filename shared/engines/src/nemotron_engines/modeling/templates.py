@@ -51,7 +51,7 @@ def confine_templates() -> None:
     """
     if not hasattr(chat_template_utils, COMPILE):
         what = "the installed transformers compiles chat templates in another place, so they would have no limits"
-        raise UserError(what, "install the version in uv.lock: uv sync")
+        raise UserError(what, "install the version of it that uv.lock pins")
     setattr(chat_template_utils, COMPILE, _compiled)
 
 
