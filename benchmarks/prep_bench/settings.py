@@ -49,7 +49,7 @@ class Bench:
         """A stage's data preparation as a user runs it, from the command line to the published artifact."""
         home = self.output(name)
         split = "{train:1,valid:0,test:0}"
-        common = {"data_prep.split": split, "run.home": home, "run.force": "true", "run.family": "bench"}
+        common = {"data_prep.split": split, "run.home": home, "run.force": "true", "run.family": "super3"}
         words = [f"{key}={value}" for key, value in {**common, **settings}.items()]
         command = [sys.executable, f"stages/{stage}/data_prep.py", *words]
         return Contestant(name, command, home, check or (lambda contestant, usage: None), work_seconds, peer=False)

@@ -59,7 +59,8 @@ def run(bench: Bench, chats: int) -> list[Section]:
 def _ours(bench: Bench, source: Path, tokenizer: Path, workers: int) -> Contestant:
     settings = {
         "data_prep.source": source, "data_prep.tokenizer.model": tokenizer, "data_prep.workers": workers,
-        "data_prep.pack_size": PACK_SIZE, "data_prep.on_bad_row": "reject",
+        "data_prep.pack_size": PACK_SIZE, "data_prep.on_bad_row": "reject", "data_prep.used_in_filter": "null",
+        "data_prep.chat_template": "null",
     }  # fmt: skip
     name = f"ours, {workers} worker{'s' * (workers > 1)}"
     return bench.ours("sft", name, settings, lambda c, usage: packed_digest(artifact(c.output) / "train.parquet"))

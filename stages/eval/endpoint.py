@@ -1,12 +1,14 @@
 """A small OpenAI-compatible server over a transformers model, on this machine only, for as long as it is needed.
 
-    with serve(model, tokenizer, name="tiny", batch_size=16) as url:     # http://127.0.0.1:41234
+    with serve(model, tokenizer, name="tiny", batch_size=16, key=key) as url:     # http://127.0.0.1:41234
         ...
 
+Other users of the machine reach it too, so every request but GET /health sends the key as a bearer token.
 GET /health and /v1/models; POST /v1/completions (with `echo` and `logprobs`, which scoring by likelihood needs)
 and /v1/chat/completions. Answers are greedy: a request with another temperature is refused, not bent.
 """
 
+import hmac
 import json
 import threading
 import time
@@ -22,6 +24,12 @@ from stages.eval.batching import ModelQueue
 # Below this lm-eval's own `temperature` is greedy in all but name.
 GREEDY_TEMPERATURE = 1e-6
 LOOPBACK = "127.0.0.1"
+LARGEST_BODY = 8 * 2**20
+MOST_PROMPTS = 1024
+MOST_TOKENS = 1 << 20
+MOST_CONNECTIONS = 512
+PATIENCE_SECONDS = 60.0
+"""For a client that sends, or reads, nothing."""
 
 
 class BadRequestError(ValueError):
@@ -29,9 +37,13 @@ class BadRequestError(ValueError):
 
 
 @contextmanager
-def serve(model: Any, tokenizer: Any, *, name: str, batch_size: int) -> Generator[str]:
-    """The base URL of a server that ends with the block."""
-    with ModelQueue(model, tokenizer, batch_size) as queue, _Server(Answers(queue, name)) as server:
+def serve(model: Any, tokenizer: Any, *, name: str, batch_size: int, key: str) -> Generator[str]:
+    """The base URL of a server that ends with the block.
+
+    Args:
+        key: what clients must know.
+    """
+    with ModelQueue(model, tokenizer, batch_size) as queue, _Server(Answers(queue, name), key) as server:
         thread = threading.Thread(target=server.serve_forever, name="endpoint", daemon=True)
         thread.start()
         try:
@@ -46,25 +58,60 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # a client that keeps its connection open must not keep us
     request_queue_size = 128
 
-    def __init__(self, answers: "Answers") -> None:
+    def __init__(self, answers: "Answers", key: str) -> None:
         super().__init__((LOOPBACK, 0), _Handler)
-        self.answers = answers
+        self.answers, self.key, self.room = answers, key, threading.Semaphore(MOST_CONNECTIONS)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is room for one connection more; false closes it."""
+        return self.room.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """See the base class; gives the room back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that has gone, or was too slow, is nobody's concern."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    timeout = PATIENCE_SECONDS
     server: "_Server"  # ty: ignore[incompatible-mutable-override]
 
     def do_GET(self) -> None:
         self._answer(self.server.answers.gets, lambda make: make())
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self._answer(self.server.answers.posts, lambda make: make(_json_object(body)))
+        self._answer(self.server.answers.posts, lambda make: make(_json_object(self._body())))
+
+    def _body(self) -> bytes:
+        """What was sent.
+
+        Raises:
+            BadRequestError: nobody says how much it is, or it is too much.
+        """
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal() and len(length) < 10 and int(length) <= LARGEST_BODY):
+            self.close_connection = True  # what follows is not read
+            raise BadRequestError(f"the body needs a Content-Length of at most {LARGEST_BODY} bytes")
+        return self.rfile.read(int(length))
+
+    def _knows_key(self) -> bool:
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        return hmac.compare_digest(given, f"Bearer {self.server.key}".encode())
 
     def _answer(self, routes: Mapping[str, Callable[..., dict[str, Any]]], call: Callable[..., dict[str, Any]]) -> None:
         make = routes.get(self.path.partition("?")[0].rstrip("/"))
+        if make != self.server.answers.health and not self._knows_key():
+            self.close_connection = True
+            self._send(HTTPStatus.UNAUTHORIZED, _error("no key, or a wrong one: send Authorization: Bearer KEY"))
+            return
         if make is None:
+            self.close_connection = True
             self._send(HTTPStatus.NOT_FOUND, _error(f"no {self.command} {self.path}; there are: {', '.join(routes)}"))
             return
         try:
@@ -93,7 +140,7 @@ def _error(message: str) -> dict[str, Any]:
 def _json_object(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise BadRequestError("the body is not a JSON object")
@@ -107,10 +154,14 @@ class Answers:
         self._queue, self._name, self._tokenizer = queue, name, queue.tokenizer
         model = {"id": name, "object": "model", "owned_by": "local"}
         self.gets = {
-            "/health": lambda: {"status": "ok"},  # ready as soon as it can be asked
+            "/health": self.health,
             "/v1/models": lambda: {"object": "list", "data": [model]},
         }
         self.posts = {"/v1/completions": self.completions, "/v1/chat/completions": self.chat_completions}
+
+    def health(self) -> dict[str, Any]:
+        """It is ready as soon as it can be asked."""
+        return {"status": "ok"}
 
     def completions(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Continue each prompt (text, ids, or a list of either), or score it with `echo` and `logprobs`."""
@@ -143,6 +194,8 @@ class Answers:
     def _prompts(self, request: Mapping[str, Any]) -> list[list[int]]:
         prompt = request.get("prompt")
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        if several and len(prompt) > MOST_PROMPTS:
+            raise BadRequestError(f"'prompt' is a list of more than {MOST_PROMPTS}")
         found = []
         for one in prompt if several else [prompt]:  # type: ignore[union-attr]
             ids = self._encode(one) if isinstance(one, str) else one
@@ -161,7 +214,9 @@ class Answers:
     def _generate(self, ids: list[int], request: Mapping[str, Any]) -> str:
         stop = request.get("stop") or []
         most = request.get("max_tokens") or request.get("max_completion_tokens") or 16
-        return self._queue.generate(ids, int(most), [stop] if isinstance(stop, str) else list(stop))
+        if type(most) is not int or not 0 < most <= MOST_TOKENS:
+            raise BadRequestError(f"max_tokens must be a whole number from 1 to {MOST_TOKENS}, not {most!r}")
+        return self._queue.generate(ids, most, [stop] if isinstance(stop, str) else list(stop))
 
     def _echoed(self, ids: list[int], most: Any) -> dict[str, Any]:
         """The prompt and at most one token more, each with its log-probability; the first has none."""

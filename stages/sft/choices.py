@@ -59,7 +59,7 @@ def _lengths(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder
         if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
             continue
         try:
-            texts = renderer.texts_of(row, renderer.messages_of(row))
+            texts = renderer.texts_of(renderer.ready(row, renderer.messages_of(row)))
         except UserError as error:
             if settings.on_bad_row == "error":
                 raise row_error(row, error.message, error.remedy or TOLERATE) from error

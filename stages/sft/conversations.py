@@ -6,7 +6,8 @@ r"""What a worker does with the conversations of a shard: render, tokenise and m
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nemotron_data.chat.confined import Overdue
 from nemotron_data.chat.formats import AUTO
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.recognition import recognise
-from nemotron_data.chat.rows import is_used_in
+from nemotron_data.chat.rows import Message, is_used_in
 from nemotron_data.chat.template import ADD_MARKS
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
@@ -32,7 +34,7 @@ from nemotron_data.split import SPLITS, Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 from stages.sft.guards import Rendered
-from stages.sft.rendering import Rendering, first_question
+from stages.sft.rendering import Ready, Rendering, Whole, first_question
 from stages.sft.schema import SFTData
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 BATCH_CHARACTERS = 4 << 20
 """Text per tokenizer call: large enough that a call costs nothing, small enough to bound memory."""
+ROWS_AT_ONCE = 64
+"""Rows per call of the template, which may run in another process."""
 NOT_USED = "filtered by used_in"
 TOO_LONG = "longer than data_prep.pack_size"
 NO_ANSWER_WITHIN = "no answer within data_prep.pack_size"
@@ -80,8 +84,8 @@ class ChatWork:
         part = self.parts[reader.shard.part]
         with SequenceWriter(folder) as writer:
             batch = Batch(self, part, reader, writer)
-            for row in reader:  # read
-                batch.add(row)  # split, and encode many at once
+            for rows in in_groups(reader, ROWS_AT_ONCE):  # read
+                batch.add(rows)  # render and split, and encode many at once
             batch.encode()
         return {"conversations": dict(batch.conversations), "fit": dict(batch.longest)}
 
@@ -107,30 +111,50 @@ class Batch:
         self._renderer = self.work.rendering.renderer(self.part.settings)
         self._split = Split(self._settings.split.model_dump(), salt="questions")
 
-    def add(self, row: Row) -> None:
-        """Render one row; encode when there is enough text."""
+    def add(self, rows: Sequence[Row]) -> None:
+        """Render some rows; encode when there is enough text."""
+        several = [(row, messages, ready) for row in rows for messages, ready in self._ready(row)]
+        wholes = self._renderer.wholes_of([ready for *_, ready in several])
+        for (row, messages, ready), whole in zip(several, wholes, strict=True):
+            self._add(row, messages, ready, whole)
+            if self.characters >= BATCH_CHARACTERS:
+                self.encode()
+
+    def _ready(self, row: Row) -> Iterator[tuple[list[Message], Ready]]:
+        """The conversation of a row, if it is wanted and one."""
         settings = self._settings
         wanted = settings.used_in_filter
         if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
             self.reader.leave_out(row, NOT_USED, asked=True)
             return
-        try:
+        with self._refusing(row):
             messages = self._renderer.messages_of(row)
             held = self._renderer.holds_control(row, messages)
             self.reader.counts[HELD] += held
             if held and settings.control_tokens == "reject":
                 self.reader.leave_out(row, CONTROL, asked=True)
                 return
-            rendered = self._renderer.texts_of(row, messages, held)
-            split = self.part.only or self._split.only
-            if split is None:
-                split = self._split.of(split_key(row.value, settings, first_question(messages)))
+            yield messages, self._renderer.ready(row, messages, held)
+
+    @contextmanager
+    def _refusing(self, row: Row) -> Generator[None]:
+        """Leave out a row with which something is wrong, or stop at it."""
+        try:
+            yield
         except Refused as refused:
             self.reader.refuse_for(row, refused)
-            return
         except UserError as error:
             reason, _, detail = error.message.partition(": ")
-            self.reader.refuse(row, reason, detail, error.remedy or TOLERATE)
+            refuse = self.reader.stop_at if isinstance(error, Overdue) else self.reader.refuse
+            refuse(row, reason, detail, error.remedy or TOLERATE)
+
+    def _add(self, row: Row, messages: list[Message], ready: Ready, whole: Whole) -> None:
+        settings, rendered, split = self._settings, list[Rendered](), self.part.only or self._split.only
+        with self._refusing(row):
+            rendered = self._renderer.texts_of(ready, whole)
+            if split is None:
+                split = self._split.of(split_key(row.value, settings, first_question(messages)))
+        if not rendered or split is None:
             return
         said = (one.text for one in rendered)
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
@@ -142,8 +166,6 @@ class Batch:
             self.reader.counts[f"{ROWS_OF}{recognise(row.value).format}"] += 1
         self.texts += rendered
         self.characters += sum(len(one.text) for one in rendered)
-        if self.characters >= BATCH_CHARACTERS:
-            self.encode()
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""
@@ -244,3 +266,18 @@ class Tokens:
             return self.ids[:0], self.mask[:0]
         ids = np.concatenate([self.ids[start:end] for start, end in pairs])
         return ids, np.concatenate([self.mask[start:end] for start, end in pairs])
+
+
+def in_groups(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Some rows at a time. An error that ends them comes when those before it are done with."""
+    group: list[Row] = []
+    try:
+        for row in rows:
+            group.append(row)
+            if len(group) == size:
+                yield group
+                group = []
+    except UserError:
+        yield group
+        raise
+    yield group

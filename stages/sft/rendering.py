@@ -4,17 +4,18 @@
 ->  "<|im_start|>user\\n2+2?<|im_end|>\\n<|im_start|>assistant\\n4<|im_end|>\\n", [(54, 65)]
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemotron_data.chat.answers import common_start
+from nemotron_data.chat.confined import Template, open_template
 from nemotron_data.chat.formats import ChatFormat, find_format, format_for
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
 from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, tools_of, validate_messages
-from nemotron_data.chat.template import ChatTemplate, Span, find_template
+from nemotron_data.chat.template import Span, find_template, template_file
 from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
@@ -25,6 +26,15 @@ from stages.sft.guards import Rendered, guarded, holds_control, without_guard
 from stages.sft.schema import SFTData
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
+Whole = tuple[str, list[Span]] | UserError
+
+
+class Ready(NamedTuple):
+    """A conversation as the template is given it; `guard` stands inside of the names of control tokens in it."""
+
+    messages: list[Message]
+    tools: Any
+    guard: str | None
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,13 @@ class Rendering:
     """A chat template before it is compiled: what worker processes are given.
 
     Attributes:
-        template: Jinja source. special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
+        template: Jinja source. label: what messages call it.
+        special_tokens: the names that it may use, such as {"bos_token": "<s>"}.
         control: tokens whose names in a message are text.
     """
 
     template: str
+    label: str
     special_tokens: Mapping[str, str | None]
     control: ControlTokens = NO_CONTROL
 
@@ -47,19 +59,26 @@ class Rendering:
         Raises:
             UserError: there is none.
         """
-        template = tokenizer.chat_template() if chat_template is None else find_template(chat_template)
+        if chat_template is None:
+            template, label = tokenizer.chat_template(), f"the chat template of {tokenizer.path}"
+        else:
+            template, label = (
+                find_template(chat_template),
+                str(template_file(chat_template) or "data_prep.chat_template"),
+            )
         named = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
-        return cls(template, named, ControlTokens.of(tokenizer.tokenizer))
+        return cls(template, label, named, ControlTokens.of(tokenizer.tokenizer))
 
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
-        return Renderer(settings, ChatTemplate(self.template, **self.special_tokens), self.control)
+        return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""
         renderer = self.renderer(part.settings)
         try:
-            return [rendered.text for rendered in renderer.texts_of(row, renderer.messages_of(row))]
+            ready = renderer.ready(row, renderer.messages_of(row))
+            return [rendered.text for rendered in renderer.texts_of(ready)]
         except UserError:
             return []  # the worker that meets this row says what is wrong with it
 
@@ -69,7 +88,7 @@ class Renderer:
     """Rows to texts, with the characters that the assistant wrote."""
 
     settings: SFTData
-    template: ChatTemplate
+    template: Template
     control: ControlTokens = NO_CONTROL
 
     @cached_property
@@ -98,24 +117,35 @@ class Renderer:
             raise UserError(reason, TOLERATE)
         return messages
 
-    def texts_of(self, row: Row, messages: list[Message], held: bool | None = None) -> list[Rendered]:
-        """The conversation as one text, or as one for each question.
+    def ready(self, row: Row, messages: list[Message], held: bool | None = None) -> "Ready":
+        """What the template is given of a row.
 
         Args:
             held: what `holds_control` says of it, where that is known.
 
         Raises:
-            UserError: the template does not fit this conversation, or the tokenizer what it says.
+            UserError: the tokenizer cannot tell words from control tokens.
         """
         tools = tools_of(row.value, self.settings.tools_field)
         held = self.holds_control(row, messages) if held is None else held
-        if held and self.settings.control_tokens != "allow":
-            if not self.control.spelled:
-                raise UserError(UNSPELLED, UNSPELLED_REMEDY)
-            messages, tools, guard = guarded(self.control, messages, tools)
-            texts = [without_guard(text, spans, guard) for text, spans in self._rendered(messages, tools)]
-        else:
-            texts = [Rendered(text, spans) for text, spans in self._rendered(messages, tools)]
+        if not held or self.settings.control_tokens == "allow":
+            return Ready(messages, tools, None)
+        if not self.control.spelled:
+            raise UserError(UNSPELLED, UNSPELLED_REMEDY)
+        return Ready(*guarded(self.control, messages, tools))
+
+    def texts_of(self, ready: "Ready", whole: "Whole | None" = None) -> list[Rendered]:
+        """The conversation as one text, or as one for each question.
+
+        Args:
+            whole: what the template makes of all of it, where that is known.
+
+        Raises:
+            UserError: the template does not fit this conversation, or the tokenizer what it says.
+        """
+        found = self._rendered(ready.messages, ready.tools, whole)
+        guard = ready.guard
+        texts = [Rendered(*one) if guard is None else without_guard(*one, guard) for one in found]
         try:
             for text in (rendered.text for rendered in texts if not rendered.text.isascii()):
                 text.encode()  # JSON inside of JSON may hold halves of characters, which no tokenizer takes
@@ -124,15 +154,23 @@ class Renderer:
             raise UserError(what, TOLERATE) from error
         return texts
 
+    def wholes_of(self, several: Sequence["Ready"]) -> "list[Whole]":
+        """What the template makes of whole conversations: many are rendered at once, at less cost."""
+        return self.template.render_all([(ready.messages, ready.tools) for ready in several])
+
     def holds_control(self, row: Row, messages: list[Message]) -> bool:
         """Whether a name of a control token stands in what somebody says."""
         return holds_control(self.control, messages, tools_of(row.value, self.settings.tools_field))
 
-    def _rendered(self, messages: list[Message], tools: Any) -> list[tuple[str, list[Span]]]:
+    def _rendered(
+        self, messages: list[Message], tools: Any, whole: "Whole | None" = None
+    ) -> list[tuple[str, list[Span]]]:
         """Many templates show only the reasoning of the last question's answers, as a model sees it. Where the earlier
         reasoning would be lost so, each question with all before it becomes a text in which only its own answers count.
         """
-        texts = [self.template.render_with_spans(messages, tools)]
+        if isinstance(whole, UserError):
+            raise whole
+        texts = [whole or self.template.render_with_spans(messages, tools)]
         if self.settings.split_turns != "never" and self._gains_by_splitting(messages, tools):
             texts = []
             questions = [i for i, message in enumerate(messages) if message["role"] == "user"]

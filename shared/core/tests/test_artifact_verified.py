@@ -159,19 +159,27 @@ def test_a_version_is_found_by_its_fingerprint_with_and_without_the_index(store:
     assert store.find_by_fingerprint(MODEL, "1") is not None and read == [5]
 
 
-def test_published_files_can_be_read_by_colleagues(store: Store) -> None:
-    folder = folder_with(store.home, {"model.safetensors": "1", "deep/config.json": "2"})
-    (folder / "model.safetensors").chmod(0o600)
-    (folder / "deep").chmod(0o700)
-    before = os.umask(0o022)
+@pytest.mark.parametrize(
+    ("umask", "folders", "files"), [(0o022, 0o755, 0o644), (0o002, 0o775, 0o664), (0o077, 0o700, 0o600)]
+)
+def test_the_umask_says_who_reads_what_is_published(store: Store, umask: int, folders: int, files: int) -> None:
+    before = os.umask(umask)
     try:
+        store.home.mkdir(parents=True, exist_ok=True)
+        store.home.chmod(0o2770)  # of a group whose members share it
+        folder = folder_with(store.home, {"model.safetensors": "1", "deep/config.json": "2"})
+        (folder / "model.safetensors").chmod(0o600)  # as the library writes it
+        (folder / "deep").chmod(0o2700)
         done = store.publish(folder, name=MODEL, type="ModelArtifact", fingerprint="f", producer=PRODUCER)
     finally:
         os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in [done.path, *done.path.rglob("*")]}
-    assert modes == {
-        "v1": 0o755, "deep": 0o755, "model.safetensors": 0o644, "config.json": 0o644, "manifest.json": 0o644,
-    }  # fmt: skip
+    paths = [done.path, *done.path.rglob("*"), *done.path.parent.glob("*.json")]
+    assert len(paths) >= 6
+    assert {path.name: path.stat().st_mode & 0o777 for path in paths} == {
+        path.name: folders if path.is_dir() else files for path in paths
+    }
+    assert (done.path / "deep").stat().st_mode & 0o2000, "new files there belong to the group too"
+    assert {path.stat().st_gid for path in paths} == {store.home.stat().st_gid}
 
 
 def test_an_older_layout_is_named_as_one(store: Store) -> None:

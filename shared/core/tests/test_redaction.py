@@ -114,3 +114,26 @@ def test_however_a_config_reads_a_variable_it_is_written_as_a_reference(
     assert resolved["y"] == "canary-door"
     assert with_references(resolved)["y"] == "${oc.env:FOO_DOOR}"
     assert value_at(tree, "y") == "${oc.env:FOO_DOOR}", "and in what another project's config is said in"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("serve --api-key=abcdefghij", "serve --api-key=***"),
+        ("curl -H 'X-Api-Key: s3cretvalue'", "curl -H 'X-Api-Key: ***'"),
+        ("Bearer abcdefghijklmnop was refused", "Bearer *** was refused"),
+        ("api_key: sup3rs3cret", "api_key: ***"),
+        ("aws_secret_access_key = wJalr/K7MDENG", "aws_secret_access_key = ***"),
+        ("machine h login ann password x", "machine h login ann password ***"),
+        (f"wandb login --relogin {'0a' * 20}", "wandb login --relogin ***"),
+        (f"x eyJ{'a' * 12}.eyJ{'b' * 12}.sig-1 y", "x *** y"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+         "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----"),
+        ("send Authorization: Bearer KEY", "send Authorization: Bearer ***"),
+        ("eos_token: <|im_end|>", "eos_token: <|im_end|>"),
+        ("password: missing", "password: missing"),
+        ("digest eyJhbGciOi of a model", "digest eyJhbGciOi of a model"),
+    ],
+)  # fmt: skip
+def test_secrets_in_headers_files_and_commands_are_hidden(text: str, shown: str) -> None:
+    assert redact(text) == shown

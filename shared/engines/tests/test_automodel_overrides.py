@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from nemotron_engines.automodel.overrides import apply_overrides, is_allowed_target
+from nemotron_engines.automodel.overrides import apply_overrides
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.overrides import foreign_code
+from nemotron_engines.targets import TARGETS, is_allowed
 from nemotron_shared.errors import UserError
 
 RECIPE = {"model": {"backend": {"attn": "sdpa"}}, "optimizer": {"betas": [0.9, 0.95]}}
@@ -32,7 +33,7 @@ def applied(overrides: dict[str, Any], origins: dict[str, str]) -> dict[str, Any
         ({"nvtx": 1}, r"nvtx: 1 is not of type bool"),
         ({"clip_grad_norm": {"backend": "tritn"}}, r"clip_grad_norm\.backend: 'tritn' is not of type"),
         ({"dist_env": {"timeout_minutes": True}}, r"dist_env\.timeout_minutes: True is not of type int"),
-        ({"loss_fn": {"_target_": "os.system"}}, r"loss_fn\._target_: 'os\.system' is no loss or optimizer"),
+        ({"loss_fn": {"_target_": "os.system"}}, r"loss_fn\._target_: 'os\.system' is none of the losses"),
     ],
 )
 def test_a_refused_override_is_named_with_its_place(overrides: dict[str, Any], message: str) -> None:
@@ -89,6 +90,18 @@ def test_a_list_may_be_a_tuple_and_an_undeclared_type_anything() -> None:
         "torch.jit.ScriptModule",
         "torch.nn.Module.__init__",
         "antigravity.fly",  # would be imported, were it looked at
+        "functools.partial",
+        "torch.optim.adamw.torch.optim.AdamW.__init__",
+        "torch.nn.modules.loss.F.torch.os.system",
+        "torch.optim.Optimizer",
+        "torch.nn.Module",
+        "torch.nn.DataParallel",
+        "nemo_automodel.cli.app.main",
+        "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+        " torch.optim.AdamW",
+        "torch.optim.AdamW\n",
+        "${oc.env:HOME}",
+        "",
     ],
 )
 def test_a_target_is_judged_by_the_object_that_it_means(target: str) -> None:
@@ -99,6 +112,27 @@ def test_a_target_is_judged_by_the_object_that_it_means(target: str) -> None:
     assert "antigravity" not in sys.modules
 
 
-@pytest.mark.parametrize("target", ["torch.optim.AdamW", "torch.optim.adamw.AdamW", "torch.nn.CrossEntropyLoss"])
-def test_losses_and_optimizers_of_torch_are_allowed(target: str) -> None:
-    assert is_allowed_target(target)
+@pytest.mark.parametrize("key", ["_args_", "_partial_", "_recursive_", "_convert_", "_mode_"])
+def test_how_to_call_something_cannot_be_said(key: str) -> None:
+    for overrides in ({"loss_fn": {"_target_": "torch.nn.CrossEntropyLoss", key: ["x"]}}, {"model": [{key: True}]}):
+        with pytest.raises(UserError, match=rf"{key}: this says how to call something"):
+            applied(overrides, {})
+        assert [key in problem.key for problem in foreign_code(overrides)] == [True]
+
+
+def test_torchs_names_in_the_table_mean_what_it_says() -> None:
+    names = [name for name in TARGETS if name.startswith("torch.")]
+    assert len(names) == 38
+    assert [name for name in names if not is_allowed(name)] == []
+
+
+def test_a_name_that_means_something_else_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    import torch
+
+    monkeypatch.setattr(torch.optim, "AdamW", os.system)
+    assert not is_allowed("torch.optim.AdamW")
+    forged = type("AdamW", (), {"__module__": "torch.optim.adamw"})
+    monkeypatch.setattr(torch.optim, "AdamW", forged)
+    assert not is_allowed("torch.optim.AdamW")

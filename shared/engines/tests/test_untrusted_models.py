@@ -114,3 +114,25 @@ def test_the_table_of_types_is_the_librarys() -> None:
     assert set(CONFIG_MAPPING.keys()) - known_types() == set()
     assert not needs_code({"model_type": "nemotron_h", "auto_map": {"AutoConfig": "a.B"}})
     assert needs_code({"model_type": "own_kind", "auto_map": {"AutoConfig": "a.B"}})
+
+
+def test_a_tokenizers_own_template_has_limits(tmp_path: Path) -> None:
+    import jinja2
+
+    from nemotron_data.tokenizers.tiny import save_tokenizer
+    from nemotron_engines.modeling.build import load_tokenizer
+
+    save_tokenizer(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    mine = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    assert (
+        tokenizer.apply_chat_template(talk, chat_template=mine, tokenize=False)
+        == "user: a<|im_end|>assistant: b<|im_end|>"
+    )
+    open_end = tokenizer.apply_chat_template(talk, chat_template=mine, tokenize=False, continue_final_message=True)
+    assert open_end == "user: a<|im_end|>assistant: b"
+    with pytest.raises(UserError, match=r"takes too much: .*, in the model's chat template"):
+        tokenizer.apply_chat_template(talk, chat_template="{{ 'x' * 5000000000 }}", tokenize=False)
+    with pytest.raises(jinja2.TemplateError, match="refuses this conversation: no"):
+        tokenizer.apply_chat_template(talk, chat_template="{{ raise_exception('no') }}", tokenize=False)

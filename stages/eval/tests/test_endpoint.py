@@ -1,6 +1,7 @@
 """The server over a model: its answers are the model's own, whoever else is asking, and it is gone afterwards."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from evaluator_support import tiny_model
 from stages.eval.batching import ModelQueue
 from stages.eval.endpoint import serve
 
+KEY = "a-key-of-this-test"
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
@@ -23,13 +26,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def url(tiny: tuple[Any, Any]) -> Iterator[str]:
-    with serve(*tiny, name="tiny", batch_size=8) as found:
+    with serve(*tiny, name="tiny", batch_size=8, key=KEY) as found:
         yield found
 
 
 def ask(url: str, path: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
     body = None if request is None else json.dumps(request).encode()
-    with urllib.request.urlopen(urllib.request.Request(url + path, data=body), timeout=600) as answer:
+    asked = urllib.request.Request(url + path, data=body, headers={"Authorization": f"Bearer {KEY}"})
+    with urllib.request.urlopen(asked, timeout=600) as answer:
         return json.loads(answer.read())
 
 
@@ -129,6 +133,32 @@ def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str,
     assert reason in message
 
 
+@pytest.mark.parametrize("key", [None, "Bearer wrong", f"Basic {KEY}", "Bearer \u00e9"])
+def test_who_does_not_know_the_key_is_told_nothing(url: str, key: str | None) -> None:
+    for path, body in (("/v1/models", None), ("/v1/completions", b"{}"), ("/elsewhere", None)):
+        asked = urllib.request.Request(url + path, data=body, headers={"Authorization": key} if key else {})
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(asked, timeout=600)
+    assert json.loads(urllib.request.urlopen(f"{url}/health", timeout=600).read()) == {"status": "ok"}
+
+
+@pytest.mark.parametrize("length", ["-1", "8388609", "9" * 5000, "many", ""])
+def test_a_body_of_no_or_too_great_length_is_refused_unread(url: str, length: str) -> None:
+    with socket.create_connection((url.split("/")[2].split(":")[0], int(url.rpartition(":")[2])), timeout=600) as line:
+        head = f"POST /v1/completions HTTP/1.1\r\nAuthorization: Bearer {KEY}\r\nContent-Length: {length}\r\n\r\n"
+        line.sendall(head.encode())
+        assert b" 400 " in line.makefile("rb").readline()
+
+
+def test_an_endless_question_is_refused(url: str) -> None:
+    deep = {"prompt": "a", "temperature": 0, "max_tokens": 1}
+    for change in ({"max_tokens": 10**9}, {"max_tokens": "9"}, {"max_tokens": True}, {"prompt": ["a"] * 2000}):
+        assert refusal(url, "/v1/completions", deep | change)[0] == 400
+    asked = urllib.request.Request(f"{url}/v1/completions", b"[" * 100_000, {"Authorization": f"Bearer {KEY}"})
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        urllib.request.urlopen(asked, timeout=600)
+
+
 def test_another_path_is_not_found(url: str) -> None:
     code, message = refusal(url, "/v1/embeddings", {"input": "Mira"})
     assert code == 404
@@ -136,7 +166,7 @@ def test_another_path_is_not_found(url: str) -> None:
 
 
 def test_the_server_is_gone_after_its_block(tiny: tuple[Any, Any], tmp_path: Path) -> None:
-    with pytest.raises(KeyError, match="on purpose"), serve(*tiny, name="tiny", batch_size=2) as url:
+    with pytest.raises(KeyError, match="on purpose"), serve(*tiny, name="tiny", batch_size=2, key=KEY) as url:
         ask(url, "/health")
         raise KeyError("on purpose")
     with pytest.raises(OSError, match="refused"):

@@ -102,7 +102,7 @@ def test_a_slip_in_any_recipe_is_found_and_named(recipe: str) -> None:
 
 def test_code_that_an_override_names_is_refused() -> None:
     recipe = next(iter(RECIPES))
-    with pytest.raises(UserError, match=r"_target_: 'os\.system' is no loss .* would be called\n  leave it out"):
+    with pytest.raises(UserError, match=r"_target_: 'os\.system' is none of .* would be called\n  leave it out"):
         config_of(recipe, "++engine.overrides.policy.dtensor_cfg.automodel_kwargs.backend._target_=os.system")
 
 

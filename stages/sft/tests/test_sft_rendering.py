@@ -13,6 +13,7 @@ from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
 from stages.sft.conversations import Tokens
+from stages.sft.guards import Rendered
 from stages.sft.rendering import Renderer, Rendering, first_question
 from stages.sft.schema import SFTConfig, SFTData
 
@@ -32,6 +33,10 @@ def chat(question: str = "2+2?", answer: str = "4", **more: object) -> dict:
     return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}], **more}
 
 
+def texts_of(renderer: Renderer, row: Row, messages: list) -> list[Rendered]:
+    return renderer.texts_of(renderer.ready(row, messages))
+
+
 def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> None:
     renderer = Renderer(settings(), ChatTemplate(find_template("nano3")))
     turn = [
@@ -41,17 +46,17 @@ def test_each_question_is_a_sequence_where_earlier_reasoning_would_be_lost() -> 
         {"role": "user", "content": "q3"},
         {"role": "assistant", "content": "a3", "reasoning_content": "thought three"},
     ]
-    texts = renderer.texts_of(Row({"messages": turn}, "f", 1), turn)
+    texts = texts_of(renderer, Row({"messages": turn}, "f", 1), turn)
     assert [[text[start:end] for start, end in spans] for text, spans, _ in texts] == [
         ["thought one\n</think>\na1<|im_end|>"],
         ["thought three\n</think>\na3<|im_end|>"],
     ]
     assert "thought one" not in texts[1][0]
     assert "a1" in texts[1][0]
-    whole = Renderer(settings("data_prep.split_turns=never"), renderer.template).texts_of(Row({}, "f", 1), turn)
+    whole = texts_of(Renderer(settings("data_prep.split_turns=never"), renderer.template), Row({}, "f", 1), turn)
     assert [len(spans) for _, spans, _ in whole] == [2]
     plain = [{**message, "reasoning_content": None} for message in turn]
-    assert len(renderer.texts_of(Row({}, "f", 1), plain)) == 1
+    assert len(texts_of(renderer, Row({}, "f", 1), plain)) == 1
 
 
 def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -> None:
@@ -62,7 +67,7 @@ def test_questions_are_told_apart_where_every_conversation_ends_with_a_token() -
     renderer = Renderer(settings(), ChatTemplate(source, eos_token="</s>"))
     turn = [*chat()["messages"], *chat("3+3?", "6")["messages"]]
     turn[1]["reasoning_content"] = "because"
-    texts = renderer.texts_of(Row({}, "f", 1), turn)
+    texts = texts_of(renderer, Row({}, "f", 1), turn)
     assert [[text[start:end] for start, end in spans] for text, spans, _ in texts] == [
         ["<think>because</think>4<|end|></s>"],
         ["6<|end|></s>"],
@@ -80,7 +85,7 @@ def thinks(thought: str | None, question: str = "2+2?") -> list[dict]:
 
 
 def trained(renderer: Renderer, turns: list[dict]) -> list[str]:
-    texts = renderer.texts_of(Row({}, "f", 1), turns)
+    texts = texts_of(renderer, Row({}, "f", 1), turns)
     return ["".join(text[start:end] for start, end in spans) for text, spans, _ in texts]
 
 
@@ -120,7 +125,7 @@ def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) 
     renderer = Renderer(settings(), ChatTemplate(Rendering.of(tokenizer, None).template))
     turn = [*chat()["messages"], *chat()["messages"]]
     turn[1]["reasoning_content"] = "because"
-    assert len(renderer.texts_of(Row({}, "f", 1), turn)) == 1
+    assert len(texts_of(renderer, Row({}, "f", 1), turn)) == 1
 
 
 def test_equal_questions_stay_on_one_side() -> None:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from nemotron_app import copies
 from nemotron_app.launch import ask_step, libraries_of, step_command, wait_for
-from nemotron_shared.runtime.console import doing
+from nemotron_shared.runtime.console import doing, tell
 from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.process import ending_with_us
 
@@ -59,8 +59,7 @@ class Started:
         code = wait_for(self.process)
         if self._lines is not None:
             self._lines.seek(0)
-            sys.stderr.write(self._lines.read().decode(errors="replace"))
-            sys.stderr.flush()
+            tell(self._lines.read().decode(errors="replace"), end="", out=sys.stderr)
         self._answer.seek(0)
         answered = os.fstat(self._answer.fileno()).st_mtime  # the last thing that it did
         return Ended(

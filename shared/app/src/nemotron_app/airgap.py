@@ -7,7 +7,6 @@
 The first runs where there is a network; the second where there is none, such as a compute node, with the folder alone.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import click
 
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.environments import repository
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
@@ -64,7 +64,7 @@ def fetch_(folder: Path, **asked: Any) -> int:
         fetch(work, folder)
         say(f"complete. On the other side: nemotron airgap build {folder}")
     if asked["as_json"]:
-        print(json.dumps(work.to_json(), indent=2))
+        tell_json(work.to_json())
     return 0
 
 
@@ -90,10 +90,10 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
     _check_architectures(architectures)
     report = build(folder.expanduser().absolute(), target.expanduser().absolute(), architectures, jobs)
     if as_json:
-        print(json.dumps(asdict(report), indent=2))
+        tell_json(asdict(report))
     else:
-        print("\n".join(lines(report)))
-        print(f"use it: source {target}/bin/activate")
+        tell("\n".join(lines(report)))
+        tell(f"use it: source {target}/bin/activate")
     return 0 if report.is_whole else 1
 
 
@@ -126,7 +126,7 @@ def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: An
     )  # fmt: skip
     found = scripts(load_profile(profile), layout)
     write_scripts(found, output.expanduser().absolute())
-    print("\n".join(str(output / name) for name in found))
+    tell("\n".join(str(output / name) for name in found))
     return 0
 
 

@@ -19,14 +19,13 @@ import click
 from nemotron_app import complete
 from nemotron_app.explain import explained
 from nemotron_app.launch import stage_directory
-from nemotron_app.plain import print_json
 from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.config.shown import on_one_line, with_origins
 from nemotron_shared.config.translation import translated
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.stages import STAGES
 
 OF_STAGE = click.option("--stage", type=click.Choice([*STAGES]), help="of a file that lies in no stage's folder")
@@ -45,10 +44,10 @@ def list_(stage: str | None, as_json: bool) -> int:
     """List the configs, of STAGE or of all."""
     found = {f"{one}/{name}": title(one, name) for one in ([stage] if stage else STAGES) for name in names(one)}
     if as_json:
-        print_json(found)
+        tell_json(found)
     else:
         width = max(map(len, found))
-        print("\n".join(f"{name:<{width}}  {said}" for name, said in found.items()))
+        tell("\n".join(f"{name:<{width}}  {said}" for name, said in found.items()))
     return 0
 
 
@@ -64,9 +63,9 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
     require_valid(one_stage, one)
     values = redact_values(tree(one))
     if as_json:
-        print_json({"config": values, "origins": one.origins})
+        tell_json({"config": values, "origins": one.origins})
     else:
-        print("\n".join(with_origins(values, one.origins)))
+        tell("\n".join(with_origins(values, one.origins)))
     return 0
 
 
@@ -86,9 +85,9 @@ def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None,
         if before.get(key, ...) != after.get(key, ...)
     }
     if as_json:
-        print_json({key: {"first": one, "second": other} for key, (one, other) in changed.items()})
+        tell_json({key: {"first": one, "second": other} for key, (one, other) in changed.items()})
     else:
-        print("\n".join(_as_table(first, second, changed)) if changed else "they are the same")
+        tell("\n".join(_as_table(first, second, changed)) if changed else "they are the same")
     return 0
 
 
@@ -100,12 +99,12 @@ def explain(key: str, stage: str | None, as_json: bool) -> int:
     """Say what a setting means, and what it is by default and in `local` and `tiny`."""
     found = explained(key, [stage] if stage else [*STAGES])
     if as_json:
-        print_json(found)
+        tell_json(found)
         return 0
     for one in found:
-        print(f"{one['key']}\n  {one['meaning']}")
+        tell(f"{one['key']}\n  {one['meaning']}")
         for said, values in one["values"].items():
-            print(f"  {said:<20} {', '.join(f'{name} {on_one_line(value)}' for name, value in values.items())}")
+            tell(f"  {said:<20} {', '.join(f'{name} {on_one_line(value)}' for name, value in values.items())}")
     return 0
 
 
@@ -120,7 +119,7 @@ def translate(file: Path) -> int:
         raise UserError(f"{file}: no config of a project that is known here", "one with our own keys is used as it is")
     for note in found.notes:
         say(note)
-    print(found.text, end="")
+    tell(found.text, end="")
     return 0
 
 

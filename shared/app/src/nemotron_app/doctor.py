@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nemotron_app import recipe_needs
-from nemotron_app.plain import print_json
 from nemotron_app.recipe_needs import RECIPE, Recipe, read_recipe, request_of
 from nemotron_app.remote.place import Remote, described, home_of, place_of
 from nemotron_app.remote.prepare import job_of, python_here
@@ -29,7 +28,7 @@ from nemotron_cluster.profiles.find import Loaded, load_profile
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.transport import transport_of
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell, tell_json
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -87,11 +86,11 @@ def command(
 
     if look.json:
         shown = [asdict(check) | {"said": clean(check.said), "remedy": clean(check.remedy or "")} for check in kept()]
-        print_json({"profile": asked.profile, "ok": all(one.state != "FAIL" for one in found), "checks": shown})
+        tell_json({"profile": asked.profile, "ok": all(one.state != "FAIL" for one in found), "checks": shown})
     else:
         for line in text_lines(kept()):
-            print(line, flush=True)
-        print(f"\n{summary(found)}")
+            tell(line)
+        tell(f"\n{summary(found)}")
     return 1 if any(check.state == "FAIL" for check in found) else 0
 
 

@@ -23,7 +23,7 @@ import click
 from nemotron_app.plain import table_lines
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError, did_you_mean
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell
 from nemotron_shared.runtime.environments import (
     ENVIRONMENTS,
     FOLDER_VARIABLE,
@@ -41,7 +41,7 @@ for name in sys.argv[1:]:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        print(name)
+        tell(name)
 """
 """What an environment's own Python is asked: which of these modules can you not find?"""
 
@@ -101,7 +101,7 @@ def show() -> int:
             else:
                 where = f"no: {environment.install}"
         rows.append((name, ", ".join(stages), environment.needs if environment else "", where))
-    print("\n".join(table_lines(("engine", "stages", "needs", "installed"), rows)))
+    tell("\n".join(table_lines(("engine", "stages", "needs", "installed"), rows)))
     return 0
 
 

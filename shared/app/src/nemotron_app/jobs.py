@@ -21,6 +21,7 @@ from nemotron_cluster.folder import Record, jobs_folder, records
 from nemotron_cluster.profiles.schema import PROFILES
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.errors import NotFound, UserError
+from nemotron_shared.runtime.console import pass_on, tell
 
 WANTED = click.argument("wanted", metavar="ID|NAME|last")
 SHOWN = 20
@@ -54,9 +55,9 @@ def logs(look: Look, wanted: str, follows: bool) -> int:
         return follow(backend, record)
     said = backend.log(record)
     if not said:
-        print(f"nothing yet: {state_of(backend, record).sentence}", file=sys.stderr)
+        tell(f"nothing yet: {state_of(backend, record).sentence}", out=sys.stderr)
         return 0
-    sys.stdout.buffer.write(said)
+    pass_on(said)
     return 0
 
 
@@ -71,7 +72,7 @@ def cancel(look: Look, wanted: str) -> int:
     backend = backend_for(record)
     try:
         if (before := backend.state(record)).state in OVER:
-            print(f"job {record.id} is over already: {before.sentence}")
+            tell(f"job {record.id} is over already: {before.sentence}")
             return 0
     except NoAnswer:
         pass  # it may be cancelled all the same

@@ -28,6 +28,7 @@ from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
+from nemotron_shared.runtime.console import tell
 
 if TYPE_CHECKING:
     from nemotron_app.remote.place import Mode, Remote
@@ -99,7 +100,9 @@ def dispatch(words: list[str]) -> int:
     except click.exceptions.Exit as done:  # after --help and --version
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as error:  # a command that only has others below it
-        print(error.ctx.get_help())
+        from nemotron_shared.runtime.console import tell
+
+        tell(error.ctx.get_help())
         return 0
     except click.UsageError as error:
         asked = error.ctx.command_path.removesuffix(f" {STEP}") if error.ctx else "nemotron"
@@ -182,13 +185,13 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
     if options["version"]:
         from nemotron_shared.runtime.provenance import package_version
 
-        print(f"nemotron {package_version('nemotron-shared')}")
+        tell(f"nemotron {package_version('nemotron-shared')}")
         return 0
     names = [word for word in words if not _is_override(word)]
     if options["asks_help"] or not names:
         from nemotron_app.guide import guide
 
-        print(guide(names), end="")
+        tell(guide(names), end="")
         return 0
     family, *command = names
     if family not in families():

@@ -26,6 +26,7 @@ from nemotron_shared.config.compose import leaves
 from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.shown import on_one_line
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import tell
 
 OFFERED = (
     "data_prep.source", "data_prep.tokenizer.model", "run.model", "train.train_iters", "train.global_batch_size",
@@ -65,9 +66,7 @@ def command(name: str, overrides: tuple[str, ...], base: str, force: bool) -> in
     write_text(place, "\n".join(_lines(file, stage, choice, str(family["family"]), overrides, tree(whole))) + "\n")
     model = family["family"] or DEFAULT_FAMILY
     prepare = "" if stage == "eval" else f"  nemotron {model} data prep {stage} -c {file}\n"
-    print(
-        f"wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}"
-    )
+    tell(f"wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}")
     return 0
 
 

@@ -1,24 +1,12 @@
-"""Plain output of the commands that look at a store: aligned columns, JSON, and nothing that moves a cursor.
+"""Plain output of the commands that look at a store: aligned columns, and nothing that moves a cursor.
 
 Names, commands and metadata come from files that somebody else may have written, so control characters in them are
 spelled out: an escape sequence could otherwise rewrite what the terminal shows.
 """
 
-import json
-import re
 from collections.abc import Sequence
-from typing import Any
 
 from nemotron_shared.errors import printable
-
-# JSON itself escapes the control characters below 0x20 only.
-MORE_CONTROLS = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def print_json(value: Any) -> None:
-    """Print JSON for programs, which a terminal survives too."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    print(MORE_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:

@@ -25,6 +25,7 @@ from nemotron_app.store_options import Look, store_options
 from nemotron_shared.config.overrides import override
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.devices import DEVICES, device_named
 from nemotron_shared.stages import STAGES
 
@@ -59,7 +60,7 @@ def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) 
         shown = _ask(look, one, choice, overrides, device)
         plans.append({"stage": one, "config": choice, **shown})
         if not look.json:
-            print("\n".join(["", *_lines(one, choice, shown)] if len(plans) > 1 else _lines(one, choice, shown)))
+            tell("\n".join(["", *_lines(one, choice, shown)] if len(plans) > 1 else _lines(one, choice, shown)))
     if look.json:
         look.tell(plans)
     return 0

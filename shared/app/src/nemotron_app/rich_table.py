@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nemotron_shared.errors import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -34,6 +36,7 @@ def text_of(console: "Console", text: str, style: str = "") -> "Text":
     """Text and not markup, so that a name such as "[red]" stays what it is; escaped where only ASCII can be shown."""
     from rich.text import Text
 
+    text = printable(text, keep="\n\t")
     if console.options.ascii_only:
         text = text.translate(ASCII).encode("ascii", "backslashreplace").decode()
     return Text(text, style=style)

@@ -27,6 +27,7 @@ from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.lock import Holder, holder_of, is_held, locked
+from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.run import LOCK_NAME
 
 TAIL_BYTES = 65_536
@@ -114,7 +115,7 @@ def stop(look: Look, wanted: str, timeout: float) -> int:
     except ProcessLookupError:
         pass  # it ended by itself just now
     if not look.json:
-        print(f"asked process {holder.pid} to save and stop; waiting", flush=True)
+        tell(f"asked process {holder.pid} to save and stop; waiting")
     began = time.monotonic()
     while holder.lives and time.monotonic() - began < timeout:
         time.sleep(0.1)

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from nemotron_app.plain import print_json
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.artifacts.store import HOME_VARIABLE, Store
+from nemotron_shared.runtime.console import tell, tell_json
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Look:
     def tell(self, value: Any, *lines: str) -> None:
         """Print what came out: `value` for a program, the lines for people."""
         if self.json:
-            print_json(value)
+            tell_json(value)
         else:
-            print("\n".join(lines))
+            tell("\n".join(lines))
 
 
 def store_options(command: Callable[..., int | None]) -> Callable[..., int | None]:

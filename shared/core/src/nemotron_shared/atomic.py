@@ -7,6 +7,7 @@ goes through `output_file` first, because a rename would replace a device or a l
 import errno
 import json
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -30,14 +31,14 @@ def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
     if path.exists() and not (path.is_symlink() or path.is_file() or path.is_dir()):
         raise UserError(f"{path}: cannot be written: that is a device or a pipe, and no file", "name another file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f"{TEMPORARY_PREFIX}{path.name[:LONGEST_SHOWN]}.", dir=path.parent)
-    temporary = Path(name)
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name[:LONGEST_SHOWN]}.{secrets.token_hex(4)}"
+    # as any new file: who may read it is for the umask and the folder's default to say
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -94,6 +95,13 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def temporary_folder(parent: Path, prefix: str) -> Path:
+    """A new folder that the umask says who may read, where `tempfile` makes one for the owner alone."""
+    folder = parent / f"{prefix}{secrets.token_hex(4)}"
+    folder.mkdir()
+    return folder
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:

@@ -66,7 +66,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         if "home directory" not in str(error):  # what Path.expanduser says of a ~NAME that is nobody's
             raise
         wrong = "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
-        print("error:", wrong, file=sys.stderr, flush=True)
+        print("error:", printable(wrong, keep="\n"), file=sys.stderr, flush=True)
         return UserError.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
@@ -87,8 +87,9 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """As Python does it, without secrets: a cluster keeps what a job prints."""
-    print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr, flush=True)
+    """As Python does it, without secrets and escape sequences: a cluster keeps what a job prints."""
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(printable(redact(text), keep="\n\t"), end="", file=sys.stderr, flush=True)
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from nemotron_shared import atomic
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 # On these flock holds, because no other machine can mount them at the same time. All others may be shared.
 LOCAL_FILE_SYSTEMS = {
@@ -140,7 +140,7 @@ def _beats(path: Path, holder: Holder, *, announce: bool) -> bool:
     """Watch the record of another machine until it changes. Clocks of machines differ, so times are not compared."""
     if announce:
         waiting = f"waiting up to {SILENT_SECONDS:.0f} s to see whether it still runs"
-        print(f"{path.parent}: {holder} was here last: {waiting}", file=sys.stderr, flush=True)
+        print(printable(f"{path.parent}: {holder} was here last: {waiting}"), file=sys.stderr, flush=True)
     deadline = time.monotonic() + SILENT_SECONDS
     while time.monotonic() < deadline:
         time.sleep(HEARTBEAT_SECONDS / 20)
@@ -214,7 +214,7 @@ def _recorded(path: Path, *, shared: bool, dead: Holder | None) -> Generator[Non
 def _say_that_locks_do_not_hold(mount: tuple[str, str]) -> None:
     point, kind = mount
     line = f"{point} ({kind}) has no locks: only the record beside each lock keeps two processes apart here"
-    print(line, file=sys.stderr, flush=True)  # only rank 0 takes locks
+    print(printable(line), file=sys.stderr, flush=True)  # only rank 0 takes locks
 
 
 @cache

@@ -36,9 +36,19 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # key=abc, "key": "abc" and --key abc; bos_token and its like are words of tokenizers
     (re.compile(
         r"(?i)((?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)"
-        r"(?:token|secret|passw(?:or)?d|passphrase|api_?key|access_?key|credentials?)"
+        r"(?:token|secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key|credentials?)"
         r"(?:=['\"]?|['\"]:\s?['\"]))(?!null\b|none\b|\*\*\*|\$\{)[^\s'\",&}\]]{6,}"),
      rf"\1{HIDDEN}"),
+    # key: abc of YAML, X-Api-Key: abc of HTTP and key = abc of ~/.aws/credentials, where the value is no word
+    (re.compile(
+        r"(?i)((?:[_-]token|secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key)(?::\s+|\s+=\s+))"
+        r"(?=[^\s]*\d)(?!\*\*\*|\$\{)[^\s'\",&}\]]{8,}"),
+     rf"\1{HIDDEN}"),
+    (re.compile(r"(?i)(\bbearer\s+)(?!\*\*\*)[\w.~+/=-]{16,}"), rf"\1{HIDDEN}"),
+    (re.compile(r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+"), HIDDEN),  # a signed token of the web
+    (re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:-----END|\Z)", re.DOTALL), rf"\1{HIDDEN}-----END"),
+    (re.compile(r"(\blogin\s+\S+\s+password\s+)\S+"), rf"\1{HIDDEN}"),  # ~/.netrc
+    (re.compile(r"(\bwandb login (?:--\w+ )*)[0-9a-f]{40}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(--[\w-]*(?:token|secret|password|api-key)\s+)[^\s-]\S{5,}"), rf"\1{HIDDEN}"),
 )  # fmt: skip
 HARMLESS = re.compile(r"USER|LOGNAME|HOST(?:NAME)?|(?:SLURM|CUDA|NEMOTRON)_\w+")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_engines.targets import is_listed
 from nemotron_shared.config.compose import TRUST
 from nemotron_shared.config.typed_values import refusal
 from nemotron_shared.errors import UserError, did_you_mean
@@ -73,37 +74,42 @@ class Strict:
         return value
 
 
-KNOWN_CODE = re.compile(r"nemo_automodel(?:\.\w+)+|torch\.(?:nn|optim)(?:\.\w+)*\.[A-Z]\w*", re.ASCII)
-"""Names that an override may give as code, as far as a name can tell: Automodel's, torch's losses and optimizers."""
+INSTRUCTION = re.compile(r"_[a-z]+_")
+"""Keys that tell a library how to call something: `_target_`, `_args_`, `_partial_`."""
 
 
 def named_code(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys whose values a library imports and calls, `_target_` and `*_fn`, and `trust_remote_code`; at any depth."""
+    """What would have a library import or call something, and `trust_remote_code`; at any depth."""
     if isinstance(tree, list | tuple):
         for number, child in enumerate(tree):
             yield from named_code(child, f"{above}[{number}]")
     for name, value in tree.items() if isinstance(tree, dict) else ():
         key = f"{above}.{name}" if above else str(name)
         is_function = str(name).endswith("_fn") and not isinstance(value, dict) and value is not None
-        if name in ("_target_", TRUST) or is_function:
+        if INSTRUCTION.fullmatch(str(name)) or name == TRUST or is_function:
             yield key, value
         yield from named_code(value, key)
 
 
-def foreign_code(overrides: Tree, allow: str | None = None) -> Iterator[Problem]:
+def foreign_code(
+    overrides: Tree, allow: str | None = None, is_known: Callable[[Any], bool] = is_listed
+) -> Iterator[Problem]:
     """What `engine.overrides` would have a library import and call.
 
     Args:
         allow: the setting that lets any code be named, where the engine has one.
+        is_known: judges a name; `is_allowed` where the library is installed.
     """
     for key, value in named_code(overrides):
-        name = key.rpartition(".")[2]
+        name, remedy = key.rpartition(".")[2], f"set {allow}=true if you trust it" if allow else "leave it out"
         if name == TRUST:
             remedy = "leave it out; --trust-code on the command line lets a model's own code run"
             yield Problem("no file can give this", remedy, f"{ROOT}.{key}")
-        elif not isinstance(value, str) or not KNOWN_CODE.fullmatch(value):
-            what = f"{value!r} is no loss or optimizer of torch and nothing of Automodel, and would be called"
-            yield Problem(what, f"set {allow}=true if you trust it" if allow else "leave it out", f"{ROOT}.{key}")
+        elif INSTRUCTION.fullmatch(name) and name != "_target_":
+            yield Problem("this says how to call something", remedy, f"{ROOT}.{key}")
+        elif not is_known(value):
+            what = f"{value!r} is none of the losses, optimizers and collators that may be named, and would be called"
+            yield Problem(what, remedy, f"{ROOT}.{key}")
 
 
 def leaves(

@@ -22,7 +22,7 @@ import click
 from nemotron_serving.options import Chosen, model_options, sampling_options
 from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.errors import UserError, did_you_mean, printable
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 BLOCK = '"""'
@@ -79,10 +79,10 @@ def messages() -> Iterator[str]:
         try:
             text = read_message()
         except EOFError:
-            print()
+            tell()
             return
         except KeyboardInterrupt:
-            print("\nCtrl-D or /exit ends")
+            tell("\nCtrl-D or /exit ends")
             continue
         if text.strip():
             yield text
@@ -122,7 +122,7 @@ class Talk:
             if not sys.stdin.isatty():
                 raise
             remedy = "/undo or /reset makes room" if "context is" in error.message else error.remedy
-            print(f"error: {error.message}" + (f"\n  {remedy}" if remedy else ""), file=sys.stderr)
+            tell(f"error: {error.message}" + (f"\n  {remedy}" if remedy else ""), out=sys.stderr)
             return False
         finally:
             if len(self.turns) == before:
@@ -185,7 +185,7 @@ class Talk:
         elif name == "/save":
             self._save(rest)
         elif name == "/help":
-            print("\n".join(f"{command:<13} {what}" for command, what in HELP.items()))
+            tell("\n".join(f"{command:<13} {what}" for command, what in HELP.items()))
         else:
             known = [command.split()[0] for command in HELP]
             say(f"no command {printable(name)}; {did_you_mean(name, known, '/help lists them')}")

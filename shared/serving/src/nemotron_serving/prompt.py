@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemotron_data.chat.template import ChatTemplate
+from nemotron_data.chat.confined import open_template
 from nemotron_shared.errors import UserError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -33,7 +33,8 @@ class Prompter:
         self.tokenizer = tokenizer
         source = getattr(tokenizer, "chat_template", None)
         names = {role: getattr(tokenizer, role, None) for role in ("bos_token", "eos_token", "pad_token", "unk_token")}
-        self.template = ChatTemplate(source, **names) if isinstance(source, str) else None
+        label = f"the chat template of {getattr(tokenizer, 'name_or_path', 'the model')}"
+        self.template = open_template(source, label, **names) if isinstance(source, str) else None
         known = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, known))) if known else None
         nonce = secrets.token_hex(8)

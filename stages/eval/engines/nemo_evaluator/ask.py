@@ -5,6 +5,7 @@ Tasks and rows are those of the lm_eval engine; so are the samples that come bac
 """
 
 import re
+import secrets
 import shutil
 import urllib.error
 import urllib.request
@@ -16,10 +17,9 @@ from typing import Any
 
 import yaml
 from lm_eval.models.utils import resolve_max_length
-from transformers import AutoConfig
 
 from nemotron_data.formats.eval_tasks import EvalTask
-from nemotron_engines.modeling.build import load_tokenizer
+from nemotron_engines.modeling.build import load_tokenizer, read_config
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import write_text
@@ -36,6 +36,8 @@ from stages.eval.schema import EvalConfig
 CHAT = ("lm-evaluation-harness.gsm8k_cot_instruct", "chat", "/v1/chat/completions")
 COMPLETIONS = ("lm-evaluation-harness.hellaswag", "completions", "/v1/completions")
 HEALTH_SECONDS = 10.0
+KEY_NAME = "NEMOTRON_ENDPOINT_KEY"
+"""Variable of the harness that holds the key of our own server."""
 
 Tasks = Mapping[str, EvalTask]
 Config = EvalConfig[NemoEvaluatorEngine]
@@ -43,10 +45,11 @@ Config = EvalConfig[NemoEvaluatorEngine]
 
 @dataclass(frozen=True)
 class Served:
-    """A server's base URL, and how many tokens its model was made for."""
+    """A server's base URL, how many tokens its model was made for, and the variable that holds its key."""
 
     url: str
     max_length: int
+    key_name: str | None
 
 
 def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> Samples:
@@ -57,6 +60,7 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
     environment = program.environment(task.config.engine.telemetry)
     environment |= dict.fromkeys(("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
     environment["HF_DATASETS_CACHE"] = str(task.run.directory / "evaluator" / "cache")
+    environment[KEY_NAME] = secrets.token_urlsafe(32)
     folder = _plain(task.run.directory / "evaluator" / (model.manifest.name if model else "random"))
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = _plain(tokenizer_folder(task, model))
@@ -66,7 +70,7 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
         text = yaml.safe_dump(definition, sort_keys=False, allow_unicode=True)
         write_text(folder / "tasks" / f"{name}.yaml", text)
     samples: Samples = {}
-    with _endpoint(task, model) as served:
+    with _endpoint(task, model, environment[KEY_NAME]) as served:
         for host in (CHAT, COMPLETIONS):
             asked = {name: about for name, about in tasks.items() if (about.kind == "generate") == (host is CHAT)}
             if not asked:
@@ -132,8 +136,8 @@ def run_config(
         },
     }
     endpoint = {"url": served.url.rstrip("/") + path, "model_id": engine.served_model_name, "type": endpoint_type}
-    if engine.api_key_name:
-        endpoint["api_key_name"] = engine.api_key_name
+    if served.key_name:
+        endpoint["api_key_name"] = served.key_name
     return {
         "config": {"type": host_task, "output_dir": str(output), "params": params},
         "target": {"api_endpoint": endpoint},
@@ -141,21 +145,21 @@ def run_config(
 
 
 @contextmanager
-def _endpoint(task: Task[Config], model: Artifact | None) -> Generator[Served]:
-    """The user's server, or one that ends with the block."""
+def _endpoint(task: Task[Config], model: Artifact | None, key: str) -> Generator[Served]:
+    """The user's server, or one that ends with the block and asks for this key."""
     engine = task.config.engine
     if engine.endpoint is not None:
         if model is None:
             raise UserError("engine.endpoint: run.model must name what is served", "its folder gives the tokenizer")
         _require_alive(engine.endpoint)
-        config = AutoConfig.from_pretrained(model.path, local_files_only=True)
-        yield Served(engine.endpoint, resolve_max_length(config, load_tokenizer(model.path)))
+        config = read_config(model.path, trusted=model.trusted)
+        yield Served(engine.endpoint, resolve_max_length(config, load_tokenizer(model.path)), engine.api_key_name)
         return
     loaded, tokenizer, _ = model_to_ask(task, model)
     name, batch_size = engine.served_model_name, task.config.evaluation.batch_size
-    with serve(loaded, tokenizer, name=name, batch_size=batch_size) as url:
+    with serve(loaded, tokenizer, name=name, batch_size=batch_size, key=key) as url:
         task.run.say(f"serving the model at {url} until its tasks are done")
-        yield Served(url, resolve_max_length(loaded.config, tokenizer))
+        yield Served(url, resolve_max_length(loaded.config, tokenizer), KEY_NAME)
 
 
 def _require_alive(url: str) -> None:

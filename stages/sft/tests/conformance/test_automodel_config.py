@@ -55,7 +55,7 @@ def recipe(*overrides: str, choice: str = "tiny", **places: Any) -> dict[str, An
         ("distributed.sequence_paralel=true", "did you mean 'sequence_parallel'"),
         ("peft.use_dora=true", "cannot be merged"),
         ("dataset.shuffle_seed=3", "our packed rows have no such setting"),
-        ("loss_fn._target_=os.system", "is no loss or optimizer"),
+        ("loss_fn._target_=os.system", "is none of the losses"),
         ("packed_sequence={packed_sequence_size: 64, packing_strategy: thd}", "see each other"),
     ],
 )

@@ -23,7 +23,7 @@ from nemotron_app.check.target import Target, find, merged
 from nemotron_app.plain import table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.errors import printable
-from nemotron_shared.runtime.console import renew
+from nemotron_shared.runtime.console import renew, tell
 
 EVERY = 30.0
 SHARE_OF_READING = 0.2
@@ -60,9 +60,9 @@ def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool
         if look.json:
             document = _document(situation, expected, judged)
             # one line for each look, so that a program can read them as they come
-            print(json.dumps(document, ensure_ascii=True, indent=None if watch else 2), flush=True)
+            tell(json.dumps(document, ensure_ascii=True, indent=None if watch else 2))
         elif now != shown:
-            print("\n".join(_lines(situation, expected, judged)), flush=True)
+            tell("\n".join(_lines(situation, expected, judged)))
         if not watch or situation.over or situation.silent:
             return 0 if overall(judged) in {"pass", "watch"} else 1
         shown = now

@@ -8,7 +8,6 @@ nemotron data inspect rl-data --against eval-data          do its questions hold
 nemotron data inspect sft-data --json                      the statistics, for programs
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from nemotron_app.inspect.page import render
 from nemotron_app.inspect.terminal import print_inspection
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.atomic import output_file, write_text
+from nemotron_shared.runtime.console import tell, tell_json
 
 TOKENS_SHOWN = 600
 TOKENS_ON_PAGE = 4_096
@@ -66,9 +66,9 @@ def inspect(look: Look, path: str, tokens: int | None, html: str | None, **choic
     if page:
         write_text(page, render(found, tokens or TOKENS_ON_PAGE))
     if look.json:
-        print(json.dumps(found.summary(), indent=2, ensure_ascii=False))
+        tell_json(found.summary())
     elif page:
-        print("\n".join([*(f"warning: {warning}" for warning in found.warnings), f"page: {html}"]))
+        tell("\n".join([*(f"warning: {warning}" for warning in found.warnings), f"page: {html}"]))
     else:
         print_inspection(found, tokens or TOKENS_SHOWN)
     return 0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nemotron_app.pipeline import for_stage, require_configs
-from nemotron_app.remote.command import problems, show, tell
+from nemotron_app.remote.command import problems, show, tell_submitted
 from nemotron_app.remote.follow import follow
 from nemotron_app.remote.place import Place, place_of
 from nemotron_app.remote.prepare import job_of, make_folder, submit
@@ -52,7 +52,7 @@ def run_chain(request: "Request") -> int:
         _submit(_report(request, job_of(*works[-1], last), str(last.composed.tree.run.home), done[-1]), last, done)
     )
     if request.remote.mode == "batch":
-        tell(request, done)
+        tell_submitted(request, done)
         return 0
     return next((code for record in done if (code := follow(backend_of(last.profile), record))), 0)
 

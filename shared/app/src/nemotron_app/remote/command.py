@@ -19,6 +19,7 @@ from nemotron_cluster.backends import backend_of
 from nemotron_cluster.folder import SCRIPT, Record
 from nemotron_cluster.job import Job
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import tell, tell_json
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -36,7 +37,7 @@ def run_remote(stage: str, verb: str, request: "Request") -> int:
     record = hand_over(job, place, request)
     if request.remote.mode == "run":
         return follow(backend_of(place.profile), record)
-    tell(request, [record])
+    tell_submitted(request, [record])
     return 0
 
 
@@ -52,23 +53,23 @@ def hand_over(job: Job, place: Place, request: "Request") -> Record:
     return submit(job, record, place.profile)
 
 
-def tell(request: "Request", records: list[Record]) -> None:
+def tell_submitted(request: "Request", records: list[Record]) -> None:
     """What was submitted, and what can be done with it."""
     assert request.remote is not None
     if request.json:
-        print(json.dumps([asdict(record) for record in records]))
+        tell_json([asdict(record) for record in records], indent=None)
         return
     for record in records:
         if record.id is None:
             script = shlex.quote(f"{record.there}/{SCRIPT}")
-            print(f"laid out: {record.there}\nstart it, on Slurm within an allocation (salloc): bash {script}")
+            tell(f"laid out: {record.there}\nstart it, on Slurm within an allocation (salloc): bash {script}")
         else:
-            print(f"submitted job {record.id} ({record.name}) to {record.profile}: {record.folder}")
+            tell(f"submitted job {record.id} ({record.name}) to {record.profile}: {record.folder}")
     first, last = records[0], records[-1]
     if last.id is not None:
         at = where(last)
-        print(f"state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}")
-        print(f"end it: nemotron jobs cancel {first.id}{at}")  # and those that wait for it
+        tell(f"state: nemotron jobs{at}\nlog: nemotron jobs logs {last.id} --follow{at}")
+        tell(f"end it: nemotron jobs cancel {first.id}{at}")  # and those that wait for it
 
 
 def problems(stage: str, verb: str, place: Place, job: Job) -> list[str]:
@@ -96,14 +97,14 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
             "scheduler": judged or refused,
         }
         problems = [*preview["problems"], *([refused] if refused else [])]
-        print(json.dumps(preview | more | {"problems": problems}, indent=2))
+        tell_json(preview | more | {"problems": problems})
         return 1 if problems else 0
     with _machine(place, job) as machine:
         code = run_process(_command(stage, verb, place, machine.name, as_json=False))
-    print("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
-    print("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
+    tell("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
+    tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
-        print("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))
+        tell("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))
     return 1 if code or refused else 0
 
 

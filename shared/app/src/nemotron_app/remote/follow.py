@@ -1,7 +1,6 @@
 """Wait for a job and show what it says; it goes on without us."""
 
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from nemotron_cluster.folder import Record
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import pass_on, say
 
 LOOK_SECONDS, LOOK_FAR_SECONDS = 2.0, 10.0
 REMIND_SECONDS = 600.0
@@ -64,8 +63,7 @@ def _until_over(backend: Backend, record: Record) -> State:
 def _show(backend: Backend, record: Record, start: int) -> int:
     """Print what the log has beyond a byte; returns how much that was."""
     new = backend.log(record, start) or b""
-    sys.stdout.buffer.write(new)
-    sys.stdout.flush()
+    pass_on(new)
     return len(new)
 
 

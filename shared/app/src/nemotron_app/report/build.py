@@ -5,7 +5,6 @@ report.print()
 print(report.html_path)          # .nemotron/reports/super3.html
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from nemotron_app.report.page import render
 from nemotron_app.report.terminal import print_table, summary
 from nemotron_shared.artifacts import Store
 from nemotron_shared.atomic import write_text
+from nemotron_shared.runtime.console import tell_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +34,7 @@ class Report:
     def print(self, console: "Console | None" = None, *, as_json: bool = False) -> None:
         """The table, or its JSON form, on stdout or a console of your own."""
         if as_json:
-            print(json.dumps(self.summary(), indent=2, ensure_ascii=False))
+            tell_json(self.summary())
         else:
             print_table(self.collected, self.html_path, console)
 

@@ -18,7 +18,7 @@ from nemotron_app.rich_table import open_console, text_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import bar, clock
+from nemotron_shared.runtime.console import bar, clock, tell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,7 +87,7 @@ def _print_news() -> Callable[[Sequence[Trained]], None]:
         lines = ["".join(said(one, course=False)) for one in found]
         for line in lines:
             if line not in before:
-                print(line, flush=True)
+                tell(line)
         before.clear()
         before.update(lines)
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -121,10 +122,11 @@ def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None
             continue
         # Colleagues read what is published, and safetensors writes its files for the owner alone. The second name of
         # another user's file keeps the mode that is theirs to choose.
-        mode = (0o755 if path.is_dir() else 0o644) & ~umask
+        mode = (0o777 if path.is_dir() else 0o666) & ~umask
         with suppress(PermissionError):
-            if path.stat().st_mode & 0o777 != mode:
-                path.chmod(mode)
+            before = stat.S_IMODE(path.stat().st_mode)
+            if before & 0o777 != mode:
+                path.chmod(before & stat.S_ISGID | mode)  # a shared folder hands its group on
         sync(path)
     return file_table(directory, known=known)
 

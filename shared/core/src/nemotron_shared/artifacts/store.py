@@ -17,7 +17,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -307,7 +306,7 @@ class Store:
         staging = self.root / STAGING
         _make_folder(staging)
         sweep(staging)
-        staged = Path(tempfile.mkdtemp(prefix=f"{manifest.name}-", dir=staging))
+        staged = atomic.temporary_folder(staging, f"{manifest.name}-")
         try:
             try:
                 # Contents only: the copies get new times, by which `sweep` sees that they are in use.

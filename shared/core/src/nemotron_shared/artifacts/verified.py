@@ -16,7 +16,7 @@ from nemotron_shared.artifacts.artifact import Artifact, problems
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.digest import file_digest
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
 
 CACHE = Path("cache", "verified")
@@ -87,7 +87,7 @@ def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path
         if size >= ANNOUNCED_BYTES and not announced:
             announced = True
             line = f"[{label}] hashing {size / 1e9:.0f} GB and more: once, until something changes"
-            print(line, file=sys.stderr, flush=True)
+            print(printable(line), file=sys.stderr, flush=True)
         return file_digest(path)
 
     yield lambda path: cache.get(path, take)

@@ -26,6 +26,7 @@ PRESENTATION = frozenset({
     # what a model is counts by its files, however they came
     "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",
     "nemotron_shared.runtime.models.fetching", "nemotron_shared.runtime.models.publishing", "nemotron_shared.redaction",
+    "nemotron_shared.runtime.models.links",
 })  # fmt: skip
 SETTINGS = "settings"
 """Modules of this name hold an engine's settings. A stage's schema names those of every engine."""

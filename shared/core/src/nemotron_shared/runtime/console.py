@@ -1,12 +1,17 @@
-"""Lines for people on stderr, so that stdout stays for results and `--json`; and one line that renews itself.
+"""What reaches a terminal: lines for people on stderr, results on stdout, and one line that renews itself.
+
+Names, logs and answers come from files and machines of others. Whatever could move a cursor, hide or reorder text is
+spelled out here, and nowhere else.
 
 renew("step 10/900  1:20 left")     # on a terminal it stands until the next line, of either kind, takes its place
 say("stopped after step 14")
 """
 
+import json
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import Any, TextIO
 
 from nemotron_shared.errors import printable
 from nemotron_shared.redaction import redact
@@ -50,6 +55,30 @@ def say(line: str) -> None:
     if rank() == 0:
         _doing.said = time.monotonic()
         print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}", file=sys.stderr, flush=True)
+
+
+def tell(text: str = "", *, end: str = "\n", out: TextIO | None = None) -> None:
+    """Print a result."""
+    print(printable(text, keep="\n\t"), end=end, file=out or sys.stdout, flush=True)
+
+
+def tell_json(value: Any, indent: int | None = 2) -> None:
+    """Print a result for programs. JSON has a spelling of its own for what a terminal would obey."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    print("".join(char if char.isprintable() or char == "\n" else _in_json(char) for char in text), flush=True)
+
+
+def _in_json(char: str) -> str:
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
+
+
+def pass_on(log: bytes) -> None:
+    """Print what another program has said: byte by byte into a file, and readable on a terminal."""
+    if sys.stdout.isatty():
+        tell(log.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"), end="")
+    else:
+        sys.stdout.buffer.write(log)
+        sys.stdout.flush()
 
 
 def renew(line: str) -> None:

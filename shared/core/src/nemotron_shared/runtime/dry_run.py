@@ -3,7 +3,6 @@
 Nothing is written. The exit code is 0 only when the step could start.
 """
 
-import json
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nemotron_shared.config.shown import with_origins
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.engine import engine_of
 from nemotron_shared.runtime.estimate import lines as estimate_lines
 from nemotron_shared.runtime.launcher import launch_command
@@ -45,7 +44,10 @@ def dry_run(step: "Step", arguments: Arguments) -> int:
     """Print the preview for people, or as JSON on stdout."""
     preview = make_preview(step, arguments)
     preview = Preview(**redact_values(vars(preview)))  # it is often kept in a file, or shown to others
-    print(json.dumps(vars(preview), indent=2) if arguments.json else _as_text(preview))
+    if arguments.json:
+        tell_json(vars(preview))
+    else:
+        tell(_as_text(preview))
     return CANNOT_RUN if preview.problems else 0
 
 

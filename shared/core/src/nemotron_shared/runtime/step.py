@@ -9,7 +9,6 @@ Data preparation and training are both steps, in all four stages:
 """
 
 import gc
-import json
 import os
 import shutil
 import signal
@@ -30,7 +29,7 @@ from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import begin, finish
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell_json
 from nemotron_shared.runtime.engine import Inputs, Problem, engine_of
 from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.heartbeat import heartbeat
@@ -132,7 +131,7 @@ class Step(Generic[ConfigT]):
         finally:
             distributed.leave()
         if arguments.json and distributed.rank() == 0:
-            print(json.dumps({"artifact": artifact.reference, "path": str(artifact.path), "reused": reused}))
+            tell_json({"artifact": artifact.reference, "path": str(artifact.path), "reused": reused}, indent=None)
         return 0
 
     def make(self, arguments: Arguments) -> tuple[Artifact, bool]:

@@ -18,19 +18,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import generate_lorem_ipsum
 
-from nemotron_data.chat.limits import (
-    MACRO_STEPS,
-    AddLimits,
-    Limits,
-    check_call,
-    check_method,
-    check_operation,
-    limited_filters,
-    not_too_long,
-    own_filters,
-)
 from nemotron_data.chat.turns import TurnMarks
 
 # Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
@@ -78,10 +66,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     Jinja itself tries an attribute first and pays an exception for each key that a template reads. The answers are the
     same: a name that every dict has, such as `items`, takes Jinja's way.
 
-    What a template may use of time and memory is bounded, see `limits`.
+    The sandbox keeps a template from code and files. What it may use of time and memory is bounded by the process that
+    it runs in, see `confined`.
     """
-
-    intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self) -> None:
         extensions = [GenerationBlock, TurnMarks, loopcontrols]
@@ -90,11 +77,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         assert isinstance(block, GenerationBlock)
         assert isinstance(turns, TurnMarks)
         self.generation, self.turns = block, turns
-        self.limits = Limits()
         self.filters["tojson"] = _tojson
-        self.filters |= limited_filters(self.filters) | own_filters(self.limits)
         functions: dict[str, Any] = {
-            "lipsum": _lipsum,
             "raise_exception": _raise_exception,
             "strftime_now": lambda pattern: datetime.now().strftime(pattern),
         }
@@ -114,25 +98,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if type(__obj) is Macro or (type(__obj) is MethodType and __obj.__self__ in ours):
             kwargs.pop("_block_vars", None)  # compiled templates pass these on to functions that take the context
             kwargs.pop("_loop_vars", None)
-            if type(__obj) is not Macro:
-                return __obj(*args, **kwargs)
-            __self.limits.step(MACRO_STEPS)
-            for value in (*args, *kwargs.values()):
-                not_too_long(value)
-            return not_too_long(__obj(*args, **kwargs))
-        check_method(__obj, (*args, *kwargs.values()))
+            return __obj(*args, **kwargs)
         return super().call(__context, __obj, *args, **kwargs)
-
-    def bounded(self, tree: nodes.Template) -> nodes.Template:
-        """A template with limits in it."""
-        AddLimits().visit(tree)
-        tree.set_environment(self)
-        return tree
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """`text * 3`."""
-        check_operation(operator, left, right)
-        return super().call_binop(context, operator, left, right)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         """`message["role"]`."""
@@ -142,12 +109,6 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             if argument not in DICT_NAMES:
                 return self.undefined(obj=obj, name=argument)
         return super().getitem(obj, argument)
-
-
-def _lipsum(n: int = 5, *arguments: Any, **named: Any) -> str:
-    """Words to fill a page with, which no conversation needs."""
-    check_call("lipsum", None, (n, *arguments, *named.values()))
-    return generate_lorem_ipsum(n, *arguments, **named)
 
 
 def _raise_exception(message: str) -> None:

@@ -18,7 +18,6 @@ import jinja2
 
 from nemotron_data.chat.answers import ADD_MARKS, AnswerFinder
 from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
-from nemotron_data.chat.limits import Exceeded
 from nemotron_data.chat.rows import REASONING_NAMES, Message
 from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
 from nemotron_shared.errors import UserError, did_you_mean
@@ -27,6 +26,8 @@ SHIPPED = Path(__file__).parent / "templates"
 # What a template's own code raises on a conversation that it was not written for.
 REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 RESHAPED = frozenset(REASONING_NAMES)
+Conversation = tuple[Sequence[Message], Sequence[dict[str, Any]] | None]
+"""Messages and tools."""
 
 
 class ChatTemplate:
@@ -43,12 +44,14 @@ class ChatTemplate:
             tree = environment.parse(source)
             if not environment.generation.found:
                 environment.turns.add_to(tree)
-            self._template = environment.from_string(environment.bounded(tree))
+            self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
             raise UserError(f"chat template, line {error.lineno}: {error.message}", "correct the template") from error
+        except (*REFUSALS, SyntaxError) as error:  # nested too deep for the parser, or for Python's own
+            raise UserError(f"the chat template cannot be read: {error}", "correct the template") from error
         self._always: dict[str, Any] = {**self._template.globals, "documents": None}
         self._always |= {name: token for name, token in special_tokens.items() if token is not None}
-        self._block, self._turns, self._limits = environment.generation, environment.turns, environment.limits
+        self._block, self._turns = environment.generation, environment.turns
         self.has_generation_marks: bool = self._block.found
         self._answers = AnswerFinder(self._trace, special_tokens.get("eos_token") or "")
 
@@ -79,11 +82,7 @@ class ChatTemplate:
         }
         try:
             context = self._template.new_context(variables, shared=True)  # shared: with the globals, uncopied
-            self._limits.begin()
-            return [self._limits.write(piece) for piece in self._template.root_render_func(context)]
-        except (Exceeded, MemoryError) as error:
-            what = f"the chat template takes too much: {error or 'memory'}"
-            raise UserError(what, "correct the template, or the conversation that it is for") from error
+            return list(self._template.root_render_func(context))
         except REFUSALS as error:
             raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
 
@@ -103,6 +102,16 @@ class ChatTemplate:
         if spans == [(0, len(text))]:
             raise UserError("the chat template counts the whole text as the assistant's", ADD_MARKS)
         return text, spans
+
+    def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
+        """Text and spans of each conversation, or the error that it is refused with."""
+        return [self._found(*one) for one in conversations]
+
+    def _found(self, messages: Sequence[Message], tools: Any) -> tuple[str, list[Span]] | UserError:
+        try:
+            return self.render_with_spans(messages, tools)
+        except UserError as error:
+            return error
 
     def _generated_spans(self, messages: Any, tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
         """What the template says is generated."""

@@ -9,13 +9,12 @@ name is a finished shard, and its digests tell whether it still is.
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemotron_shared.atomic import NO_ROOM, sync
+from nemotron_shared.atomic import NO_ROOM, sync, temporary_folder
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 
@@ -55,7 +54,7 @@ def shard_folder(directory: Path, index: int) -> Path:
 def begin(directory: Path, index: int) -> Path:
     """An empty temporary folder for one attempt at a shard."""
     directory.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{TEMPORARY}{index:06d}-", dir=directory))
+    return temporary_folder(directory, f"{TEMPORARY}{index:06d}-")
 
 
 def commit(folder: Path, receipt: Receipt, digests: Mapping[str, str]) -> Receipt:
@@ -73,7 +72,6 @@ def commit(folder: Path, receipt: Receipt, digests: Mapping[str, str]) -> Receip
     sync(folder)
     target = shard_folder(folder.parent, receipt.shard)
     shutil.rmtree(target, ignore_errors=True)  # only one that did not verify can be here
-    folder.chmod(0o755)
     folder.rename(target)
     sync(folder.parent)
     return complete

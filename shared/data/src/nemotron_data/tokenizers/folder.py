@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.links import require_own_files
 
 TINY = "tiny"
 ROLES = ("bos_token", "eos_token", "pad_token")
@@ -85,6 +86,7 @@ def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
         save_tokenizer(into)
         return TokenizerFolder(into)
     TokenizerFolder(Path(model)).require()
+    require_own_files(Path(model))
     copy_tokenizer(Path(model), into)
     return TokenizerFolder(into)
 

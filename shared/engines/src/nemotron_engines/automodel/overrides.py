@@ -12,13 +12,11 @@ from dataclasses import fields, is_dataclass
 from functools import reduce
 from typing import Any, Literal
 
-import torch
-from hydra.utils import get_object
-
 from nemotron_engines.automodel.dialect import KEYS
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.automodel.silent import CHOICES
-from nemotron_engines.overrides import KNOWN_CODE, Strict, leaves, merge, named_code
+from nemotron_engines.overrides import ROOT, Strict, foreign_code, leaves, merge
+from nemotron_engines.targets import is_allowed
 from nemotron_shared.config.dialects import owned
 from nemotron_shared.config.typed_values import has_type
 
@@ -79,10 +77,9 @@ def apply_overrides(recipe: dict[str, Any], engine: AutomodelEngine, origins: Ma
             `_target_`, or packing that would let documents see each other.
     """
     strict = Strict(owned(KEYS) | {f"peft.{name}": f"set engine.peft.{name}" for name in CHOICES}, origins)
-    for key, value in () if engine.allow_custom_targets else named_code(engine.overrides):
-        if not is_allowed_target(value):
-            what = f"{value!r} is no loss or optimizer of torch and nothing of Automodel, and would be called"
-            raise strict.refusal(key, what, "set engine.allow_custom_targets=true if you trust it")
+    allow = "engine.allow_custom_targets"
+    for problem in () if engine.allow_custom_targets else foreign_code(engine.overrides, allow, is_allowed):
+        raise strict.refusal(str(problem.key).removeprefix(f"{ROOT}."), problem.message, problem.remedy)
     for key, value in leaves(engine.overrides, is_section=lambda key, below: key in TAKERS or key in READ):
         _check(key, value, engine, strict)
     merged = merge(recipe, engine.overrides)
@@ -115,26 +112,6 @@ def known_names(section: str, strategy: str = "fsdp2") -> dict[str, Any]:
     """Names that a section knows, each with its type, or with None where the type is not written down."""
     known = READ.get(section, {}) | taken(section, strategy)
     return known if section else known | dict.fromkeys(name for name in (*TAKERS, *READ) if name and "." not in name)
-
-
-def is_allowed_target(path: Any) -> bool:
-    """Whether a `_target_` resolves to something of Automodel's own, or to a module or optimizer class of torch.
-
-    The object decides, not its name: `torch.distributed.run.os.system` begins like torch and is the shell, and
-    `torch.distributed.run.main` is torch's and starts any script. Nothing is imported whose name is not `KNOWN_CODE`,
-    for an import runs code too.
-    """
-    if not isinstance(path, str) or not KNOWN_CODE.fullmatch(path):
-        return False
-    try:
-        found = get_object(path)
-    except (ImportError, ValueError, AttributeError):  # also where the package is not installed
-        return False
-    home = f"{getattr(found, '__module__', None)}."
-    if home.startswith("nemo_automodel."):
-        return callable(found)
-    classes = (torch.nn.Module, torch.optim.Optimizer)
-    return isinstance(found, type) and issubclass(found, classes) and home.startswith(("torch.nn.", "torch.optim."))
 
 
 def taken(section: str, strategy: str) -> dict[str, Any]:

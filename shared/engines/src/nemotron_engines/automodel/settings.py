@@ -98,7 +98,7 @@ class AutomodelEngine(EngineSection):
     peft: AutomodelPeft | None
     """The section below; `null` trains all weights."""
     allow_custom_targets: bool
-    """Let `overrides` name code outside Automodel and torch in a `_target_` or `*_fn`."""
+    """Let `overrides` name any code in a `_target_` or `*_fn`, not only well-known losses, optimizers and collators."""
     overrides: dict[str, Any]
     """Any other value of Automodel's recipe, under its own names."""
 

@@ -50,7 +50,9 @@ def starting_folder(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> Path:
             return folder
         partial = folder.with_name("start.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        config = AutoConfig.from_pretrained(write_model_config(section, tokenizer, partial), local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            write_model_config(section, tokenizer, partial), local_files_only=True, trust_remote_code=False
+        )
         if count_parameters(config) > LARGEST_DRAWN_HERE or config.num_nextn_predict_layers:
             copy_tokenizer(tokenizer, partial)
         else:
@@ -110,7 +112,7 @@ def bridge_of(folder: Path) -> Any:
 
     if has_weights(folder):
         return AutoBridge.from_hf_pretrained(str(folder), local_files_only=True)
-    return AutoBridge.from_hf_config(AutoConfig.from_pretrained(folder, local_files_only=True))
+    return AutoBridge.from_hf_config(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
 
 
 def weight_names(folder: Path) -> list[str]:

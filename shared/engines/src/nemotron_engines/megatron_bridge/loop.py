@@ -63,7 +63,9 @@ def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> O
             raise Stopped(message, "run the same command again to continue")
         if task.config.engine.keep_checkpoint:
             distributed.on_rank_zero(lambda: keep_checkpoint(Path(container.checkpoint.save), run.output))
-    parameters = count_parameters(AutoConfig.from_pretrained(run.output, local_files_only=True))
+    parameters = count_parameters(
+        AutoConfig.from_pretrained(run.output, local_files_only=True, trust_remote_code=False)
+    )
     return Outcome(run.output, {"step": last, "parameters": parameters}, last_values(run.metrics, RESULT_METRICS))
 
 

@@ -26,6 +26,7 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -82,7 +83,9 @@ def _install_kernels() -> None:
 def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     _install_kernels()
     set_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **_implementations(config, engine))
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, trust_remote_code=False, **_implementations(config, engine)
+    )
     lift_time_step_limit(model)
     return model
 
@@ -201,7 +204,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer that lies beside a model or a data set; raises `UserError` where there is none."""
+    """The tokenizer that lies beside a model or a data set, its chat template with limits.
+
+    Raises:
+        UserError: there is none, or it is damaged.
+    """
+    confine_templates()
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries have no class of their own for what they cannot read
@@ -212,7 +220,7 @@ def load_tokenizer(path: Path) -> Any:
 def count_parameters(config: NemotronHConfig) -> int:
     """Parameters of a model, counted without allocating them."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config).num_parameters()
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
 
 
 def save_model(

@@ -109,7 +109,9 @@ class StageTrainer(InterruptibleTrainer):
             export.load_adapter(self.model, Path(resume_from_checkpoint))  # ty: ignore[missing-attribute]
             return
         with self.stage_run.interruptible():
-            saved = AutoModelForCausalLM.from_pretrained(resume_from_checkpoint, dtype=torch.float32)
+            saved = AutoModelForCausalLM.from_pretrained(
+                resume_from_checkpoint, dtype=torch.float32, trust_remote_code=False
+            )
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
 
 

@@ -14,6 +14,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.importing import find
+from nemotron_shared.runtime.models.links import require_own_files
 from nemotron_shared.runtime.models.references import parse_outside
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
@@ -59,6 +60,8 @@ def require_usable(label: str, artifact: Artifact, config: dict[str, Any], *, tr
     """
     if artifact.is_external and not any("/" in name or name.endswith(WEIGHTS) for name in artifact.manifest.files):
         raise UserError(f"{label}: holds no weights", "give the folder that holds config.json and *.safetensors")
+    if artifact.is_external:
+        require_own_files(artifact.path)
     if artifact.is_external or artifact.manifest.producer.verb == "import":
         require_whole(label, artifact.path, config)
     if needs_code(config):  # a type that is only not known here may be known to the engine's own environment

@@ -30,6 +30,7 @@ from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.fetching import fetch
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, look_at
+from nemotron_shared.runtime.models.links import require_inside
 from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
@@ -188,7 +189,7 @@ def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
     if config and not any(path.suffix in WEIGHTS for path in wanted):
         raise UserError(f"{label}: holds no weights (*.safetensors)", "give the folder with the weights")
     for path in filter(Path.is_symlink, wanted):
-        _require_inside(path, folder)
+        require_inside(path, folder)
     return wanted
 
 
@@ -247,12 +248,3 @@ def _megatron_python(model: MegatronModel) -> str:
         what = f"{model}: to convert it, engine '{MEGATRON}' is needed"
         raise UserError(what, f"make its environment: {environment.install}")
     return str(environment.programs / "python")
-
-
-def _require_inside(path: Path, folder: Path) -> None:
-    """Refuse a link to anywhere but the folder itself, or the repository of a hub's cache that the folder is in."""
-    target, allowed = path.resolve(), [folder.resolve()]
-    if folder.resolve().parent.name == "snapshots":  # models--org--name/snapshots/<commit>, beside it blobs/
-        allowed.append(folder.resolve().parent.parent / "blobs")
-    if not any(target.is_relative_to(place) for place in allowed):
-        raise UserError(f"{path}: a link out of the folder, to {target}", "copy the file into the folder")

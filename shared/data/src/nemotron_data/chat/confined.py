@@ -1,0 +1,233 @@
+"""Chat templates from elsewhere run in a process of their own: a template is a program, and may be a greedy one.
+
+    template = open_template(source, "model/chat_template.jinja", eos_token="<|im_end|>")
+    text, spans = template.render_with_spans(messages)
+
+error: chats.jsonl:7: the chat template takes too much: more than 10 s of computing, in model/chat_template.jinja
+
+There is one such process for each process of ours, started for the first template and kept for all rows. The system
+ends it where a row takes too much, even inside one long step of the interpreter. Our own templates run here.
+"""
+
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, NoReturn, Protocol
+
+from nemotron_data.chat.confined_program import CPU_SECONDS, TOO_MUCH, Answer, read_answer
+from nemotron_data.chat.rows import Message
+from nemotron_data.chat.template import SHIPPED, ChatTemplate, Conversation
+from nemotron_data.chat.turns import Span
+from nemotron_shared.errors import UserError
+
+PROGRAM = "nemotron_data.chat.confined_program"
+WALL_SECONDS = 300.0
+"""The processor time decides; this is for a process that gets none."""
+KEPT_VARIABLES = ("TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
+"""All that the process is told of our environment, which may hold tokens."""
+ATTEMPTS = 2
+REMEDY = "correct the template, or the conversation that it is for"
+
+
+class Overdue(UserError):
+    """A template takes too long. It would for the next rows too, so nobody goes on with them."""
+
+
+class Template(Protocol):
+    """What a chat template does, wherever it runs; see `ChatTemplate`."""
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        **options: Any,
+    ) -> str:
+        """The conversation as text."""
+        ...
+
+    def render_with_spans(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> tuple[str, list[Span]]:
+        """The text, and which characters the assistant wrote."""
+        ...
+
+    def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
+        """The same for each of them, or the error that it would be."""
+        ...
+
+
+def open_template(source: str, label: str, **special_tokens: str | None) -> Template:
+    """A template, ready to render.
+
+    Args:
+        label: what it is called in messages: its file, or the model that it came with.
+
+    Raises:
+        UserError: it is none.
+    """
+    if source in _ours():
+        return ChatTemplate(source, **special_tokens)
+    return ConfinedTemplate(source, label, **special_tokens)
+
+
+@cache
+def _ours() -> frozenset[str]:
+    """Texts of the templates that this package brings; whoever named one of them, nothing in it is greedy."""
+    from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE
+
+    return frozenset([CHAT_TEMPLATE, *(path.read_text(encoding="utf-8") for path in SHIPPED.glob("*.jinja"))])
+
+
+class ConfinedTemplate:
+    """A template in the other process, which compiles it when it first hears of it."""
+
+    def __init__(self, source: str, label: str, **special_tokens: str | None) -> None:
+        self.source, self._label = source, label
+        self._known_as = pickle.dumps((source, sorted(special_tokens.items())))
+        self._ask("check")
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        **options: Any,
+    ) -> str:
+        """See `ChatTemplate`."""
+        return self._ask("render", (messages, tools, add_generation_prompt), **options)[0]
+
+    def render_with_spans(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> tuple[str, list[Span]]:
+        """See `ChatTemplate`."""
+        return self._ask("render_with_spans", (messages, tools), **options)
+
+    def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
+        """See `ChatTemplate`. One question for all of them costs a sixth of one for each."""
+        try:
+            found = self._asked("render_with_spans", conversations, {})
+        except UserError:  # one of them took too much: which one?
+            return [self._found(one) for one in conversations]
+        return [self._read(*one) for one in found]
+
+    def _found(self, conversation: Conversation) -> tuple[str, list[Span]] | UserError:
+        try:
+            return self.render_with_spans(*conversation)
+        except UserError as error:
+            return error
+
+    def _ask(self, verb: str, *calls: Any, **options: Any) -> tuple[str, list[Span]]:
+        """The answer to one call."""
+        found = self._read(*self._asked(verb, calls or ((),), options)[0])
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def _read(self, answer: Answer, text: str) -> tuple[str, list[Span]] | UserError:
+        if "error" not in answer:
+            return text, [(start, end) for start, end in answer.get("spans", [])]
+        if answer["error"].startswith(TOO_MUCH):
+            return UserError(f"{answer['error']}, in {self._label}", REMEDY)
+        return UserError(answer["error"], answer.get("remedy"))
+
+    def _asked(self, verb: str, calls: Sequence[Any], options: dict[str, Any]) -> list[tuple[Answer, str]]:
+        """The answers; a process that something else has ended is started again, once.
+
+        Raises:
+            UserError: a call ended the process.
+        """
+        request, ended = pickle.dumps((verb, calls, options), pickle.HIGHEST_PROTOCOL), 0
+        for _ in range(ATTEMPTS):
+            with _lock:
+                process = _process()
+                try:
+                    return process.ask(self._known_as, request, len(calls))
+                except (EOFError, ConnectionError):
+                    ended = process.end()
+                except TimeoutError:
+                    process.end()
+                    self._overdue(f"no answer in {WALL_SECONDS:.0f} s")
+            if ended == -signal.SIGPROF:
+                self._overdue(f"more than {CPU_SECONDS} s of computing")
+        why = signal.Signals(-ended).name if ended < 0 else f"exit code {ended}"
+        raise UserError(f"{TOO_MUCH}its process ended ({why}), in {self._label}", REMEDY)
+
+    def _overdue(self, what: str) -> NoReturn:
+        raise Overdue(f"{TOO_MUCH}{what}, in {self._label}", REMEDY)
+
+
+class _Process:
+    """The process that renders, and what it has compiled."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100
+        with theirs:
+            # apart from the terminal's group: Ctrl-C is our business, and we may still want an answer
+            program = [sys.executable, "-m", PROGRAM]
+            self._process = subprocess.Popen(program, stdin=theirs.fileno(), env=environment, process_group=0)
+        self._socket.settimeout(WALL_SECONDS)
+        self._answers = self._socket.makefile("rb", buffering=1 << 16)
+        self._known: dict[bytes, int] = {}
+
+    def ask(self, template: bytes, request: bytes, calls: int) -> list[tuple[Answer, str]]:
+        """The answers to a request of so many calls.
+
+        Raises:
+            EOFError, ConnectionError: the process has ended.
+            TimeoutError: it says nothing.
+        """
+        number = self._known.get(template)
+        about = pickle.dumps((len(self._known), template) if number is None else (number, None))
+        self._known.setdefault(template, len(self._known))
+        self._socket.sendall(about + request)
+        return [read_answer(self._answers) for _ in range(calls)]
+
+    def end(self) -> int:
+        """End it, and tell how it ended where it already had."""
+        global _here
+        _here = None
+        self._answers.close()
+        self._socket.close()
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(1)
+        self._process.kill()
+        return self._process.wait()
+
+    def leave_to_parent(self) -> None:
+        """After a fork the process is the parent's: drop our copy of the line to it, so that its end is seen."""
+        self._answers.close()
+        self._socket.close()
+        self._process.returncode = 0
+
+
+_here: _Process | None = None
+_lock = threading.Lock()
+
+
+def _process() -> _Process:
+    """The one that renders for this process."""
+    global _here
+    if _here is None:
+        _here = _Process()
+    return _here
+
+
+def _after_fork() -> None:
+    global _here, _lock
+    _lock = threading.Lock()
+    if _here is not None:
+        _here.leave_to_parent()
+        _here = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

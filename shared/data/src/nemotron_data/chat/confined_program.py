@@ -1,0 +1,101 @@
+"""The process that renders templates from elsewhere; see `confined`, which starts it and speaks with it.
+
+It begins with limits that it cannot lift again: memory, no files, no programs. Each call has so much processor time
+before SIGPROF ends the process, whatever it is doing then.
+
+    <-  pickled (number of a template, its source and tokens where it is new), (verb, arguments, options)
+    ->  {"length": 42, "spans": [[12, 30]]}\\n and so many bytes of text;  {"error": "...", "remedy": "..."}\\n
+"""
+
+import json
+import pickle
+import resource
+import signal
+import socket
+from contextlib import suppress
+from typing import Any, TypedDict
+
+from nemotron_data.chat.template import ChatTemplate
+from nemotron_shared.errors import UserError
+
+CPU_SECONDS = 10
+MEMORY_BYTES = 1 << 30
+LONGEST = 1 << 26
+"""Characters of a text."""
+LARGEST_HEAD = 1 << 26
+"""Bytes of the line before the text."""
+TOO_MUCH = "the chat template takes too much: "
+LIMITS = {
+    resource.RLIMIT_AS: MEMORY_BYTES,
+    resource.RLIMIT_FSIZE: 0,
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_NPROC: 0,
+}
+
+
+class Answer(TypedDict, total=False):
+    """What comes before the text."""
+
+    length: int
+    spans: list[list[int]]
+    error: str
+    remedy: str | None
+
+
+def read_answer(stream: Any) -> tuple[Answer, str]:
+    """One answer, as JSON and UTF-8: whoever got out of the template's sandbox can send no more than that.
+
+    Raises:
+        EOFError: the process has ended.
+    """
+    line = stream.readline(LARGEST_HEAD)
+    if not line.endswith(b"\n"):
+        raise EOFError
+    answer: Answer = json.loads(line)
+    length = min(answer.get("length", 0), 4 * LONGEST)
+    text = stream.read(length)
+    if len(text) < length:
+        raise EOFError
+    return answer, text.decode("utf-8", "surrogatepass")
+
+
+def main() -> None:
+    """Answer until the other side has gone."""
+    with socket.socket(fileno=0) as line:
+        requests, answers = line.makefile("rb", 1 << 20), line.makefile("wb", 1 << 20)
+        templates: dict[int, ChatTemplate] = {}
+        for kind, most in LIMITS.items():
+            with suppress(ValueError, OSError):  # macOS has no limit of memory, and a lower one may be there already
+                resource.setrlimit(kind, (most, most))
+        with suppress(EOFError, ConnectionError):
+            while True:
+                number, new = pickle.load(requests)
+                verb, calls, options = pickle.load(requests)
+                for arguments in calls:
+                    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+                    head, text = _answer(templates, number, new, verb, arguments, options)
+                    answers.write(json.dumps({"length": len(text)} | head).encode() + b"\n" + text)
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                answers.flush()
+
+
+def _answer(
+    templates: dict[int, ChatTemplate], number: int, new: bytes | None, verb: str, arguments: Any, options: Any
+) -> tuple[Answer, bytes]:
+    try:
+        if new is not None and number not in templates:
+            source, tokens = pickle.loads(new)
+            templates[number] = ChatTemplate(source, **dict(tokens))
+        made = None if verb == "check" else getattr(templates[number], verb)(*arguments, **options)
+        text, spans = made if isinstance(made, tuple) else (made or "", [])
+        if len(text) > LONGEST:
+            return {"error": f"{TOO_MUCH}a text of more than {LONGEST:,} characters"}, b""
+        return {"spans": spans}, text.encode("utf-8", "surrogatepass")
+    except UserError as error:
+        return {"error": error.message, "remedy": error.remedy}, b""
+    except MemoryError:
+        return {"error": f"{TOO_MUCH}more than {MEMORY_BYTES >> 30} GiB of memory"}, b""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""A tokenizer's folder with a link that leads out of it is refused: its target would be copied beside the data."""
+
+from pathlib import Path
+
+import pytest
+
+from nemotron_data.tokenizers.folder import provide_tokenizer
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.links import require_own_files
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "../private.json", "inner/../../private.json"])
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "model"
+    (folder / "inner").mkdir(parents=True)
+    (tmp_path / "private.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").symlink_to(target)
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: a link out of the folder, to /"):
+        provide_tokenizer(str(folder), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_links_within_the_folder_and_a_hubs_cache_are_followed(tmp_path: Path) -> None:
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "c0ffee", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    (blobs / "abc").write_text("{}")
+    (snapshot / "tokenizer.json").symlink_to("../../blobs/abc")
+    (snapshot / "same.json").symlink_to("tokenizer.json")
+    require_own_files(snapshot)
