@@ -41,7 +41,7 @@ for name in sys.argv[1:]:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        tell(name)
+        print(name)
 """
 """What an environment's own Python is asked: which of these modules can you not find?"""
 
