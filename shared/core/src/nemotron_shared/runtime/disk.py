@@ -11,6 +11,7 @@ from pathlib import Path
 from nemotron_shared.errors import UserError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FAILED = NO_ROOM | {errno.EIO}
 REMEDY = "free some space there and run the same command again to continue"
 
 
@@ -67,11 +68,11 @@ def _reason(error: BaseException) -> str | None:
     or, from the broken file it closes, that a position is not the expected one. Errors of torch's reader come from the
     same file of its sources and are something else. Our own atomic writer has already said it in a UserError.
     """
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
+    if isinstance(error, OSError) and error.errno in FAILED:
         return os.strerror(error.errno)
     text = str(error)
     number = re.search(r"os error (\d+)", text)
-    if number and int(number[1]) in NO_ROOM:
+    if number and int(number[1]) in FAILED:
         return os.strerror(int(number[1]))
     if isinstance(error, RuntimeError) and "inline_container" in text and "PytorchStreamReader" not in text:
         return "not all bytes were taken"

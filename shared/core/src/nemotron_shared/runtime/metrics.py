@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import named, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 
@@ -60,7 +60,7 @@ class MetricsLog:
 
     def append(self, step: int, **values: Any) -> None:
         """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **redact_values(values)}) + "\n")
         self.mirror(step, values)
 
@@ -95,13 +95,16 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
             return
         try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not valid JSON", "delete the run folder and run again") from error
+            entry = json.loads(line)
+            if not isinstance(entry["step"], int):
+                raise ValueError("'step' is no number")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}:{number}: damaged: not the figures of a step", "run again with --force") from error
+        yield entry
 
 
 def last_values(log: MetricsLog, names: Mapping[Metric, str]) -> dict[str, float]:
