@@ -88,7 +88,12 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         if remedy is None:
             raise
         where = error.filename2 or error.filename or "a file could not be read or written"
-        print("error:", printable(redact(f"{where}: {error.strerror}\n  {remedy}"), keep="\n"), file=sys.stderr, flush=True)
+        print(
+            "error:",
+            printable(redact(f"{where}: {error.strerror}\n  {remedy}"), keep="\n"),
+            file=sys.stderr,
+            flush=True,
+        )
         return UserError.exit_code
 
 

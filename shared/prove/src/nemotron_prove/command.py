@@ -9,7 +9,7 @@ from importlib import import_module
 
 import click
 
-PROOFS: dict[str, str] = {}
+PROOFS: dict[str, str] = {"faults": "nemotron_prove.faults.command"}
 """The module of each proof, imported when it is called; its `command` is the click command."""
 
 

@@ -137,6 +137,10 @@ class Bench:
         """All versions of a target's result and their content, but for the log of timings; "" without any."""
         return "; ".join(f"v{number} {self.content(target, number)}" for number in self.store.versions(target.result))
 
+    def contents(self, target: Target) -> set[str]:
+        """What the versions of a target's result hold, whatever their number."""
+        return contents_of(self.digest(target))
+
     def content(self, target: Target, version: int) -> str:
         """Files and digests of one version, compared with what is on the disk; what is wrong in place of these."""
         try:
@@ -191,6 +195,11 @@ class Bench:
                 os.utime(one, (old, old), follow_symlinks=False)
         cleaned = plan_cleanup(self.store, FOREVER).leftovers
         return [str(path.relative_to(self.home)) for path in left if not {path, *path.parents} & set(cleaned)]
+
+
+def contents_of(digest: str) -> set[str]:
+    """The contents in a digest of all versions."""
+    return {version.partition(" ")[2] for version in digest.split("; ")}
 
 
 def table(artifact: Artifact) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def start(command: Command, home: Path, log: Path, page: Page | None, before: Ca
         code = _become(command, home, log, page, before)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt:  # before or after the step's own code, where Python itself would say so
+        code = 130
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1

@@ -1,10 +1,10 @@
 """The kinds of faults: each draws one from a generator, puts it into a step, and has what follows judged."""
 
 import errno
-import os
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from nemotron_prove.faults.bench import Bench, Target, damageable
@@ -17,6 +17,7 @@ Kind = Callable[[Bench, Target, random.Random, float], Tried]
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EDQUOT, errno.EROFS)
 KILLED_AT = (30, 50, 70, 85, 95)
 """Percent of a step's calls, after which the runs were killed whose remains are damaged."""
+CONTINUED_AT = 60
 MOST_ZEROED = 512
 
 
@@ -34,7 +35,12 @@ def file_system(bench: Bench, target: Target, drawn: random.Random, share: float
         error = errno.ENOSPC if mode == "ever" else drawn.choice(ERRORS)
         fault = Fault(1 + int(share * len(calls)), "ever" if mode == "ever" else "once", error)
         words = f"{errno.errorcode[error]}{' from then on' if mode == 'ever' else ''}"
-    bench.restore(target.base)
+    # a part of the cases begins where a killed run is continued, and its checkpoints are there to be lost
+    base = bench.unfinished(target, CONTINUED_AT) if drawn.random() < 0.3 else target.base
+    if base != target.base:
+        fault = replace(fault, call=1 + fault.call * (100 - CONTINUED_AT) // 100)
+        words = f"continued, {words}"
+    bench.restore(base)
     kept = bench.kept()
     ran = bench.run_faulty(target, fault)
     hit = bench.page.hit.replace(f"{bench.home}/", "")
@@ -100,5 +106,5 @@ def damage(file: Path, drawn: random.Random) -> str:
     mode = file.stat().st_mode
     file.chmod(mode | 0o200)
     file.write_bytes(content)
-    os.chmod(file, mode)
+    file.chmod(mode)
     return how

@@ -4,12 +4,12 @@ import importlib
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_prove.faults import kinds, pieces, surroundings
+from nemotron_prove.faults import kinds, pieces, processes, surroundings
 from nemotron_prove.faults.bench import EMPTY, Bench, Target
 from nemotron_prove.faults.child import Command
 from nemotron_prove.faults.kinds import Kind
@@ -29,12 +29,14 @@ class Part:
         targets: made from the bench's place, in the order in which they are measured.
         kinds: name -> kind and weight.
         libraries: imported before the first case.
+        is_tried: whether faults are put into a target; others make what it needs.
     """
 
     name: str
     targets: Callable[[Path], Sequence[Target]]
     kinds: Mapping[str, tuple[Kind, int]]
     libraries: Sequence[str]
+    is_tried: Callable[[Target], bool] = lambda target: True
 
     def get_ready(self) -> None:
         """Import what the steps import."""
@@ -59,7 +61,7 @@ class Part:
         """Try the case of a number; returns its kind, its target and what became of it."""
         drawn = random.Random(f"{seed}/{self.name}/{number}")
         kind = drawn.choices([*self.kinds], [weight for _, weight in self.kinds.values()])[0]
-        target = drawn.choice(self.targets(bench.place))
+        target = drawn.choice([one for one in self.targets(bench.place) if self.is_tried(one)])
         share = (random.Random(f"{seed}/{self.name}/{kind}").random() + number * GOLDEN) % 1
         return kind, target.name, self.kinds[kind][0](bench, target, drawn, share)
 
@@ -98,10 +100,11 @@ TRAINED = {
     "sft": ("train.train_iters=4", "train.eval_interval=2", "train.eval_rows=4"),
     "rl": (
         "train.train_iters=3", "train.eval_interval=2", "train.eval_rows=4", "grpo.max_new_tokens=4",
-        "grpo.num_prompts_per_step=4", "rewards=[{{name: well_formed, weight: 1}}]",
+        "grpo.num_prompts_per_step=4", "rewards=[{name: well_formed, weight: 1}]",
     ),
     "eval": ("evaluation.max_new_tokens=4",),
 }  # fmt: skip
+OFTEN = ("checkpoint.save_interval=1", "logger.tensorboard=false")
 """What makes a step last a second: a few rows, a few steps."""
 
 
@@ -114,6 +117,18 @@ def _preparations(place: Path) -> list[Target]:
         Target(f"{stage} data prep", Command(f"stages.{stage}.data_prep", _words(stage, place)), f"super3-{stage}-data")
         for stage in STAGES
     ]
+
+
+def _trainings(place: Path) -> list[Target]:
+    """Each stage's preparation and training, on top of what the ones before have made."""
+    chain: list[Target] = []
+    for stage, preparation in zip(STAGES, _preparations(place), strict=True):
+        result = "super3-eval-results" if stage == "eval" else f"super3-{stage}-model"
+        words = (*_words(stage, place), *TRAINED[stage], *(() if stage == "eval" else OFTEN))
+        chain.append(replace(preparation, base=chain[-1].name if chain else EMPTY))
+        train = Command(f"stages.{stage}.train", words)
+        chain.append(Target(f"{stage} training", train, result, preparation.name))
+    return chain
 
 
 def _words(stage: str, place: Path) -> tuple[str, ...]:
@@ -148,3 +163,30 @@ PREPARE = Part(
     },
     tuple(f"stages.{stage}.data_prep" for stage in STAGES),
 )
+TRAIN = Part(
+    "train",
+    _trainings,
+    {
+        "file system": (kinds.file_system, 42),
+        "signals": (kinds.moments, 14),
+        "damaged remains": (kinds.damaged_remains, 16),
+        "damaged result": (kinds.damaged_result, 8),
+        "race": (surroundings.race, 3),
+        "clock": (surroundings.clock, 3),
+        "read-only": (surroundings.read_only, 3),
+        "changed code": (surroundings.changed_code, 2),
+        "launcher": (processes.launcher, 4),
+        "pipeline": (processes.pipeline, 2),
+        "rank": (processes.rank, 3),
+    },
+    (
+        *PREPARE.libraries,
+        *(f"stages.{stage}.train" for stage in STAGES),
+        *(f"stages.{stage}.engines.transformers.train" for stage in ("pretrain", "sft")),
+        "stages.rl.engines.trl.train",
+        "stages.eval.engines.lm_eval.ask",
+        "transformers.models.nemotron_h.modeling_nemotron_h",
+    ),
+    lambda target: target.command.module.endswith(".train"),
+)
+PARTS = {part.name: part for part in (STORE, PREPARE, TRAIN)}

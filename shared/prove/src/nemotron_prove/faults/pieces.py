@@ -1,8 +1,8 @@
 """The store and the checkpoints alone, as steps that take milliseconds: a piece of what every stage does.
 
-    python -m nemotron_prove.faults.pieces publish        make a version, give it an alias
-    python -m nemotron_prove.faults.pieces checkpoints    six steps, each with a checkpoint, from the newest on; publish
-    python -m nemotron_prove.faults.pieces remove         remove version 1 of two
+python -m nemotron_prove.faults.pieces publish        make a version, give it an alias
+python -m nemotron_prove.faults.pieces checkpoints    six steps, each with a checkpoint, from the newest on; publish
+python -m nemotron_prove.faults.pieces remove         remove version 1 of two
 """
 
 import hashlib

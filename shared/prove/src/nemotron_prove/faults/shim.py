@@ -1,9 +1,9 @@
 """Faults of the file system, put between a step and libc by `shim.c`, which also reaches what C++ and Rust write.
 
-    library = compiled(folder)                   a C compiler is needed, and Linux
-    os.execve(..., {"LD_PRELOAD": library})      the campaign starts itself again under it
-    page = Page(); page.plan(Fault(17, "once", errno.ENOSPC))
-    page.arm(home)                               in the child: its 17th write, sync, rename, ... below `home` fails
+library = compiled(folder)                   a C compiler is needed, and Linux
+os.execve(..., {"LD_PRELOAD": library})      the campaign starts itself again under it
+page = Page(); page.plan(Fault(17, "once", errno.ENOSPC))
+page.arm(home)                               in the child: its 17th write, sync, rename, ... below `home` fails
 """
 
 import ctypes

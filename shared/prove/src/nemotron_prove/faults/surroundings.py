@@ -117,7 +117,9 @@ def changed_code(bench: Bench, target: Target, drawn: random.Random, share: floa
     kept = bench.kept()
     ran = _run_copied(target, bench.home, roots)
     file.write_text(before, encoding="utf-8")
-    tried = judge(bench, target, f"another {'comment' if is_comment else 'function'} in {module}", [], kept)
+    tried = judge(
+        bench, target, f"another {'comment' if is_comment else 'function'} in {module}", [], kept, anew=not is_comment
+    )
     tried.wrong += [f"ended with {ran.code}: {ran.last_line}"] if ran.code else []
     tried.wrong += ["a traceback"] if ran.has_traceback else []
     if is_comment == ("code of" in ran.said):
@@ -131,10 +133,8 @@ def _copied_code(folder: Path) -> Path:
         for package in (*PACKAGES, "stages.pretrain", "stages.sft", "stages.rl", "stages.eval"):
             spec = importlib.util.find_spec(package)
             assert spec is not None and spec.submodule_search_locations, package
-            places = [place for place in spec.submodule_search_locations]
-            shutil.copytree(
-                places[0], folder.joinpath(*package.split(".")), ignore=shutil.ignore_patterns("__pycache__", "tests")
-            )
+            ignored = shutil.ignore_patterns("__pycache__", "tests")
+            shutil.copytree([*spec.submodule_search_locations][0], folder.joinpath(*package.split(".")), ignore=ignored)
     return folder
 
 
