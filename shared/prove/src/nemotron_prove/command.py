@@ -1,6 +1,7 @@
 """`nemotron prove`: proofs that anyone can run, each with a count of what was tried and of what failed.
 
 nemotron prove sampling MODEL      log-probabilities of generation and of training, bit by bit
+nemotron prove faults --seed 1 --count 100      faults in real steps, and what is left after them
 
 A proof that fails exits with 1. `--json` prints its figures for programs.
 """

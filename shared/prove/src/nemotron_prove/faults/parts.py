@@ -71,9 +71,13 @@ def _composed(folder: Path, choice: str, overrides: tuple[str, ...]) -> Composed
     return compose(folder, choice, overrides)
 
 
+def _remembered(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed:
+    return _composed(config_dir, choice, tuple(overrides))
+
+
 def remember_config(command: Command) -> None:
     """Compose a step's config once for all cases: it takes three times as long as all the rest of a short step."""
-    preflight.compose = lambda folder, choice, overrides: _composed(folder, choice, tuple(overrides))
+    preflight.compose = _remembered
     if command.words[:1] == ("-c",):
         step = importlib.import_module(command.module).STEP
         _composed(step.directory / "config", command.words[1], command.words[2:])

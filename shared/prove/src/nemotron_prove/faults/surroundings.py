@@ -74,8 +74,8 @@ def jump(seconds: float, after: float) -> Callable[[], None]:
         def off() -> float:
             return seconds if time.monotonic() - began > after else 0.0
 
-        time.time = lambda: real() + off()
-        time.time_ns = lambda: real_ns() + int(off() * 1e9)
+        setattr(time, "time", lambda: real() + off())  # noqa: B010 - so that its type may stay what it is
+        setattr(time, "time_ns", lambda: real_ns() + int(off() * 1e9))  # noqa: B010
 
     return before
 
@@ -134,7 +134,9 @@ def _copied_code(folder: Path) -> Path:
             spec = importlib.util.find_spec(package)
             assert spec is not None and spec.submodule_search_locations, package
             ignored = shutil.ignore_patterns("__pycache__", "tests")
-            shutil.copytree([*spec.submodule_search_locations][0], folder.joinpath(*package.split(".")), ignore=ignored)
+            shutil.copytree(
+                next(iter(spec.submodule_search_locations)), folder.joinpath(*package.split(".")), ignore=ignored
+            )
     return folder
 
 
