@@ -17,7 +17,7 @@ from nemotron_prove.faults.tried import Tried
 
 SHARES = {"store": 0.72, "prepare": 0.22, "train": 0.06}
 """Of the cases that `--count` asks for."""
-TIMES = {"store": 0.15, "prepare": 0.45, "train": 0.40}
+TIMES = {"store": 0.2, "prepare": 0.45, "train": 0.35}
 """Of the time: a case of the store takes some hundredths of a second, one of a training several seconds."""
 
 _benches: dict[str, Bench] = {}  # of this worker, opened with its first case

@@ -77,7 +77,7 @@ def _remembered(config_dir: Path, choice: str, overrides: Sequence[str]) -> Comp
 
 def remember_config(command: Command) -> None:
     """Compose a step's config once for all cases: it takes three times as long as all the rest of a short step."""
-    preflight.compose = _remembered
+    setattr(preflight, "compose", _remembered)  # noqa: B010 - so that its type may stay what it is
     if command.words[:1] == ("-c",):
         step = importlib.import_module(command.module).STEP
         _composed(step.directory / "config", command.words[1], command.words[2:])

@@ -134,9 +134,8 @@ def _copied_code(folder: Path) -> Path:
             spec = importlib.util.find_spec(package)
             assert spec is not None and spec.submodule_search_locations, package
             ignored = shutil.ignore_patterns("__pycache__", "tests")
-            shutil.copytree(
-                next(iter(spec.submodule_search_locations)), folder.joinpath(*package.split(".")), ignore=ignored
-            )
+            source = next(iter(spec.submodule_search_locations))
+            shutil.copytree(source, folder.joinpath(*package.split(".")), ignore=ignored)
     return folder
 
 
