@@ -28,6 +28,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.machine import hardware
 from nemotron_shared.runtime.provenance import git_commit
+from nemotron_shared.runtime.stop import end_on_sigterm
 
 SHIM = "NEMOTRON_FAULTS_SHIM"
 """Set in the process that was started under the shim: the folder that it lies in."""
@@ -64,6 +65,7 @@ def command(
         _start_under_the_shim()
     os.environ.pop("LD_PRELOAD", None)  # the processes that steps start are left alone
     folder = Path(os.environ.pop(SHIM))
+    end_on_sigterm()  # with the folder removed
     try:
         cores = len(os.sched_getaffinity(0))
         found = run_campaign(seed, folder, workers or cores, numbers_of(count, only), budget, _Shown(seed).show)
