@@ -42,7 +42,7 @@ STOPPED = "super3-sft-model-0123456789ab"
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
-UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build")}
+UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"), ("prove", "faults")}
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
     # nemotron_app
@@ -63,6 +63,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
+    "nemotron prove faults --seed {seed} --only {outcome.case}": {"seed": ["1"], "outcome.case": ["store-1"]},
     "see: nemotron config show sft/local": {},
     "#   nemotron {family} {stage} -c {file}": {"family": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "  nemotron {model} data prep {stage} -c {file}\n": {"model": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},

@@ -10,6 +10,7 @@ import atexit
 import ctypes
 import importlib
 import os
+import shlex
 import signal
 import sys
 import time
@@ -39,7 +40,7 @@ class Command:
     words: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " ".join(("python -m", self.module, *self.words))
+        return shlex.join(["python", "-m", self.module, *self.words])
 
 
 @dataclass(frozen=True)

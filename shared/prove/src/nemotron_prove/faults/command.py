@@ -38,7 +38,7 @@ HEADINGS = ("part", "kind", "faults", "finished", "bytes lost", "silent", "trace
 SHOWN_EVERY = 100
 HEADER = """# Faults
 
-What `nemotron prove faults --record` found, the newest last. docs/prove.md says what is counted.
+Campaigns of faults that were recorded, the newest last. docs/prove.md says what is counted.
 """
 
 

@@ -35,7 +35,7 @@ LAYOUT = Layout()
 FORCE = "--force"
 STEPS = 6
 STATE_BYTES = 32768
-PRODUCER = Producer("faults", "pieces", "", "", "", "", None, "python -m nemotron_prove.faults.pieces", {})
+PRODUCER = Producer("faults", "pieces", "", "", "", "", None, __name__, {})
 
 
 def publish(store: Store) -> None:

@@ -27,7 +27,7 @@ def launcher(bench: Bench, target: Target, drawn: random.Random, share: float) -
     number = drawn.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
     stage = target.command.module.split(".")[1]
     command = [sys.executable, "-m", "nemotron_app.main", "super3", stage, *target.command.words]
-    return _disturbed_parent(bench, target, command, f"{number.name} to `nemotron super3 {stage}`", number, share)
+    return _disturbed_parent(bench, target, command, f"{number.name} to the launcher of {stage}", number, share)
 
 
 def pipeline(bench: Bench, target: Target, drawn: random.Random, share: float) -> Tried:
