@@ -141,7 +141,7 @@ def _append(found: Record) -> None:
     machine = hardware()
     before = RECORDS.read_text(encoding="utf-8") if RECORDS.is_file() else HEADER
     about = f"{datetime.now(UTC):%Y-%m-%d}, seed {found.seed}, {found.seconds / 60:.0f} minutes"
-    where = ", ".join(str(value) for value in machine.values())
+    where = ", ".join(f"{name} {value}" for name, value in machine.items())
     text = "\n".join(lines_of(found))
     RECORDS.write_text(
         f"{before}\n## {about}\n\nCode {git_commit(ROOT)}; machine: {where}.\n\n```text\n{text}\n```\n",
