@@ -66,7 +66,7 @@ def test_faults_of_the_store_leave_nothing_wrong() -> None:
 
 @pytest.mark.slow
 def test_a_hundred_faults_of_all_parts_leave_nothing_wrong() -> None:
-    """About two minutes of CPU time, most of them for the six in trainings."""
+    """About 150 s of CPU time, most of it for the six in trainings."""
     found = found_by("--seed", "1", "--count", "100")
     assert {one["part"] for one in found["kinds"]} == {"store", "prepare", "train"}
     assert found["total"]["faults"] >= 85
