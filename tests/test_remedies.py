@@ -42,7 +42,7 @@ STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
-UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build")}
+UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"), ("prove", "faults")}
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
     # nemotron_app
@@ -70,6 +70,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "having[0]": ["rl"],
     },
     "give another name: nemotron new my_{file.stem} --from {base}": {"file.stem": ["tiny"], "base": ["sft/tiny"]},
+    "nemotron prove faults --seed {seed} --only {outcome.case}": {"seed": ["1"], "outcome.case": ["store-1"]},
     "#   nemotron {family} {stage} -c {file}": {"family": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "  nemotron {model} data prep {stage} -c {file}\n": {"model": ["super3"], "stage": ["sft"], "file": ["mine.yaml"]},
     "wrote {file}\n  nemotron {model} {stage} -c {file} --dry-run\n{prepare}  nemotron {model} {stage} -c {file}": {

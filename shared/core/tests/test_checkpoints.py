@@ -214,10 +214,21 @@ def test_a_disk_that_fills_up_leaves_no_part_of_a_checkpoint(tmp_path: Path, err
     assert names(tmp_path) == [before.name]
 
 
+@pytest.mark.parametrize("text", [OSError(errno.EIO, ""), ValueError("I/O error: Input/output error (os error 5)")])
+def test_a_disk_that_fails_leaves_no_part_of_a_checkpoint_either(tmp_path: Path, text: Exception) -> None:
+    before, unfinished = make(tmp_path, 30), make(tmp_path, 40, marked=False)
+    with (
+        pytest.raises(UserError, match=r"checkpoint-40: Input/output error as it was written or read\n.*file server"),
+        checkpoints.removed_when_disk_is_full(unfinished),
+    ):
+        raise text
+    assert names(tmp_path) == [before.name]
+
+
 @pytest.mark.parametrize(
     "error",
     [
-        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.ENOENT, "No such file or directory"),
         RuntimeError("PytorchStreamReader failed reading zip archive (inline_container.cc)"),
         UserError("something else"),
     ],

@@ -1,6 +1,7 @@
 """Errors for people: one message, an exit code, and no traceback where a reader leaves."""
 
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,30 @@ def test_a_place_that_may_not_be_written_is_one_message(capsys: pytest.CaptureFi
 
     assert exit_code_of(write) == 2
     assert capsys.readouterr().err.startswith("error: /data/made.jsonl: Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("number", "names", "said"),
+    [
+        (errno.ENOSPC, (), "a file could not be read or written: No space left on device"),
+        (errno.EIO, ("/a/.tmp-x", None, "/a/x"), "/a/x: Input/output error"),
+        (errno.EDQUOT, ("/a",), "/a: Disk quota exceeded"),
+    ],
+)
+def test_a_full_or_failing_disk_is_one_message(
+    number: int, names: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write() -> int:
+        raise OSError(number, os.strerror(number), *names)
+
+    assert exit_code_of(write) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {said}") and "same command again" in told
+
+
+def test_any_other_error_of_the_system_keeps_its_traceback() -> None:
+    def read() -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/a")
+
+    with pytest.raises(FileNotFoundError):
+        exit_code_of(read)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, disk_remedy
 
 # A failed read inside the block must not be reported as a failed write, so only these count as one.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
@@ -44,6 +44,8 @@ def open_atomic(path: Path, mode: str = "wb") -> Generator[IO[Any]]:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise UserError(f"{path}: cannot be written: {error.strerror}", "free space and run again") from error
+        if isinstance(error, OSError) and error.errno == errno.EIO:
+            raise UserError(f"{path}: {error.strerror} while it was written", disk_remedy(error)) from error
         raise
     sync(path.parent)
 
@@ -88,11 +90,22 @@ def _not_replaceable(path: Path, named: str) -> str | None:
     return None
 
 
+@contextmanager
+def named(path: Path) -> Generator[None]:
+    """Let an error of a file that is open say which file it is: the system does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def sync(path: Path) -> None:
     """Make a file's content, or the names inside a folder, survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with named(path):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -128,11 +141,11 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """Parse a JSON file, or say which file and line is broken."""
+def read_json(path: Path, remedy: str | None = None) -> Any:
+    """Parse a JSON file, or say which file and line is broken, and what to do about it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file") from error
     except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
-        raise UserError(f"{path}: not valid JSON: {error}") from error
+        raise UserError(f"{path}: not valid JSON: {error}", remedy) from error

@@ -15,7 +15,12 @@ from types import TracebackType
 
 from nemotron_shared.redaction import redact
 
-NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+DISK_REMEDIES = (
+    ((errno.EACCES, errno.EPERM, errno.EROFS), "check its permissions, or name another place"),
+    ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space there and run the same command again"),
+    ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "look after the disk or file server, then run the same command again"),
+)
+"""What a person can do about an error of the system; any other is our bug."""
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
 
@@ -79,11 +84,22 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
         return READER_LEFT
     except OSError as error:
-        if error.errno not in NOT_ALLOWED:
+        remedy = disk_remedy(error)
+        if remedy is None:
             raise
-        what = f"{error.filename}: {error.strerror}\n  check its permissions, or name another place"
-        print("error:", printable(redact(what), keep="\n"), file=sys.stderr, flush=True)
+        where = error.filename2 or error.filename or "a file could not be read or written"
+        print(
+            "error:",
+            printable(redact(f"{where}: {error.strerror}\n  {remedy}"), keep="\n"),
+            file=sys.stderr,
+            flush=True,
+        )
         return UserError.exit_code
+
+
+def disk_remedy(error: OSError) -> str | None:
+    """What to do about a disk that is full, failing or not ours to write; None for every other error."""
+    return next((remedy for numbers, remedy in DISK_REMEDIES if error.errno in numbers), None)
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

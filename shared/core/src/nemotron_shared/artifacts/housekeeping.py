@@ -103,7 +103,8 @@ def plan_cleanup(store: Store, keep: int) -> Cleanup:
     order = TopologicalSorter(children).static_order()
     doomed = [found for found in order if found in uses.parents and found not in kept]
 
-    folders = [store.home, store.home / CACHE, *(store.home / "runs").glob("*"), *store.root.glob("*")]
+    folders = [store.home, store.home / CACHE, (store.home / CACHE).parent, *store.root.glob("*")]
+    folders += [*(store.home / "runs").glob("*"), *(store.home / STATES).glob("*/v*")]
     leftovers = [path for folder in folders for path in folder.glob(f"{atomic.TEMPORARY_PREFIX}*")]
     leftovers += (store.root / STAGING).glob("*")
     before = time.time() - STALE_SECONDS  # what nothing has touched since then, nobody works on

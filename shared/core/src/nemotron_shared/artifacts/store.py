@@ -95,9 +95,10 @@ class Store:
     def aliases(self, name: str) -> dict[str, int]:
         """Aliases of one artifact name and the versions they stand for."""
         path = self.root / name / ALIASES
-        aliases = atomic.read_json(path) if path.is_file() else {}
+        remedy = "correct or delete the file"
+        aliases = atomic.read_json(path, remedy) if path.is_file() else {}
         if not isinstance(aliases, dict) or not all(isinstance(number, int) for number in aliases.values()):
-            raise UserError(f'{path}: not of the form {{"alias": 1}}', "correct or delete the file")
+            raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
         return aliases
 
     def load(self, name: str, version: int) -> Artifact:
@@ -245,9 +246,10 @@ class Store:
     def latest_of(self, name: str, versions: Sequence[int]) -> int:
         """The newest of a name's versions, or the older one that was last used again."""
         path = self.root / name / REUSED
-        reused = atomic.read_json(path) if path.is_file() else {}
+        remedy = f"delete it: rm {path}"
+        reused = atomic.read_json(path, remedy) if path.is_file() else {}
         if not isinstance(reused, dict):
-            raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', f"delete it: rm {path}")
+            raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', remedy)
         newest, again = versions[-1], reused.get("version")
         return again if isinstance(again, int) and again in versions and reused.get("newest") == newest else newest
 

@@ -8,6 +8,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,8 @@ def begin(plan: "Plan", run: Run) -> None:
         UserError: there is an unfinished run that differs, and `run.on_change` is `refuse`.
     """
     segment = new_segment(plan.identity)
-    before = read_segments(run.directory)
-    if plan.config.run.force or not before:
+    before = [] if plan.config.run.force else read_segments(run.directory)
+    if not before:
         run.forget()  # a finished run leaves its logs here, and another program may have left its folders
         before = []
     if before:
@@ -96,12 +97,23 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
     if not others:
         return
     newest = max(others, key=lambda path: path.stat().st_mtime)
-    other, before = newest.parent, read_json(newest)
+    other, before = newest.parent, _what_it_was(newest)
+    if before is None:
+        return
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # the record goes when the result is published
     if found := differences(before["what"], redact_values(plan.identity.what)):
         run.say(f"a new run, not the {state} {other.name}: {_listed(found)}")
     elif found := changed_modules(before["modules"], plan.identity.modules):
         run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")
+
+
+def _what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
+    """The record of another run; None where it is damaged, because it is only there to compare with."""
+    with suppress(UserError):
+        content = read_json(file)
+        if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
+            return content
+    return None
 
 
 def _listed(found: list[str]) -> str:

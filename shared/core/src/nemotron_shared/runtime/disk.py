@@ -11,6 +11,8 @@ from pathlib import Path
 from nemotron_shared.errors import UserError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FAILED = NO_ROOM | {errno.EIO}
+FAILED_REMEDY = "look after the disk or file server, then run the same command again to continue"
 REMEDY = "free some space there and run the same command again to continue"
 
 
@@ -31,10 +33,14 @@ def require_room(folder: Path, needed: int, what: str) -> None:
 
 
 def full_disk_error(error: BaseException, path: Path) -> UserError | None:
-    """The error that a person reads when `path` could not be written for want of room; None for any other cause."""
+    """The error that a person reads when a disk was full, or failed, as `path` was written; None for other causes."""
     reason = _reason(error)
     if reason is None:
         return None
+    if reason == os.strerror(errno.EIO):
+        return UserError(
+            f"{getattr(error, 'filename', None) or path}: {reason} as it was written or read", FAILED_REMEDY
+        )
     folder = next(parent for parent in (path, *path.parents) if parent.exists())
     free = size(shutil.disk_usage(folder).free)
     return UserError(f"{path} could not be written: {reason} ({free} are free)", REMEDY)
@@ -61,17 +67,17 @@ def size(count: float) -> str:
 
 
 def _reason(error: BaseException) -> str | None:
-    """Why there was no room, in the system's words.
+    """Why the disk did not take it, in the system's words.
 
     safetensors has the system's number in its text only. torch's writer drops it, and then says either that it failed
     or, from the broken file it closes, that a position is not the expected one. Errors of torch's reader come from the
     same file of its sources and are something else. Our own atomic writer has already said it in a UserError.
     """
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
+    if isinstance(error, OSError) and error.errno in FAILED:
         return os.strerror(error.errno)
     text = str(error)
     number = re.search(r"os error (\d+)", text)
-    if number and int(number[1]) in NO_ROOM:
+    if number and int(number[1]) in FAILED:
         return os.strerror(int(number[1]))
     if isinstance(error, RuntimeError) and "inline_container" in text and "PytorchStreamReader" not in text:
         return "not all bytes were taken"

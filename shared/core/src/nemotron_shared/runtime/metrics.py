@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from nemotron_shared.atomic import write_text
+from nemotron_shared.atomic import named, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 
@@ -68,7 +68,7 @@ class MetricsLog:
 
     def append(self, step: int, **values: Any) -> None:
         """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, **redact_values(values)}) + "\n")
         self.mirror(step, values)
 

@@ -116,6 +116,11 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
 
 
+def made_meanwhile(plan: Plan[ConfigT]) -> Artifact | None:
+    """What another run has published between the plan and the lock that this one holds now."""
+    return None if plan.config.run.force else plan.store.find_by_fingerprint(plan.name, plan.identity.fingerprint)
+
+
 def _content(role: str, artifact: Artifact) -> str:
     """What an input is. A tokenizer is the same alone and with its model beside it."""
     if role != "tokenizer":

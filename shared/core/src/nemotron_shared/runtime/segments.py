@@ -14,6 +14,7 @@ from typing import Any
 from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.digest import json_digest
+from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.distributed import world_size
 from nemotron_shared.runtime.identity import Identity, differences
@@ -42,9 +43,16 @@ def new_segment(identity: Identity) -> Segment:
 
 
 def read_segments(directory: Path) -> list[Segment]:
-    """The attempts that a run's folder knows of, the oldest first."""
-    file = directory / SEGMENTS
-    return [Segment(**entry) for entry in read_json(file)] if file.is_file() else []
+    """The attempts that a run's folder knows of, the oldest first.
+
+    Raises:
+        UserError: the file is damaged, so that nobody can tell what an unfinished run was made with.
+    """
+    file, remedy = directory / SEGMENTS, "begin this run anew: the same command with --force"
+    try:
+        return [Segment(**entry) for entry in read_json(file, remedy)] if file.is_file() else []
+    except TypeError as error:
+        raise UserError(f"{file}: damaged: not the attempts of a run", remedy) from error
 
 
 def write_segments(directory: Path, segments: list[Segment]) -> None:

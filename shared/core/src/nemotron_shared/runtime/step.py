@@ -35,7 +35,7 @@ from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.plan import Plan, make_plan
+from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan
 from nemotron_shared.runtime.process import end_with_parent
 from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import Run, open_run
@@ -112,8 +112,8 @@ class Step(Generic[ConfigT]):
         # A script's own folder heads sys.path, where `evaluate.py` would hide the library of that name.
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != self.directory]
         os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars would write over our own progress line
-        arguments = parse_arguments(f"{self.stage}/{self.verb}.py", self.description, argv)
-        code = exit_code_of(lambda: self._main(arguments))
+        program = f"{self.stage}/{self.verb}.py"
+        code = exit_code_of(lambda: self._main(parse_arguments(program, self.description, argv)))
         if argv is None:
             gc.freeze()  # the process ends: a last search for garbage in all that was imported takes 0.1 s
         return code
@@ -146,6 +146,10 @@ class Step(Generic[ConfigT]):
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True
         with open_run(plan.run_directory, plan.name, plan.identity.fingerprint) as run:
+            meanwhile = distributed.on_rank_zero(lambda: made_meanwhile(plan))
+            if meanwhile is not None:
+                say(f"[{plan.name}] another run has just made {meanwhile.reference}: using it")
+                return meanwhile, True
             distributed.on_rank_zero(lambda: begin(plan, run))
             if distributed.rank() == 0:
                 ask_git(self.directory)

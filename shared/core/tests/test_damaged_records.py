@@ -1,0 +1,73 @@
+"""Records that a bad disk has changed: one error that says what to do, or nothing where nobody needs them."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared import atomic
+from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts.housekeeping import plan_cleanup
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.attempts import _what_it_was
+from nemotron_shared.runtime.metrics import MetricsLog
+from nemotron_shared.runtime.segments import SEGMENTS, read_segments
+
+DAMAGED_LINES = (b'{"stdp": 1}', b"[1]", b"3", b'{"step": "1"}', b'{"step": 1, "loss": ', b'{"step": \xf0}')
+
+
+@pytest.mark.parametrize("line", DAMAGED_LINES)
+def test_a_damaged_line_of_metrics_is_named(tmp_path: Path, line: bytes) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(1, loss=2.0)
+    with log.path.open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl:2: damaged.*\n.*--force"):
+        log.read()
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", '[{"begam": 1}]'])
+def test_damaged_segments_are_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / SEGMENTS).write_text(content)
+    with pytest.raises(UserError, match=r"segments\.json.*\n.*--force"):
+        read_segments(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"what": 1, "modules": {}}', "{}"])
+def test_a_damaged_record_of_another_run_is_left_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "what.json").write_text(content)
+    assert _what_it_was(tmp_path / "what.json") is None
+    whole = {"what": {"a": 1}, "modules": {}}
+    (tmp_path / "what.json").write_text(json.dumps(whole))
+    assert _what_it_was(tmp_path / "what.json") == whole
+
+
+def test_damaged_aliases_say_what_to_do(tmp_path: Path) -> None:
+    shelf = tmp_path / "artifacts" / "a"
+    shelf.mkdir(parents=True)
+    (shelf / "aliases.json").write_text("")
+    with pytest.raises(UserError, match="correct or delete the file"):
+        Store(tmp_path).aliases("a")
+
+
+@pytest.mark.parametrize("folder", ["", "cache", "cache/verified", "runs/a", "artifacts/a", "states/a/v1"])
+def test_what_a_kill_leaves_anywhere_is_swept(tmp_path: Path, folder: str) -> None:
+    left = tmp_path / folder / ".tmp-index.json.x"
+    left.parent.mkdir(parents=True, exist_ok=True)
+    left.touch()
+    os.utime(left, (0, 0))
+    assert left in plan_cleanup(Store(tmp_path), 1).leftovers
+
+
+def test_a_disk_that_fails_while_a_file_is_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match=r"a\.json: Input/output error while it was written"):
+        atomic.write_json(tmp_path / "a.json", {})
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(OSError, match=str(tmp_path)):
+        atomic.sync(tmp_path)
