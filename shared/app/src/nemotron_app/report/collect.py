@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app.report.data import DataSet, look_at
+from nemotron_app.report.reading import read_log
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
-from nemotron_shared.runtime.metrics import read_metrics
 from nemotron_shared.stages import RESULTS, TRAINING, products
 
 # What follows the family in an artifact's name -> the pipeline step that makes it, in the order of the pipeline.
@@ -102,7 +102,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     metrics = {}
     for stage in TRAINING:
         model = artifacts.get(stage.result.kind)
-        metrics[stage.name] = list(read_metrics(model.path / "metrics.jsonl")) if model else []
+        metrics[stage.name] = read_log(model.path / "metrics.jsonl") if model else []
     data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
     results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     samples = read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {}

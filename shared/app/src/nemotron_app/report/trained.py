@@ -8,12 +8,13 @@ from typing import Any
 import yaml
 
 from nemotron_app.report.collect import read_results
+from nemotron_app.report.reading import read_log
 from nemotron_app.runs import holder_now, run_state
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import FILE, read_metrics
+from nemotron_shared.runtime.metrics import FILE
 from nemotron_shared.stages import RESULTS
 
 LAST_STEP = "train.train_iters"
@@ -64,7 +65,7 @@ def training_named(store: Store, wanted: str, family: str) -> Trained:
 
 def training_in(folder: Path) -> Trained:
     """The training of a run's folder, however far it is."""
-    return Trained(folder.name, run_state(folder).state, list(read_metrics(folder / FILE)), _settings(folder))
+    return Trained(folder.name, run_state(folder).state, read_log(folder / FILE), _settings(folder))
 
 
 def trainings_running(store: Store) -> list[Trained]:
@@ -77,7 +78,7 @@ def trainings_running(store: Store) -> list[Trained]:
 def _of_artifact(store: Store, artifact: Artifact) -> Trained:
     made = artifact.manifest
     settings = _settings(store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}")
-    entries = list(read_metrics(artifact.path / FILE))
+    entries = read_log(artifact.path / FILE)
     return Trained(artifact.reference, "finished", entries, settings, _scores(store, artifact.reference))
 
 

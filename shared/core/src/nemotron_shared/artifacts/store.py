@@ -232,7 +232,7 @@ class Store:
             # digests are of what was read and made; only the words about it are for everybody to read
             producer=replace(producer, command=redact(producer.command)),
             parents=tuple(parents),
-            sources=tuple(Source(redact(one.uri), one.digest, redact_values(one.detail)) for one in sources),
+            sources=_redacted(sources),
             metadata=redact_values(dict(metadata or {})),
             metrics=redact_values(dict(metrics or {})),
             segments=[redact_values(dict(segment)) for segment in segments],
@@ -347,6 +347,12 @@ class Store:
             shutil.rmtree(staged, ignore_errors=True)
         shutil.rmtree(directory)
         return artifact
+
+
+def _redacted(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Sources as everybody may read them; all at once, because there may be ten thousand."""
+    shown = redact_values([(source.uri, source.detail) for source in sources])
+    return tuple(Source(uri, source.digest, detail) for source, (uri, detail) in zip(sources, shown, strict=True))
 
 
 def _make_folder(path: Path) -> None:

@@ -95,13 +95,14 @@ def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
     """
     if not path.exists():
         return
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            return
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}:{number}: not valid JSON", "delete the run folder and run again") from error
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith("\n"):
+                return
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError as error:
+                raise UserError(f"{path}:{number}: not valid JSON", "delete the run folder and run again") from error
 
 
 def last_values(log: MetricsLog, names: Mapping[Metric, str]) -> dict[str, float]:
