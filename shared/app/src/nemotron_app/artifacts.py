@@ -3,6 +3,7 @@
     nemotron artifacts                             every artifact
     nemotron artifacts show sft                    one: who made it, from what, how it scored
     nemotron artifacts lineage rl:v2 --mermaid     its history, to paste into a Markdown page
+    nemotron artifacts replay sft                  make it again from its lineage, and compare the bytes
     nemotron artifacts verify                      hash every file again; exit code 1 if one differs
     nemotron artifacts alias sft:v3 best           from now on sft:best means version 3
     nemotron artifacts path sft:best               its folder, for use in other programs
@@ -13,6 +14,7 @@ Every command takes --json, --home DIR and --family NAME.
 """
 
 import json
+from importlib import import_module
 from itertools import groupby
 from typing import Any
 
@@ -30,10 +32,25 @@ from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
 FILES_SHOWN = 20
+REPLAY = "replay"
 REFERENCE = click.argument("reference", metavar="NAME[:V]")
 
 
-@click.group("artifacts", invoke_without_command=True)
+class Artifacts(click.Group):
+    """The commands by name; `replay`, which needs much that the others do without, is imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See the base class."""
+        return sorted([*super().list_commands(ctx), REPLAY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See the base class."""
+        if cmd_name == REPLAY:
+            return import_module("nemotron_app.replay.command").command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group("artifacts", cls=Artifacts, invoke_without_command=True)
 @store_options
 def command(look: Look) -> int | None:
     """Look at what the stages made; without a command, list it."""

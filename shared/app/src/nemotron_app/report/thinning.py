@@ -6,6 +6,7 @@ restart, and every loss or reward that is not finite: minima, maxima, counts and
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def _telling(name: str, values: Numbers) -> Positions:
     edges = np.linspace(0, len(values), min(BUCKETS, len(values)) + 1).astype(int)
     lows, highs = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
     found = [np.arange(max(0, len(values) - LAST), len(values))]
-    for start, end in zip(edges[:-1], edges[1:], strict=True):
+    for start, end in pairwise(edges.tolist()):
         found.append(np.array([start + lows[start:end].argmin(), start + highs[start:end].argmax()]))
     if name in {"loss", "reward"}:
         found.append(np.flatnonzero(~finite))
