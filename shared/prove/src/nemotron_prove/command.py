@@ -1,6 +1,7 @@
 """`nemotron prove`: proofs that anyone can run, each with a count of what was tried and of what failed.
 
 nemotron prove sampling MODEL      log-probabilities of generation and of training, bit by bit
+nemotron prove cards               what each family was measured to do, written down as cards
 
 A proof that fails exits with 1. `--json` prints its figures for programs.
 """
@@ -9,7 +10,7 @@ from importlib import import_module
 
 import click
 
-PROOFS: dict[str, str] = {}
+PROOFS: dict[str, str] = {"cards": "nemotron_prove.cards.command"}
 """The module of each proof, imported when it is called; its `command` is the click command."""
 
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ class Store:
         """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron`: see `default_home`."""
         return cls(Path(home or os.environ.get(HOME_VARIABLE) or default_home()).expanduser().absolute())
 
-    @property
+    @cached_property
     def root(self) -> Path:
         return self.home / "artifacts"
 
