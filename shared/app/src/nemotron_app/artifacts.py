@@ -3,6 +3,7 @@
     nemotron artifacts                             every artifact
     nemotron artifacts show sft                    one: who made it, from what, how it scored
     nemotron artifacts lineage rl:v2 --mermaid     its history, to paste into a Markdown page
+    nemotron artifacts replay sft                  make it again from its lineage, and compare the bytes
     nemotron artifacts verify                      hash every file again; exit code 1 if one differs
     nemotron artifacts alias sft:v3 best           from now on sft:best means version 3
     nemotron artifacts path sft:best               its folder, for use in other programs
@@ -13,6 +14,8 @@ Every command takes --json, --home DIR and --family NAME.
 """
 
 import json
+from importlib import import_module
+from itertools import groupby
 from typing import Any
 
 import click
@@ -21,8 +24,8 @@ from humanize import naturalsize
 from nemotron_app import complete
 from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
-from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
+from nemotron_shared.artifacts.index import Entry, entry_of
 from nemotron_shared.artifacts.lineage import edges, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
@@ -30,10 +33,25 @@ from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
 FILES_SHOWN = 20
+REPLAY = "replay"
 REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=complete.artifacts)
 
 
-@click.group("artifacts", invoke_without_command=True)
+class Artifacts(click.Group):
+    """The commands by name; `replay`, which needs much that the others do without, is imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """See the base class."""
+        return sorted([*super().list_commands(ctx), REPLAY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See the base class."""
+        if cmd_name == REPLAY:
+            return import_module("nemotron_app.replay.command").command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group("artifacts", cls=Artifacts, invoke_without_command=True)
 @store_options
 def command(look: Look) -> int | None:
     """Look at what the stages made; without a command, list it."""
@@ -43,19 +61,15 @@ def command(look: Look) -> int | None:
 def print_list(look: Look) -> int:
     """Print one line for each version of each artifact."""
     listed, rows = [], []
-    for name, versions in look.store.shelves().items():
-        others = other_names(look.store, name)
-        for version in versions:
-            try:
-                entry = _summary(look.store.load(name, version), others[version])
-                row = [entry["type"], minute(entry["created_at"]), str(entry["files"]), naturalsize(entry["bytes"])]
-            except UserError as error:  # one that cannot be read must not hide the others
-                problem = "older layout" if isinstance(error, OlderLayout) else f"damaged: {error.message}"
-                path = str(look.store.root / name / f"v{version}")
-                entry = {"reference": f"{name}:v{version}", "aliases": others[version], "path": path}
-                entry, row = entry | {"problem": problem}, [problem, "", "", ""]
-            listed.append(entry)
-            rows.append([entry["reference"], ", ".join(entry["aliases"]), *row])
+    for name, shelf in groupby(look.store.entries(), lambda found: found[0].name):
+        versions = {int(reference.version): found for reference, found in shelf}
+        also = other_names(look.store, name, list(versions))
+        for version, found in versions.items():
+            if look.json:
+                place = str(look.store.root / name / f"v{version}")
+                listed.append({"reference": f"{name}:v{version}", "aliases": also[version]} | _summary(found, place))
+            else:
+                rows.append([f"{name}:v{version}", ", ".join(also[version]), *_cells(found)])
     headings = ("artifact", "also", "type", "created", "files", "size")
     nothing = f"no artifacts in {look.store.root}; the stages put theirs there"
     look.tell(listed, *(table_lines(headings, rows, right=("size",)) if rows else [nothing]))
@@ -76,7 +90,9 @@ def show(look: Look, reference: str) -> int:
     """Who made an artifact, from what, and how it scored."""
     artifact = look.store.resolve(reference, family=look.family)
     manifest, producer = artifact.manifest, artifact.manifest.producer
-    also = [] if artifact.is_external else other_names(look.store, manifest.name)[manifest.version]
+    also = []
+    if not artifact.is_external:
+        also = other_names(look.store, manifest.name, look.store.versions(manifest.name))[manifest.version]
     files = [f"{name}  {naturalsize(entry.bytes)}" for name, entry in manifest.files.items()]
     if len(files) > FILES_SHOWN:
         files[FILES_SHOWN:] = [f"and {len(files) - FILES_SHOWN} more"]
@@ -104,7 +120,8 @@ def show(look: Look, reference: str) -> int:
     for heading, told in details.items():
         for number, line in enumerate(filter(None, told)):
             lines.append(f"{'' if number else heading:<13}{printable(line)}")
-    look.tell(_summary(artifact, also) | {"manifest": manifest.to_json()}, *lines)
+    summary = {"reference": artifact.reference, "aliases": also} | _summary(entry_of(manifest), str(artifact.path))
+    look.tell(summary | {"manifest": manifest.to_json()}, *lines)
     return 0
 
 
@@ -208,25 +225,39 @@ def gc(look: Look, keep: int, yes: bool) -> int:
     return 0
 
 
-def other_names(store: Store, name: str) -> dict[int, list[str]]:
+def other_names(store: Store, name: str, versions: list[int]) -> dict[int, list[str]]:
     """`latest` and the aliases of an artifact's versions, by version."""
-    versions, aliases = store.versions(name), store.aliases(name)
-    names = [(LATEST, store.latest_of(name, versions)), *aliases.items()]
-    return {version: [alias for alias, number in names if number == version] for version in versions}
+    others: dict[int, list[str]] = {version: [] for version in versions}
+    others[store.latest_of(name, versions)].append(LATEST)
+    for alias, version in store.aliases(name).items():
+        if version in others:
+            others[version].append(alias)
+    return others
 
 
-def _summary(artifact: Artifact, also: list[str]) -> dict[str, Any]:
-    manifest = artifact.manifest
+def _summary(found: Entry | UserError, place: str) -> dict[str, Any]:
+    """For programs; one that cannot be read must not hide the others."""
+    if isinstance(found, UserError):
+        return {"path": place, "problem": _problem(found)}
     return {
-        "reference": artifact.reference,
-        "aliases": also,
-        "type": manifest.type,
-        "created_at": manifest.created_at,
-        "bytes": artifact.size,
-        "files": len(manifest.files),
-        "path": str(artifact.path),
+        "type": found.type,
+        "created_at": found.created_at,
+        "bytes": found.bytes,
+        "files": found.files,
+        "path": place,
         "problem": None,
     }
+
+
+def _cells(found: Entry | UserError) -> list[str]:
+    """For people: type, time, files and size."""
+    if isinstance(found, UserError):
+        return [_problem(found), "", "", ""]
+    return [found.type, minute(found.created_at), str(found.files), naturalsize(found.bytes)]
+
+
+def _problem(error: UserError) -> str:
+    return "older layout" if isinstance(error, OlderLayout) else f"damaged: {error.message}"
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:

@@ -7,12 +7,15 @@ log.problem      # "super3-sft-model:v1: its metrics.jsonl is damaged: ...; rest
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemotron_app.report.reading import read_log
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.digest import file_digest
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.metrics import FILE, metrics_with_damage
 
 
@@ -27,6 +30,9 @@ class Log:
 def log_of(artifact: Artifact, store: Store) -> Log:
     """The log in an artifact, held against the digest that its manifest has."""
     file, published = artifact.path / FILE, artifact.manifest.files.get(FILE)
+    if published and file.is_file() and file_digest(file) == published.sha256:
+        with suppress(UserError):  # a line that was damaged when it was published
+            return Log(read_log(file))
     entries, damage = metrics_with_damage(file)
     if published and not file.exists():
         damage = ["it is missing"]

@@ -9,6 +9,7 @@ config reads with `${oc.env:NAME}`, tokens by their form, credentials in URLs, a
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -114,7 +115,11 @@ def secret_values() -> list[str]:
 
 def redact(text: str) -> str:
     """The text with `***` for every secret."""
-    for value in secret_values():
+    return _without(secret_values(), text)
+
+
+def _without(secrets: list[str], text: str) -> str:
+    for value in secrets:
         text = text.replace(value, HIDDEN)
     for pattern, shown in PATTERNS:
         text = pattern.sub(shown, text)
@@ -123,7 +128,7 @@ def redact(text: str) -> str:
 
 def redact_values(value: Any) -> Any:
     """The same for all texts in a tree of plain values, as they stand in JSON and YAML."""
-    return _in_all_texts(value, redact, _without_secret)
+    return _in_all_texts(value, partial(_without, secret_values()), _without_secret)
 
 
 def _in_all_texts(value: Any, change: Callable[[str], str], below: Callable[[Any, str], str] | None = None) -> Any:

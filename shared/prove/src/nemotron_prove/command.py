@@ -2,6 +2,7 @@
 
 nemotron prove sampling MODEL      log-probabilities of generation and of training, bit by bit
 nemotron prove faults --seed 1 --count 100      faults in real steps, and what is left after them
+nemotron prove cards               what each family was measured to do, written down as cards
 
 A proof that fails exits with 1. `--json` prints its figures for programs.
 """
@@ -10,7 +11,11 @@ from importlib import import_module
 
 import click
 
-PROOFS = {"sampling": "nemotron_prove.sampling", "faults": "nemotron_prove.faults.command"}
+PROOFS = {
+    "sampling": "nemotron_prove.sampling",
+    "faults": "nemotron_prove.faults.command",
+    "cards": "nemotron_prove.cards.command",
+}
 """The module of each proof, imported when it is called; its `command` is the click command."""
 
 

@@ -7,6 +7,7 @@ paper), text stays text, and a chart takes a few kilobytes; `charts.js` reads it
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 Point = tuple[float, float]
 MAX_POINTS = 400
@@ -160,16 +161,21 @@ def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
     return means
 
 
-def every(count: int) -> int:
-    """Draw every n-th of so many points."""
-    return max(1, math.ceil(count / MAX_POINTS))
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """At most about `MAX_POINTS` of them: the lowest and the highest of each group of neighbours, and the ends."""
+    if len(points) <= MAX_POINTS:
+        return points
+    groups = MAX_POINTS // 2
+    edges = [len(points) * number // groups for number in range(groups + 1)]
+    keep = {0, len(points) - 1}
+    for start, end in pairwise(edges):
+        finite = [(points[index][1], index) for index in range(start, end) if math.isfinite(points[index][1])]
+        keep |= {min(finite)[1], max(finite)[1]} if finite else {start}  # a gap stays one
+    return [points[index] for index in sorted(keep)]
 
 
 def _curve(line: Series, x_of: Callable[[float], float], y_of: Callable[[float], float]) -> Curve:
-    stride = every(len(line.points))
-    points = line.points[::stride]
-    if line.points and points[-1] != line.points[-1]:
-        points = [*points, line.points[-1]]
+    points = thinned(line.points)
     parts, pen_up = [], True
     for step, value in points:
         if not math.isfinite(value):

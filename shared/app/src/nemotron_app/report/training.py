@@ -8,6 +8,7 @@ from typing import Any
 
 from nemotron_app.report import charts, wording
 from nemotron_app.report.charts import LineChart, Point, Series, line_chart, moving_mean
+from nemotron_app.report.reading import Drawn, drawn
 from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 Entries = Sequence[dict[str, Any]]
@@ -157,6 +158,9 @@ def _layer(name: str) -> tuple[int, str]:
 
 def smoothed(points: list[Point]) -> list[Series]:
     """The points as they are, faint, under their moving mean; alone where they are too few for one."""
+    if isinstance(points, Drawn):
+        window, mean = points.mean
+        return [Series("as logged", points, "raw"), Series(f"mean of {window} points", mean, "mean")]
     window = window_of(points)
     if window == 1:
         return [Series("as logged", points)]
@@ -187,11 +191,11 @@ def _panel(
     chart = line_chart(title, series, **size, from_zero=from_zero, may_be_logarithmic=may_be_log)
     if chart is None:
         return None
-    stride = charts.every(max(len(line.points) for line in series))
-    notes = ["logarithmic"] * chart.logarithmic + [f"1 in {stride} drawn"] * (stride > 1)
+    thinned = max(len(line.points) for line in series) > charts.MAX_POINTS
+    notes = ["logarithmic"] * chart.logarithmic + ["lowest and highest of neighbours drawn"] * thinned
     return Panel(title, ", ".join(notes), chart)
 
 
 def points(entries: Entries, name: str) -> list[Point]:
     """Step and value of every entry that has a metric."""
-    return [(entry["step"], entry[name]) for entry in entries if name in entry]
+    return drawn(entries, name)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.index import record
-from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, OlderLayout, read_manifest
+from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
 from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
 from nemotron_shared.artifacts.verified import CACHE
@@ -166,21 +166,10 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
         UserError: a manifest is so damaged that nobody can tell what the artifact was made from.
     """
     uses = _Uses()
-    for child in (Reference(name, version) for name, versions in store.shelves().items() for version in versions):
+    for child, entry in store.entries():
         if child == without:
             continue
-        path = store.folder(child) / MANIFEST
-        content = read_manifest(path)
-        try:
-            recorded = [parent.reference for parent in Manifest.parse(content, path).parents]
-        except OlderLayout:
-            recorded = [parent["reference"] for parent in json.loads(content).get("parents", [])]
-            uses.older.add(child)
-        except UserError as error:
-            raise UserError(
-                f"{error.message}; so nobody can tell what {child} was made from",
-                f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
-            ) from error
+        recorded = _parents_without_entry(store, child, entry, uses) if isinstance(entry, UserError) else entry.parents
         uses.parents[child] = [parent for parent in map(parse_exact, recorded) if parent]
         for parent in uses.parents[child]:
             uses.users.setdefault(parent, []).append(str(child))
@@ -190,3 +179,15 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
                 uses.in_use.add(parent)
                 uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
     return uses
+
+
+def _parents_without_entry(store: Store, child: Reference, error: UserError, uses: _Uses) -> list[str]:
+    """The parents that an older layout records; any other manifest that cannot be read is an error."""
+    if isinstance(error, OlderLayout):
+        uses.older.add(child)
+        content = json.loads(read_manifest(store.folder(child) / MANIFEST))
+        return [parent["reference"] for parent in content.get("parents", [])]
+    raise UserError(
+        f"{error.message}; so nobody can tell what {child} was made from",
+        f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
+    ) from error

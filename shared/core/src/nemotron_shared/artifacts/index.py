@@ -1,24 +1,83 @@
-"""Which version of a name was made from what, without reading ten thousand manifests.
+"""What a list or a search asks of ten thousand manifests, without reading them again.
 
-    index.json   {"1": "9c1f...", "2": "77ab...", "3": null}      fingerprints; null: removed, its number stays taken
+    cache/artifacts.json                   an `Entry` for each manifest, as long as nothing has touched the file
+    artifacts/super3-sft-model/index.json  {"1": "9c1f...", "3": null}: what each version was published as;
+                                           null: removed, its number stays taken
 
-It only repeats what the manifests say, so it may be deleted, may lack what another process published at the same
-time, and is not believed: whoever finds a version by it compares the manifest.
+Neither is believed against the files. An entry holds for one inode, size, mtime and ctime of its manifest, and for
+the code that read it; a fingerprint that was published and is not the manifest's any more is a sign of damage. Both
+may be deleted, and may lack what another process learned at the same time: they are made anew from the manifests.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import hashlib
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from nemotron_shared import atomic
+from nemotron_shared.artifacts import manifest
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.errors import UserError
+from nemotron_shared.file_cache import FileCache
 
 INDEX = "index.json"
+ENTRIES = Path("cache", "artifacts.json")
 
 
-def read_index(shelf: Path) -> dict[int, str | None]:
-    """Fingerprints by version, as far as they are known; `shelf` is the folder that holds the versions of a name."""
+class Entry(NamedTuple):
+    """What lists and searches need of a manifest; `parents` are references."""
+
+    type: str
+    created_at: str
+    fingerprint: str
+    files: int
+    bytes: int
+    parents: list[str]
+
+
+class Entries:
+    """The entries of a store's manifests; `entries_of` opens and keeps them."""
+
+    def __init__(self, home: Path) -> None:
+        self._root = f"{home}/artifacts"
+        self._cache = FileCache(home / ENTRIES, _reader())
+
+    def of(self, name: str, version: int) -> Entry:
+        """One version's.
+
+        Raises:
+            FileNotFoundError: it has no manifest, so there is no such version.
+            UserError: its manifest cannot be read, or is of another version.
+        """
+        path = self._path(name, version)
+        return Entry(*self._cache.get(path, lambda _: entry_of(read_as(Path(path), name, version))))
+
+    def keep_only(self, versions: Iterable[tuple[str, int]]) -> None:
+        """Forget the versions that are gone."""
+        self._cache.keep_only({self._path(name, version) for name, version in versions})
+
+    def save(self) -> None:
+        """Keep what was learned, where that can be written."""
+        self._cache.save()
+
+    def _path(self, name: str, version: int) -> str:
+        return f"{self._root}/{name}/v{version}/{MANIFEST}"
+
+
+@contextmanager
+def entries_of(home: Path) -> Generator[Entries]:
+    """The entries of the store at `home`; what is learned is kept, also where the search ends early."""
+    entries = Entries(home)
+    try:
+        yield entries
+    finally:
+        entries.save()
+
+
+def read_published(shelf: Path) -> dict[int, str | None]:
+    """What each version was published as, as far as it is known; `shelf` is the folder of a name's versions."""
     try:
         content = atomic.read_json(shelf / INDEX)
         return {int(number): known for number, known in content.items()}
@@ -26,23 +85,42 @@ def read_index(shelf: Path) -> dict[int, str | None]:
         return {}
 
 
-def record(shelf: Path, learned: Mapping[int, str | None]) -> dict[int, str | None]:
-    """Remember the fingerprints of versions, or (None) that a number was used and is gone. Returns all that is known.
+def record(shelf: Path, learned: Mapping[int, str | None]) -> None:
+    """Remember the fingerprints of versions, or (None) that a number was used and is gone.
 
-    A store that is only readable, or full, does without: the next search reads the manifests again.
+    A store that is only readable, or full, does without.
     """
-    known = read_index(shelf) | dict(learned)
+    known = read_published(shelf)
+    if known.items() >= learned.items():
+        return
     with suppress(OSError, UserError):
-        atomic.write_json(shelf / INDEX, {str(number): fingerprint for number, fingerprint in known.items()})
-    return known
+        content = {str(number): fingerprint for number, fingerprint in (known | dict(learned)).items()}
+        atomic.write_json(shelf / INDEX, content)
 
 
-def complete_index(shelf: Path, numbers: Sequence[int]) -> dict[int, str | None]:
-    """Fingerprints by version, those that were not known yet learned from the manifests."""
-    known, learned = read_index(shelf), {}
-    for number in numbers:
-        if known.get(number) is None:
-            # Without a manifest it is no version; one that cannot be read is no result that could be used again.
-            with suppress(UserError):
-                learned[number] = Manifest.read(shelf / f"v{number}" / MANIFEST).fingerprint
-    return record(shelf, learned) if learned else known
+def read_as(path: Path, name: str, version: int) -> Manifest:
+    """A manifest that must describe this version.
+
+    Raises:
+        UserError: it cannot be read, or describes another one.
+    """
+    found = Manifest.read(path)
+    if (found.name, found.version) != (name, version):
+        raise UserError(
+            f"{path}: describes {found.name}:v{found.version}, not {name}:v{version}",
+            "move the folder back to where it was",
+        )
+    return found
+
+
+def entry_of(found: Manifest) -> Entry:
+    """The entry of a manifest."""
+    size = sum(file.bytes for file in found.files.values())
+    parents = [parent.reference for parent in found.parents]
+    return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents)
+
+
+@cache
+def _reader() -> str:
+    """The code that makes an entry: after a change of it, entries are made anew."""
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in (__file__, manifest.__file__))).hexdigest()

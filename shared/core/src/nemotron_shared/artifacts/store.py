@@ -4,8 +4,9 @@
                                          v2/...
                                          aliases.json        {"best": 1}
                                          reused.json         {"version": 1, "newest": 2}: `latest` is v1 again
-                                         index.json          fingerprints by version; made anew when missing
+                                         index.json          what was published as what; made anew when missing
                         .staging/                            copies under way, and versions being removed
+              cache/artifacts.json                           what lists and searches ask of manifests: see `index`
               cache/verified/                                digests of files that were found intact
 
 A version comes into being by one rename of a finished folder that already holds its manifest. Renaming onto
@@ -21,13 +22,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
 from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_digest, utc
-from nemotron_shared.artifacts.index import complete_index, read_index, record
+from nemotron_shared.artifacts.index import Entry, entries_of, read_as, read_published, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
@@ -67,7 +69,7 @@ class Store:
         """The store at `home`, else at $NEMOTRON_HOME, else in `.nemotron`: see `default_home`."""
         return cls(Path(home or os.environ.get(HOME_VARIABLE) or default_home()).expanduser().absolute())
 
-    @property
+    @cached_property
     def root(self) -> Path:
         return self.home / "artifacts"
 
@@ -81,10 +83,7 @@ class Store:
 
     def shelves(self) -> dict[str, list[int]]:
         """Every name with its complete versions."""
-        if not self.root.is_dir():
-            return {}
-        found = sorted(path.name for path in self.root.iterdir() if names.WORD.fullmatch(path.name))
-        shelves = {name: self.versions(name) for name in found}
+        shelves = {name: self.versions(name) for name in self._shelf_names()}
         return {name: versions for name, versions in shelves.items() if versions}
 
     def versions(self, name: str) -> list[int]:
@@ -94,9 +93,9 @@ class Store:
 
     def aliases(self, name: str) -> dict[str, int]:
         """Aliases of one artifact name and the versions they stand for."""
-        path = self.root / name / ALIASES
+        path = f"{self.root}/{name}/{ALIASES}"
         remedy = "correct or delete the file"
-        aliases = atomic.read_json(path, remedy) if path.is_file() else {}
+        aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `versions`
         if not isinstance(aliases, dict) or not all(isinstance(number, int) for number in aliases.values()):
             raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
         return aliases
@@ -104,22 +103,33 @@ class Store:
     def load(self, name: str, version: int) -> Artifact:
         """One version, which must exist."""
         folder = self.root / name / f"v{version}"
-        manifest = Manifest.read(folder / MANIFEST)
-        if (manifest.name, manifest.version) != (name, version):
-            raise UserError(
-                f"{folder / MANIFEST}: describes {manifest.name}:v{manifest.version}, not {name}:v{version}",
-                "move the folder back to where it was",
-            )
-        return Artifact(manifest, folder)
+        return Artifact(read_as(folder / MANIFEST, name, version), folder)
+
+    def entries(self) -> Iterator[tuple[Reference, Entry | UserError]]:
+        """What lists show of every version, by name and then age, or why its manifest cannot be read.
+
+        Only manifests that were touched since they were last read are read.
+        """
+        there = []
+        with entries_of(self.home) as entries:
+            for name in self._shelf_names():
+                for version in self._numbers(name):
+                    try:
+                        found: Entry | UserError = entries.of(name, version)
+                    except FileNotFoundError:
+                        continue  # without a manifest it is no version
+                    except UserError as error:
+                        found = error
+                    there.append((name, version))
+                    yield Reference(name, version), found
+            entries.keep_only(there)
 
     def readable(self, kind: ArtifactType) -> Iterator[Artifact]:
         """Every version of a type whose manifest can be read."""
-        for name, versions in self.shelves().items():
-            for version in versions:
-                with suppress(UserError):
-                    artifact = self.load(name, version)
-                    if artifact.manifest.type == kind:
-                        yield artifact
+        for reference, entry in self.entries():
+            if not isinstance(entry, UserError) and entry.type == kind:
+                with suppress(UserError):  # gone meanwhile
+                    yield self.resolve(reference)
 
     def find_by_fingerprint(self, name: str, fingerprint: str) -> Artifact | None:
         """The newest version that was made from the same inputs, config and code.
@@ -127,23 +137,37 @@ class Store:
         Raises:
             UserError: the version that was made from them is damaged.
         """
-        shelf = self.root / name
-        known = complete_index(shelf, self._numbers(name))
-        for version in sorted((number for number in known if known[number] == fingerprint), reverse=True):
-            if not (shelf / f"v{version}" / MANIFEST).is_file():
-                continue
-            found = self.load(name, version)
-            if found.manifest.fingerprint == fingerprint:
-                return found
-            # The index says one fingerprint and the manifest another: the version was replaced, or it is damaged.
-            damage = [line for line in problems(found, fast=True) if line.startswith(MANIFEST)]
-            if damage:
-                raise UserError(
-                    f"{found.reference} is damaged: {damage[0]} (in {found.path})",
-                    f"remove it: nemotron artifacts rm {found.reference}",
-                )
-            record(shelf, {version: found.manifest.fingerprint})
+        shelf, learned = self.root / name, {}
+        published = read_published(shelf)
+        with entries_of(self.home) as entries:
+            for version in reversed(self._numbers(name)):
+                promised = published.get(version) == fingerprint
+                try:
+                    made_from = entries.of(name, version).fingerprint
+                except FileNotFoundError:
+                    continue
+                except UserError:
+                    # Nobody can use one that cannot be read; but what is searched for must not be made again silently.
+                    if promised:
+                        raise
+                    continue
+                if made_from == fingerprint:
+                    return self.load(name, version)
+                if promised:
+                    self._refuse_damaged(name, version)
+                learned[version] = made_from
+        record(shelf, learned)
         return None
+
+    def _refuse_damaged(self, name: str, version: int) -> None:
+        """Raise where a manifest is not what it was published as because of damage, and not of a replacement."""
+        found = self.load(name, version)
+        damage = [line for line in problems(found, fast=True) if line.startswith(MANIFEST)]
+        if damage:
+            raise UserError(
+                f"{found.reference} is damaged: {damage[0]} (in {found.path})",
+                f"remove it: nemotron artifacts rm {found.reference}",
+            )
 
     def resolve(
         self, reference: Reference | str, *, family: str = DEFAULT_FAMILY, expect: ArtifactType | None = None
@@ -196,7 +220,7 @@ class Store:
         names.check_name(name)
         files = seal(directory, links=links, known=digests)
         # Above the aliases and the removed versions too: a name must not fall to another artifact.
-        removed = [number for number, made_from in read_index(self.root / name).items() if made_from is None]
+        removed = [number for number, made_from in read_published(self.root / name).items() if made_from is None]
         taken = [*self._numbers(name), *self.aliases(name).values(), *removed]
         manifest = Manifest(
             name=name,
@@ -209,7 +233,7 @@ class Store:
             # digests are of what was read and made; only the words about it are for everybody to read
             producer=replace(producer, command=redact(producer.command)),
             parents=tuple(parents),
-            sources=tuple(Source(redact(one.uri), one.digest, redact_values(one.detail)) for one in sources),
+            sources=_redacted(sources),
             metadata=redact_values(dict(metadata or {})),
             metrics=redact_values(dict(metrics or {})),
             segments=[redact_values(dict(segment)) for segment in segments],
@@ -245,9 +269,9 @@ class Store:
 
     def latest_of(self, name: str, versions: Sequence[int]) -> int:
         """The newest of a name's versions, or the older one that was last used again."""
-        path = self.root / name / REUSED
+        path = f"{self.root}/{name}/{REUSED}"
         remedy = f"delete it: rm {path}"
-        reused = atomic.read_json(path, remedy) if path.is_file() else {}
+        reused = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `versions`
         if not isinstance(reused, dict):
             raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', remedy)
         newest, again = versions[-1], reused.get("version")
@@ -257,9 +281,12 @@ class Store:
         """What is wrong with the files: missing, extra, or changed by hash (by size only if `fast`)."""
         return problems(artifact, fast=fast)
 
+    def _shelf_names(self) -> list[str]:
+        return sorted(filter(names.WORD.fullmatch, os.listdir(self.root))) if self.root.is_dir() else []  # noqa: PTH208 - see `_numbers`
+
     def _numbers(self, name: str) -> list[int]:
         try:
-            found = os.listdir(self.root / name)  # noqa: PTH208 - names alone, for ten thousand versions
+            found = os.listdir(f"{self.root}/{name}")  # noqa: PTH208 - names alone, for ten thousand versions
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, found) if match)
@@ -322,6 +349,12 @@ class Store:
             shutil.rmtree(staged, ignore_errors=True)
         shutil.rmtree(directory)
         return artifact
+
+
+def _redacted(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Sources as everybody may read them; all at once, because there may be ten thousand."""
+    shown = redact_values([(source.uri, source.detail) for source in sources])
+    return tuple(Source(uri, source.digest, detail) for source, (uri, detail) in zip(sources, shown, strict=True))
 
 
 def _make_folder(path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nemotron_data.sources.blends import find_blend, load_blend
-from nemotron_data.sources.rows import SyntheticRows, describe_sources
+from nemotron_data.sources.rows import SyntheticRows, describe_sources, file_sources
 from nemotron_data.split import SPLITS
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.schema import SourceSection
@@ -88,5 +88,5 @@ class RowKind:
         if file is None:
             return describe_sources(settings, self.synthetic_name, count)
         own = describe_sources(settings.model_copy(update={"source": str(file)}), "blend", 0)
-        parts = [describe_sources(part.settings, self.synthetic_name, 0) for part in self.parts(settings)]
-        return [*own, *(source for part in parts for source in part)]
+        # a template or a tokenizer is the same for all of them
+        return [*own, *(source for part in self.parts(settings) for source in file_sources(part.settings))]

@@ -90,9 +90,14 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
     copied = [] if tokenizer is None else [str(Path(str(tokenizer.model)) / name) for name in FILES]
     own = own_files(getattr(section, "chat_template", None), *copied)
     if section.source != SYNTHETIC:
-        return [*(Source(file.path, *identity(file)) for file in _expand(section)), *own]
+        return [*file_sources(section), *own]
     made = {"synthetic": kind, "seed": section.seed, "rows": count}
     return [Source(f"{SYNTHETIC}:{kind}", json_digest(made), made), *own]
+
+
+def file_sources(section: SourceSection) -> list[Source]:
+    """Manifest entries for the user's rows alone."""
+    return [Source(file.path, *identity(file)) for file in _expand(section)]
 
 
 def _expand(section: SourceSection) -> list[InputFile]:

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import click
 
-from nemotron_app.plain import print_json, table_lines
+from nemotron_app.plain import table_lines
 from nemotron_prove.faults.campaign import Outcome, Record, again, numbers_of, run_campaign
 from nemotron_prove.faults.parts import PARTS
 from nemotron_prove.faults.shim import compiled
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.machine import hardware
 from nemotron_shared.runtime.provenance import git_commit
 from nemotron_shared.runtime.stop import end_on_sigterm
@@ -72,9 +72,9 @@ def command(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        print_json(found.as_json())
+        tell_json(found.as_json())
     else:
-        print("\n".join(lines_of(found)))
+        tell("\n".join(lines_of(found)))
     if record:
         _append(found)
     return 1 if found.failures else 0

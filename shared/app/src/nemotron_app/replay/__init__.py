@@ -1,0 +1,1 @@
+"""Make an artifact again from its lineage, and compare the bytes."""

@@ -1,0 +1,132 @@
+"""`nemotron artifacts replay`: make an artifact again from its lineage, and compare the bytes.
+
+nemotron artifacts replay sft                 in a store of its own, from the same inputs
+nemotron artifacts replay rl --lineage        with all that it was made from, each from the replayed one before it
+nemotron artifacts replay sft:v2 --keep       and leave that store where it can be looked at
+
+Exit code 0: the same bytes; 1: other bytes, or a step that failed.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nemotron_app.launch import ask_step
+from nemotron_app.main import Request
+from nemotron_app.replay.compare import Compared, compare
+from nemotron_app.replay.past import IMPORT, Past, inputs_of, link, look_ahead, past_of
+from nemotron_app.store_options import Look, store_options
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.lineage import ancestors
+from nemotron_shared.errors import UserError, printable
+from nemotron_shared.runtime.console import say
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One artifact that was made again, and its files beside those of then."""
+
+    past: Past
+    changes: list[str]
+    now: Artifact
+    files: list[Compared]
+
+    @property
+    def different(self) -> list[Compared]:
+        """The files whose bytes are not the same."""
+        return [file for file in self.files if file.problem]
+
+
+@click.command("replay")
+@click.argument("reference", metavar="NAME[:V]")
+@click.option("--lineage", is_flag=True, help="make everything again that it was made from, too")
+@click.option("--keep", is_flag=True, help="leave the store of the replay where it is")
+@store_options
+def command(look: Look, reference: str, lineage: bool, keep: bool) -> int:
+    """Make it again from its lineage, and compare the bytes; exit code 1 if they differ."""
+    artifact = look.store.resolve(reference, family=look.family)
+    scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
+    try:
+        found = replay(look.store, artifact, scratch, lineage=lineage)
+    finally:
+        if not keep:
+            shutil.rmtree(scratch.home, ignore_errors=True)
+    lines = [line for one in found for line in told(one)]
+    if keep:
+        lines.append(f"the store of the replay: {scratch.home}")
+    look.tell([as_json(one) for one in found], *lines)
+    return 1 if any(one.different for one in found) else 0
+
+
+def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -> list[Replayed]:
+    """Make an artifact again in the store `scratch`, and what it was made from too where `lineage` asks for it.
+
+    Raises:
+        UserError: an input is missing, or a step failed.
+    """
+    line = [artifact]
+    if lineage:
+        line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
+    pasts = [past_of(store, one) for one in line]
+    for one in line:
+        inputs_of(store, one)  # all that is missing is told of before the first step takes its time
+    stand_ins: dict[str, str] = {}
+    found = []
+    for number, past in enumerate(pasts, start=1):
+        say(f"[replay] {past.artifact.reference}: {number} of {len(pasts)}")
+        found.append(_again(store, past, scratch, stand_ins))
+        stand_ins[past.artifact.reference] = found[-1].now.reference
+    return found
+
+
+def _again(store: Store, past: Past, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
+    inputs = inputs_of(store, past.artifact)
+    references = {role: stand_ins.get(one.reference) or link(scratch, one) for role, one in inputs.items()}
+    ahead = look_ahead(past, scratch.home, {role: one for role, one in references.items() if role != "tokenizer"})
+    say(f"[replay] by {ahead.told_by}")
+    if not past.promises:
+        count = len(past.artifact.manifest.segments)
+        say(f"[replay] made in {count} segments, so its bytes are not promised")
+    for change in ahead.changes:
+        say(f"[replay] not as it was: {printable(change)}")
+    made = past.artifact.manifest.producer
+    words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
+    request = Request(
+        past.family, words, ahead.how.config, ahead.how.overrides, dry_run=False, json=True,
+        trust_code=ahead.how.trust_code,
+    )  # fmt: skip
+    code, answer = ask_step(made.stage, made.verb, request)
+    if code:
+        raise UserError(f"{past.artifact.reference}: its step failed in the replay (exit code {code})", "see above")
+    now = scratch.resolve(answer["artifact"])
+    return Replayed(past, ahead.changes, now, compare(past.artifact, now))
+
+
+def told(one: Replayed) -> list[str]:
+    """What came out, a line for each file that differs or was compared in part."""
+    total, different = len(one.files), len(one.different)
+    lines = []
+    for file in one.files:
+        if file.problem:
+            lines.append(f"  {printable(file.name)}: {printable(file.problem)}")
+        elif file.note:
+            lines.append(f"  {printable(file.name)}: the same, {file.note}")
+    promise = "" if one.past.promises else " (its bytes are not promised: made in several segments)"
+    verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
+    return [f"{one.past.artifact.reference}: {verdict}{promise}", *lines]
+
+
+def as_json(one: Replayed) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "artifact": one.past.artifact.reference,
+        "promised": one.past.promises,
+        "changes": one.changes,
+        "same": not one.different,
+        "files": [{"name": file.name, "problem": file.problem, "note": file.note} for file in one.files],
+    }

@@ -1,0 +1,163 @@
+"""How an artifact was made, as far as its manifest and the folder of its run still tell.
+
+past = past_of(store, artifact)
+past.how                        # the recorded command
+ahead = look_ahead(past, scratch.home, {"data": "super3-sft-data:v1"})
+ahead.changes                   # ["code of stages.sft.train", "torch 2.12.0 -> 2.13.0"]
+"""
+
+import importlib
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
+from nemotron_shared.artifacts.verified import command_that_made
+from nemotron_shared.atomic import read_json
+from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values
+from nemotron_shared.runtime.arguments import Arguments, parse_arguments
+from nemotron_shared.runtime.attempts import WHAT
+from nemotron_shared.runtime.engine import refuse
+from nemotron_shared.runtime.identity import Identity, differences
+from nemotron_shared.runtime.plan import identify
+from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.provenance import environment
+from nemotron_shared.runtime.segments import changed_modules
+
+IMPORT = "import"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What made an artifact.
+
+    Attributes:
+        family: that it was made for.
+        how: the config and overrides of the recorded command.
+        file: the recorded config with all its values, where the folder of the run is still there.
+        recorded: what the work was and with which code, where the folder of the run still says it.
+    """
+
+    artifact: Artifact
+    family: str
+    how: Arguments
+    file: Path | None
+    recorded: Mapping[str, Any]
+
+    @property
+    def promises(self) -> bool:
+        """Whether the same bytes are promised: it was made in one go."""
+        return len(self.artifact.manifest.segments) == 1
+
+
+def past_of(store: Store, artifact: Artifact) -> Past:
+    """How an artifact of the store was made.
+
+    Raises:
+        UserError: it was not made here, but brought in.
+    """
+    made = artifact.manifest.producer
+    if artifact.is_external or made.verb == IMPORT:
+        again = f"bring it in again: {command_that_made(artifact.manifest)}" if not artifact.is_external else None
+        raise UserError(f"{artifact.reference} was not made here, so there is nothing to replay", again)
+    words = shlex.split(made.command)[3:]
+    how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
+    family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
+    folder = store.home / "runs" / f"{artifact.manifest.name}-{made.config_digest[:12]}"
+    recorded: Mapping[str, Any] = {}
+    with suppress(UserError):
+        recorded = read_json(folder / WHAT)
+    file = (folder / "config.yaml").absolute()
+    return Past(artifact, family, how, file if file.is_file() else None, recorded)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a replay would be: the arguments of the step, where they come from, and what is not as it was."""
+
+    how: Arguments
+    told_by: str
+    changes: list[str]
+
+
+def look_ahead(past: Past, home: Path, references: Mapping[str, str]) -> Ahead:
+    """Check that a replay could begin in the store at `home`, and find what differs from then.
+
+    The recorded command comes first, because it fits the code of today. Where it would make something else now,
+    because a config that it names has changed, the recorded values are taken, if today's code still knows them all.
+
+    Args:
+        references: by role of an input, what stands for it in that store.
+
+    Raises:
+        UserError: an input is missing.
+    """
+    given = (f"run.home={home}", "run.force=false", *(f"run.{role}={one}" for role, one in references.items()))
+    command = replace(past.how, overrides=(*past.how.overrides, *given))
+    identity = _identity(past, command)
+    told_by = f"the recorded command: {past.artifact.manifest.producer.command}"
+    if identity.result != past.artifact.manifest.producer.config_digest and past.file is not None:
+        recorded = replace(past.how, config=str(past.file), overrides=given)
+        with suppress(UserError):
+            return Ahead(recorded, f"the recorded values: {past.file}", _changes(past, _identity(past, recorded)))
+    return Ahead(command, told_by, _changes(past, identity))
+
+
+def _identity(past: Past, how: Arguments) -> Identity:
+    made = past.artifact.manifest.producer
+    step = importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
+    checked = preflight(step, how)
+    refuse(checked.problems + checked.lacking)
+    return identify(step, checked).identity
+
+
+def _changes(past: Past, now: Identity) -> list[str]:
+    """What is not as it was, one phrase each."""
+    made, recorded = past.artifact.manifest.producer, past.recorded
+    changes = []
+    if now.result != made.config_digest:
+        named = differences(recorded["what"], redact_values(now.what)) if recorded else []
+        changes += named or ["what goes in: settings, inputs or sources"]
+    if now.code != made.code_digest:
+        named = changed_modules(recorded["modules"], now.modules) if recorded else []
+        changes += named or [f"code: was that of {made.git or made.code_digest[:12]}"]
+    return changes + differences(made.environment, environment())
+
+
+def inputs_of(store: Store, artifact: Artifact) -> dict[str, Artifact]:
+    """The artifacts that it was made from, by role.
+
+    Raises:
+        UserError: one is missing, or no longer what it was.
+    """
+    found = {}
+    for parent in artifact.manifest.parents:
+        reference = parse_exact(parent.reference)
+        assert reference is not None, "a manifest's references are checked when it is read"
+        made_from = f"{artifact.reference} was made from"
+        remedy = f"restore {store.folder(reference)} from a copy"
+        try:
+            read = store.resolve(reference)
+        except UserError as error:
+            raise UserError(
+                f"{artifact.reference} was made from {parent.reference}: {error.message}", remedy
+            ) from error
+        if read.manifest.digest != parent.digest:
+            what = f"{made_from} another {parent.reference}: {parent.digest[:12]}"
+            raise UserError(f"{what}, and here is {read.manifest.digest[:12]}", remedy)
+        found[parent.role] = read
+    return found
+
+
+def link(scratch: Store, artifact: Artifact) -> str:
+    """Let an artifact stand in the store `scratch` under its own name. Returns its reference there."""
+    place: Path = scratch.root / artifact.manifest.name / f"v{artifact.manifest.version}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.is_symlink():
+        place.symlink_to(artifact.path.resolve())
+    return artifact.reference

@@ -1,0 +1,43 @@
+"""The page `docs/cards.md`, made of the cards and of nothing else."""
+
+from pathlib import Path
+
+from nemotron_prove.cards.card import Card, read_card
+from nemotron_prove.cards.items import ITEMS
+from nemotron_shared.atomic import write_text
+from nemotron_shared.families import families
+
+PAGE = Path("docs", "cards.md")
+HEAD = (
+    "# Verification cards\n\nWhat was measured of each family, on its tiny shape and on a CPU. `nemotron prove cards` "
+    "measures, writes a card for each item in `docs/cards`, and makes this page of them; `nemotron prove cards --list` "
+    "also tells which cards are stale because their code has changed ([Prove](prove.md#cards)).\n"
+)
+
+
+def write_page(root: Path) -> None:
+    """Make the page anew."""
+    write_text(root / PAGE, page_of(root))
+
+
+def page_of(root: Path) -> str:
+    """The page that the cards make."""
+    cards = {family: {item: read_card(root, family, item) for item in ITEMS} for family in families()}
+    parts = [HEAD, "| item | " + " | ".join(cards) + " |", "|---" * (len(cards) + 1) + "|"]
+    for item in ITEMS:
+        states = [card.status if (card := cards[family][item]) else "not measured" for family in cards]
+        parts.append(f"| `{item}` | " + " | ".join(states) + " |")
+    parts += ["", *(f"- `{name}`: {item.title}." for name, item in ITEMS.items())]
+    for family, measured in cards.items():
+        known = {item: card for item, card in measured.items() if card is not None}
+        if known:
+            parts += ["", f"## {family}", "", "| item | figures | tolerance | date | commit |", "|---|---|--:|---|---|"]
+            parts += [_row(item, card) for item, card in known.items()]
+    return "\n".join(parts) + "\n"
+
+
+def _row(item: str, card: Card) -> str:
+    figures = [f"{name}: {value:.2g}" for name, value in card.figures.items()]
+    said = "; ".join([*([] if card.figures else [card.status]), *figures, *card.notes]).replace("|", "\\|")
+    tolerance = "" if card.tolerance is None else f"{card.tolerance:g}"
+    return f"| `{item}` | {said} | {tolerance} | {card.date} | {(card.commit or '')[:12]} |"

@@ -1,0 +1,88 @@
+"""`nemotron artifacts replay`: an artifact made again from its manifest has the same bytes, or is told apart."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support import nemotron, short
+
+from nemotron_shared.artifacts import Artifact, Producer, Store
+
+DATA = "super3-pretrain-data"
+REPLAY = nemotron("artifacts", "replay")
+
+
+@pytest.fixture
+def store(run, tmp_path: Path) -> Store:
+    """One that holds data of pretraining."""
+    run(*nemotron("super3", "data", "prep", "pretrain", *short("pretrain"), "data_prep.workers=1"))
+    return Store(tmp_path / "home")
+
+
+def published_again(store: Store, artifact: Artifact, change: str | None = None, **more: object) -> Artifact:
+    """The same artifact once more, with a manifest that says something else; `change` is a file to append to."""
+    copy = store.home / "copy"
+    shutil.copytree(artifact.path, copy)
+    if change:
+        with (copy / change).open("ab") as file:
+            file.write(b" ")
+    made = artifact.manifest
+    told = {"parents": made.parents, "sources": made.sources, "segments": made.segments, "producer": made.producer}
+    return store.publish(copy, name=made.name, type=made.type, fingerprint=made.fingerprint, **(told | more))
+
+
+def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -> None:
+    original = store.resolve(DATA)
+    again = run(*REPLAY, DATA)
+    assert f"{DATA}:v1: the same bytes, {len(original.manifest.files)} files" in again.stdout
+    assert "[replay] " in again.stderr and "not as it was" not in again.stderr
+    assert store.versions(DATA) == [1]  # nothing is left in the store that was replayed
+
+    published_again(store, original, "stats.json", segments=[*original.manifest.segments] * 2)
+    shutil.rmtree(store.home / "runs")  # the command that was recorded is enough
+    other = run(*REPLAY, f"{DATA}:v2", "--keep", "--json", ok=False)
+    (told,) = json.loads(other.stdout)
+    size = (original.path / "stats.json").stat().st_size
+    assert other.returncode == 1 and told["promised"] is False
+    assert [file for file in told["files"] if file["problem"]] == [
+        {"name": "stats.json", "problem": f"{size + 1} bytes, now {size}", "note": None}
+    ]
+    assert "made in 2 segments, so its bytes are not promised" in other.stderr
+
+
+def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(made, home)
+    store = Store(home)
+    data, model = store.resolve("super3-sft-data"), store.resolve("super3-sft-model")
+    published_again(store, model, parents=[data.as_parent("data")])
+    shutil.rmtree(data.path)
+    missing = run(*REPLAY, "sft:v2", ok=False)
+    assert missing.returncode == 2
+    assert "super3-sft-model:v2 was made from super3-sft-data:v1: there is no" in missing.stderr
+    brought = Producer("sft", "import", "0", "0", "", "", None, "nemotron model import ./x", {})
+    published_again(store, model, producer=brought)
+    imported = run(*REPLAY, "sft:v3", ok=False)
+    assert "was not made here" in imported.stderr and "bring it in again" in imported.stderr
+
+
+def test_other_libraries_and_code_are_named_before_the_start(run, store: Store) -> None:
+    original = store.resolve(DATA)
+    then = original.manifest.producer
+    older = Producer(**vars(then) | {"environment": then.environment | {"numpy": "0.1"}, "code_digest": "0" * 64})
+    published_again(store, original, producer=older)
+    said = run(*REPLAY, f"{DATA}:v2").stderr
+    assert "not as it was: numpy 0.1 -> " in said and "not as it was: code" in said
+    assert said.index("numpy 0.1") < said.index("published")
+
+
+@pytest.mark.slow
+def test_a_training_and_all_before_it_is_the_same_bit_by_bit(run, tmp_path: Path) -> None:
+    for stage in ("pretrain", "sft"):
+        run(*nemotron("super3", stage, *short(stage)))
+    done = json.loads(run(*REPLAY, "sft", "--lineage", "--json").stdout)
+    order = [one["artifact"] for one in done]
+    assert order.index("super3-pretrain-data:v1") < order.index("super3-pretrain-model:v1") < len(order) - 1
+    assert order[-1] == "super3-sft-model:v1" and len(order) == 4
+    assert all(one["same"] and one["promised"] and one["changes"] == [] for one in done)
