@@ -76,7 +76,7 @@ def parse_gpus(text: str) -> tuple[int, str]:
     if found is None or not any(found.groups()):
         raise UserError(f"'{text}' says no GPUs", "say how many of which: 64xH100")
     name, count = found[2].strip() or USUAL, found[1] or "1"
-    device = device_named(name)
+    device = None if name[0].isdigit() else device_named(name)  # "8 H100" is not one H100
     if device is None:
         raise UserError(f"'{text}': no GPU named '{name}' is known", _known(name))
     if len(count) > 9 or not 1 <= int(count) <= MOST:

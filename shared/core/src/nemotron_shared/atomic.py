@@ -146,6 +146,6 @@ def read_json(path: Path, remedy: str | None = None) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
+        raise UserError(f"{path}: no such file", "check the path, or make the file again") from error
     except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
         raise UserError(f"{path}: not valid JSON: {error}", remedy) from error

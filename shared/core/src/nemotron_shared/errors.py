@@ -21,6 +21,7 @@ DISK_REMEDIES = (
     ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "look after the disk or file server, then run the same command again"),
 )
 """What a person can do about an error of the system; any other is our bug."""
+LONGEST_LINE = 1500
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
 
@@ -31,12 +32,21 @@ class UserError(Exception):
     exit_code = 2
 
     def __init__(self, message: str, remedy: str | None = None) -> None:
+        message = "\n".join(map(_bounded, message.split("\n")))
         super().__init__(message)
         self.message = message
-        self.remedy = remedy
+        self.remedy = None if remedy is None else "\n".join(map(_bounded, remedy.split("\n")))
 
     def __str__(self) -> str:
         return self.message if self.remedy is None else f"{self.message}\n  {self.remedy}"
+
+
+def _bounded(line: str) -> str:
+    """A line that a terminal can show, whatever word or value of a file it repeats."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} ... ({len(line) - LONGEST_LINE:,} characters left out) ... {line[-half:]}"
 
 
 class NotFound(UserError):

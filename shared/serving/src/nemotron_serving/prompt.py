@@ -110,14 +110,19 @@ def plain_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
     """
     made = []
     for number, message in enumerate(messages):
-        role = {"developer": "system", "function": "tool"}.get(message.get("role"), message.get("role"))
+        role = message.get("role")
+        role = {"developer": "system", "function": "tool"}.get(role, role) if isinstance(role, str) else None
         if role not in ROLES:
-            raise ValueError(f"messages[{number}].role is {message.get('role')!r}, not one of {', '.join(ROLES)}")
+            raise ValueError(
+                f"messages[{number}].role is {str(message.get('role'))[:80]!r}, not one of {', '.join(ROLES)}"
+            )
         plain = {key: value for key, value in message.items() if value is not None} | {"role": role}
         if role != "assistant" and message.get("content") is None:
             raise ValueError(f"messages[{number}] has no content")
         plain["content"] = _as_text(message.get("content"), number)
         if role == "assistant" and message.get("tool_calls"):
+            if not isinstance(message["tool_calls"], list):
+                raise ValueError(f"messages[{number}].tool_calls is no list of calls")
             plain["tool_calls"] = [_with_object(call, number) for call in message["tool_calls"]]
         made.append(plain)
     return made

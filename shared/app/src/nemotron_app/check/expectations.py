@@ -50,6 +50,13 @@ class Limits(Section):
     at_least: float | None = Field(default=None, allow_inf_nan=False)
     at_most: float | None = Field(default=None, allow_inf_nan=False)
 
+    @model_validator(mode="after")
+    def not_empty(self) -> "Limits":
+        """Between limits in the wrong order lies nothing."""
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError(f"at_least {self.at_least:g} must not be above at_most {self.at_most:g}")
+        return self
+
     def hold(self, value: float) -> bool:
         """Whether the value lies in the range."""
         low, high = self.at_least, self.at_most

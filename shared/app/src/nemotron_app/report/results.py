@@ -3,69 +3,78 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 SCHEMA = 1
 NO_RESULTS: dict[str, Any] = {
     "tasks": {}, "models": {}, "scores": [], "comparisons": [], "overlap": {}, "settings": {}
 }  # fmt: skip
+Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+Count = Annotated[int, Field(ge=0)]
+LONGEST_NAME = 200
 AGAIN = "restore the file, or evaluate again with --force"
 
 
-class _Task(BaseModel):
+class _Part(BaseModel):
+    """Nothing is converted: what is checked here is used as it was read."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Task(_Part):
     kind: str
     metric: str
-    n: int
+    n: Count
     n_unique: int = 0
     lower_is_better: bool = False
 
 
-class _Model(BaseModel):
+class _Model(_Part):
     reference: str | None
     label: str
 
 
-class _Score(BaseModel):
+class _Score(_Part):
     model: str
     task: str
     metric: str
     value: float
-    ci95: tuple[float, float]
-    n: int
+    ci95: Interval
+    n: Count
     lenient: float = 0.0
 
 
-class _Comparison(BaseModel):
+class _Comparison(_Part):
     task: str
     metric: str
     old: str = Field(alias="from")
     new: str = Field(alias="to")
     difference: float
-    ci95: tuple[float, float]
-    n: int
+    ci95: Interval
+    n: Count
 
 
-class _Example(BaseModel):
+class _Example(_Part):
     id: Any
     how: str
     place: str = Field(alias="in")
     excerpt: str
 
 
-class _Sentences(BaseModel):
-    found: int
-    of: int
+class _Sentences(_Part):
+    found: Count
+    of: Count
 
 
-class _Overlap(BaseModel):
-    found: int
-    of: int
+class _Overlap(_Part):
+    found: Count
+    of: Count
     exact: int = 0
     checked_against: list[str]
     unknown: list[str]
@@ -73,7 +82,7 @@ class _Overlap(BaseModel):
     sentences: _Sentences | None = None
 
 
-class _Results(BaseModel):
+class _Results(_Part):
     """What a report relies on; results.json holds more."""
 
     tasks: dict[str, _Task]
@@ -84,14 +93,14 @@ class _Results(BaseModel):
     settings: dict[str, Any]
 
 
-class _Sample(BaseModel):
+class _Sample(_Part):
     """One model's answer to one question."""
 
     id: int | str
     question: str
     expected: Any
     output: Any
-    score: float
+    score: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 def _check(kind: type[BaseModel], value: object, place: str) -> None:
@@ -113,12 +122,16 @@ def read_results(artifact: Artifact) -> dict[str, Any]:
     results = read_json(path)
     if not isinstance(results, dict):
         raise UserError(f"{path}: not a JSON object", AGAIN)
-    if results.get("schema_version") != SCHEMA:
+    version = results.get("schema_version")
+    if version != SCHEMA or isinstance(version, bool):
         raise UserError(
-            f"{path}: schema_version is {results.get('schema_version')}, this program reads {SCHEMA}",
+            f"{path}: schema_version is {version}, this program reads {SCHEMA}",
             "evaluate again, or use the nemotron-shared version that wrote it",
         )
     _check(_Results, results, str(path))
+    for name in (*results["models"], *results["tasks"]):
+        if name in ("", ".", "..") or {"/", "\0"} & set(name) or len(name.encode("utf-8", "replace")) > LONGEST_NAME:
+            raise UserError(f"{path}: '{printable(name[:80])}' cannot be the name of a file", AGAIN)
     models = {score["model"] for score in results["scores"]}
     models |= {entry[side] for entry in results["comparisons"] for side in ("from", "to")}
     tasks = {entry["task"] for entry in (*results["scores"], *results["comparisons"])}
@@ -141,7 +154,7 @@ def _rows(file: Path) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
     for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
         try:
-            row: Any = json.loads(line) if line else None
+            row: Any = json.loads(line.decode()) if line else None
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not valid JSON", AGAIN) from error
         if line:

@@ -18,6 +18,7 @@ SMALL_OF_MANY = {"width": 230, "height": 140}
 FEW = 6
 """So many small charts have room beside each other, three in a row."""
 LAST_POINTS = 10
+LARGEST = 1e300
 REWARD_PREFIX, REWARD_SUFFIX = "rewards/", "/mean"
 # Metric and title of the small charts. A schedule is exact: its mean would round the corners off.
 SCHEDULES = {"lr": "Learning rate"}
@@ -197,5 +198,8 @@ def _panel(
 
 
 def points(entries: Entries, name: str) -> list[Point]:
-    """Step and value of every entry that has a metric."""
-    return drawn(entries, name)
+    """Step and value of every entry that has a metric; what no axis could hold counts as infinite."""
+    found = drawn(entries, name)
+    if not any(abs(value) > LARGEST for _, value in found):
+        return found
+    return [(step, value if not abs(value) > LARGEST else math.copysign(math.inf, value)) for step, value in found]

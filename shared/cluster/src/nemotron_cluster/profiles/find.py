@@ -24,6 +24,7 @@ ROOT = "pyproject.toml"
 """A project's own folder is the last one that is looked into."""
 EXTENDS = "extends"
 TWINS = ("nproc_per_node", "ntasks_per_node")
+SHOWN = "env.toml.example shows how each key is written"
 COPY = f"copy env.toml.example to {FILE} and fill in your machine"
 
 
@@ -93,8 +94,8 @@ def read_tables(file: Path) -> dict[str, Any]:
     """
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{file}: not valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: not valid TOML: {error}", SHOWN) from error
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise UserError(
@@ -112,7 +113,7 @@ def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, 
     """A profile's values over those of its parents, nearest last, and where each stands."""
     chain = [name]
     while (parent := tables[chain[-1]].get(EXTENDS)) is not None:
-        where = f"{file}:{line_of(file, chain[-1], EXTENDS)}: [{chain[-1]}] extends '{parent}'"
+        where = f"{file}:{line_of(file, chain[-1], EXTENDS)}: [{chain[-1]}] extends '{str(parent)[:80]}'"
         if parent not in profile_names(tables):
             near = did_you_mean(str(parent), profile_names(tables), f"there are: {', '.join(profile_names(tables))}")
             raise UserError(f"{where}, which is no profile", near)
@@ -137,13 +138,14 @@ def _extended(file: Path, tables: dict[str, Any], name: str) -> tuple[dict[str, 
 def _profile(file: Path, name: str, values: dict[str, Any], origins: dict[str, str]) -> Profile:
     executor = values.get("executor", "local")
     where = f"{file}:{line_of(file, name, None)}: [{name}]"
-    if executor not in PROFILES:
-        near = did_you_mean(str(executor), PROFILES, f"there are: {', '.join(PROFILES)}")
-        raise UserError(f"{where} executor '{executor}' is unknown", near)
+    if not isinstance(executor, str) or executor not in PROFILES:
+        said = str(executor)[:80]
+        near = did_you_mean(said, PROFILES, f"there are: {', '.join(PROFILES)}")
+        raise UserError(f"{where} executor '{said}' is unknown", near)
     values = {"executor": executor} | values
     profile = _checked(file, name, PROFILES[executor], values, origins)
     if isinstance(profile, Slurm) and (wrong := profile.wrong_together()):
-        raise UserError(f"{where} {wrong}")
+        raise UserError(f"{where} {wrong}", SHOWN)
     return profile  # ty: ignore[invalid-explicit-return]
 
 
@@ -160,11 +162,11 @@ def _checked(
         if first["type"] == "extra_forbidden":
             raise UserError(f"{where} unknown key '{key}'", _what_is_meant(key, model, values)) from error
         if first["type"] == "missing":
-            raise UserError(f"{file}:{line_of(file, table, None)} [{table}] lacks the key '{key}'") from error
+            raise UserError(f"{file}:{line_of(file, table, None)} [{table}] lacks the key '{key}'", SHOWN) from error
         deeper = "".join(f".{part}" for part in first["loc"][1:])
         said = first["msg"].removeprefix("Value error, ")
         what = f"{where} {key}{deeper}: {said}, not {first['input']!r}"[:1000]
-        raise UserError(what, "env.toml.example shows how each key is written") from error
+        raise UserError(what, SHOWN) from error
 
 
 def _what_is_meant(key: str, model: type[BaseModel], values: dict[str, Any]) -> str | None:

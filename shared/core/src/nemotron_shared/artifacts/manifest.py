@@ -23,11 +23,12 @@ import dataclasses
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from nemotron_shared.artifacts.names import parse_exact
+from nemotron_shared.artifacts.names import WORD, parse_exact
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import ArtifactType
@@ -142,21 +143,43 @@ class Manifest(Strict):
         except ValidationError as error:
             _check_layout(content, path)
             raise _explained(error, path) from error
-        if not manifest.self_digest:
-            raise UserError(f"{path}: key '{SELF_DIGEST}' is missing", DAMAGED)
-        digests = {"digest": manifest.digest}
-        digests |= {f"files.{name}.sha256": entry.sha256 for name, entry in manifest.files.items()}
-        digests |= {f"parents[{index}].digest": parent.digest for index, parent in enumerate(manifest.parents)}
-        for key, digest in digests.items():
-            if not HEX_DIGEST.fullmatch(digest):
-                raise UserError(f"{path}: key '{key}' is not a SHA-256 digest of 64 hexadecimal digits", DAMAGED)
-        for name in manifest.files:
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise UserError(f"{path}: files.{name}: leads out of the artifact", DAMAGED)
-        for parent in manifest.parents:
-            if parse_exact(parent.reference) is None:
-                raise UserError(f"{path}: parents: '{parent.reference}' is not of the form name:v1", DAMAGED)
+        # what a manifest may lack in memory stands in every file
+        wanted = {"segments": 1, "schema_version": 1, SELF_DIGEST: 1, "detail": len(manifest.sources)}
+        for key, times in wanted.items():
+            if content.count(f'"{key}"'.encode()) < times:
+                raise UserError(f"{path}: key '{key}' is missing", DAMAGED)
+        _check_values(manifest, path)
         return manifest
+
+
+def _check_values(manifest: Manifest, path: Path) -> None:
+    """What types do not say: digests, names, sizes, the moment."""
+    digests = {SELF_DIGEST: manifest.self_digest, "digest": manifest.digest}
+    if not WORD.fullmatch(manifest.name) or manifest.version < 1:
+        raise UserError(f"{path}: '{manifest.name}:v{manifest.version}' is not an artifact of a store", DAMAGED)
+    if not _is_moment(manifest.created_at):
+        raise UserError(f"{path}: created_at: '{manifest.created_at}' is not a time with its zone", DAMAGED)
+    digests |= {f"files.{name}.sha256": entry.sha256 for name, entry in manifest.files.items()}
+    digests |= {f"parents[{index}].digest": parent.digest for index, parent in enumerate(manifest.parents)}
+    for key, digest in digests.items():
+        if not HEX_DIGEST.fullmatch(digest):
+            raise UserError(f"{path}: key '{key}' is not a SHA-256 digest of 64 hexadecimal digits", DAMAGED)
+    for name, entry in manifest.files.items():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise UserError(f"{path}: files.{name}: leads out of the artifact", DAMAGED)
+        if name in ("", ".") or "\0" in name or str(PurePosixPath(name)) != name or entry.bytes < 0:
+            raise UserError(f"{path}: files.{name}: not the name and size of a file", DAMAGED)
+    for parent in manifest.parents:
+        if parse_exact(parent.reference) is None:
+            raise UserError(f"{path}: parents: '{parent.reference}' is not of the form name:v1", DAMAGED)
+
+
+def _is_moment(text: str) -> bool:
+    """Whether this is a moment in ISO 8601, with its zone."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def read_manifest(path: Path) -> bytes:
@@ -164,7 +187,7 @@ def read_manifest(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
+        raise UserError(f"{path}: no such file", "check the path, or make the artifact again") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", "ask its owner, or check the disk") from error
 

@@ -17,6 +17,8 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES, products
 
 LATEST = "latest"
+LONGEST_SHOWN = 200
+"""Characters of a word that messages repeat."""
 DEFAULT_FAMILY = "super3"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 NUMBER = re.compile(r"v?([1-9][0-9]{0,8})")
@@ -52,7 +54,7 @@ def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
     else:
         small = name.lower()
         near = f"did you mean '{small}'?" if small in SHORT_NAMES else did_you_mean(name, CLASS_NAMES, EXAMPLE)
-        raise UserError(f"'{text}' is not an artifact reference", near)
+        raise UserError(f"'{text[:LONGEST_SHOWN]}' is not an artifact reference", near)
     name = f"{family}-{SHORT_NAMES[name]}" if name in SHORT_NAMES else name
     check_name(name)
     if not colon or version == LATEST:
@@ -61,7 +63,8 @@ def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
         return Reference(name, int(number[1]))
     if RESERVED_ALIAS.fullmatch(version) or not WORD.fullmatch(version):
         raise UserError(
-            f"'{text}': '{version}' is not a version", "write latest, v1, v2, ..., or an alias such as best"
+            f"'{text[:LONGEST_SHOWN]}': '{version[:LONGEST_SHOWN]}' is not a version",
+            "write latest, v1, v2, ..., or an alias such as best",
         )
     return Reference(name, version)
 
@@ -81,7 +84,8 @@ def check_name(name: str) -> None:
     """Refuse a name that the store could not hold."""
     if not WORD.fullmatch(name):
         raise UserError(
-            f"'{name}' is not an artifact name", "use a-z, 0-9, '.', '_' and '-', for example super3-sft-model"
+            f"'{name[:LONGEST_SHOWN]}' is not an artifact name",
+            "use a-z, 0-9, '.', '_' and '-', for example super3-sft-model",
         )
 
 

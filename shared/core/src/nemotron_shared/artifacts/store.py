@@ -96,7 +96,7 @@ class Store:
         path = f"{self.root}/{name}/{ALIASES}"
         remedy = "correct or delete the file"
         aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `versions`
-        if not isinstance(aliases, dict) or not all(isinstance(number, int) for number in aliases.values()):
+        if not isinstance(aliases, dict) or not all(type(number) is int for number in aliases.values()):
             raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
         return aliases
 
@@ -275,7 +275,7 @@ class Store:
         if not isinstance(reused, dict):
             raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', remedy)
         newest, again = versions[-1], reused.get("version")
-        return again if isinstance(again, int) and again in versions and reused.get("newest") == newest else newest
+        return again if type(again) is int and again in versions and reused.get("newest") == newest else newest
 
     def verify(self, artifact: Artifact, *, fast: bool = False) -> list[str]:
         """What is wrong with the files: missing, extra, or changed by hash (by size only if `fast`)."""

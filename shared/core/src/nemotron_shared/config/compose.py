@@ -37,6 +37,19 @@ from nemotron_shared.config.translation import Translated, config_names, key_lin
 from nemotron_shared.errors import UserError, did_you_mean
 
 COMMAND_LINE = "command line"
+MOST_SAID = 300
+HOW_TO_WRITE = "docs/configuration.md shows how files and settings are written"
+BROKEN = (
+    HydraException,
+    OmegaConfBaseException,
+    ValueError,
+    OSError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+)
+"""What Hydra raises at engine=null, at a file that holds a number, and at names longer than a file system has."""
 TRUST = "trust_remote_code"
 TRANSLATED = "translated-from-another-library.yaml"
 """Named like no config of ours, since it builds on them by name."""
@@ -125,10 +138,10 @@ def _compose(
         raise _unreadable(error, overrides) from error
     except ConfigCompositionException as error:
         raise _composition_error(start, folders, [search, *overrides], error) from error
-    except (HydraException, OmegaConfBaseException, ValueError) as error:  # the last: engine=null, engine=3
-        raise UserError(f"{path.name}: {_first_line(error)}") from error
+    except BROKEN as error:
+        raise UserError(f"{path.name}: {_first_line(error)}", HOW_TO_WRITE) from error
     except yaml.YAMLError as error:
-        raise UserError(f"{path.name}: not valid YAML: {error}") from error
+        raise UserError(f"{path.name}: not valid YAML: {error}", "correct the file") from error
     except RecursionError as error:
         circle = " -> ".join(file.name for file in _circle([path]))
         where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
@@ -246,14 +259,16 @@ def _composition_error(
     key = match[1].rstrip(".") if match else None
     search_path, *overrides = arguments
     if key is None or key not in map(override_key, overrides):
-        return UserError(f"{path.name}: {_first_line(error)}")
+        return UserError(f"{path.name}: {_first_line(error)}", HOW_TO_WRITE)
     with _hydra(path.parent):
         # with the engine that is asked for, whose keys are not those of the default's
         chosen = [text for text in overrides if _is_group(text, folders)]
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
-    return UserError(f"{COMMAND_LINE}: unknown key '{key}'", did_you_mean(key, known, "see --dry-run for all keys"))
+    return UserError(
+        f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", did_you_mean(key, known, "see --dry-run for all keys")
+    )
 
 
 def _unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserError:
@@ -265,7 +280,7 @@ def _unreadable(error: OverrideParseException, overrides: Sequence[str]) -> User
 
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    return lines[0][:MOST_SAID] if lines else type(error).__name__
 
 
 def leaf_keys(tree: DictConfig) -> Iterator[str]:

@@ -53,7 +53,10 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, UserError):  # from `read_field`
             raise error.__cause__ from error
-        raise UserError(f"{error.full_key or 'config'}: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"{error.full_key or 'config'}: {str(error).splitlines()[0][:300]}",
+            "correct the reference, or what it leads to",
+        ) from error
     finally:
         OmegaConf.clear_resolver("art")
     assert isinstance(resolved, dict)

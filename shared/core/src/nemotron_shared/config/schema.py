@@ -6,13 +6,14 @@ A field has no default: `config/default.yaml` is the one place where defaults ar
 import codecs
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeVar
 
 from nemotron_shared.config.registry import Registry
 
 HOW = "how"
+NUMBERS = (int, float, int | None, float | None)
 Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
@@ -22,6 +23,14 @@ class Section(BaseModel):
     """Frozen; an unknown key is an error, and so is a number that is not finite."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def no_number(cls, value: object, info: ValidationInfo) -> object:
+        """Pydantic takes true for 1, which nobody means."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in NUMBERS:
+            raise ValueError("needs a number, which true and false are not")
+        return value
 
     @classmethod
     def how_keys(cls) -> frozenset[str]:

@@ -53,4 +53,4 @@ def device_named(name: str) -> Device | None:
 
 
 def _is_called(kind: str, words: list[str]) -> bool:
-    return kind in words or (" " in kind and (kind in " ".join(words) or kind.replace(" ", "") in words))
+    return kind in words or (" " in kind and (f" {kind} " in f" {' '.join(words)} " or kind.replace(" ", "") in words))

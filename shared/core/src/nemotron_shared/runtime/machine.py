@@ -40,6 +40,8 @@ from nemotron_shared.runtime import distributed
 DRIVER = Path("/proc/driver/nvidia/version")
 STATM, CPUINFO = Path("/proc/self/statm"), Path("/proc/cpuinfo")
 MIB = 2**20
+MOST_GPUS = 1024
+"""Of one node; a larger number is a slip."""
 GB = 10**9
 
 
@@ -94,8 +96,10 @@ class Machine:
         try:
             text = file.read_text(encoding="utf-8")
             values = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
-        except (UnicodeDecodeError, yaml.YAMLError, tomllib.TOMLDecodeError) as error:
-            raise UserError(f"{file}: not readable: {str(error).splitlines()[0]}", "correct the file") from error
+        except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
+            raise UserError(
+                f"{file}: not readable: {(str(error).splitlines() or ['too deep'])[0]}", "correct the file"
+            ) from error
         if not isinstance(values, dict):
             raise UserError(f"{file}: not a mapping", "see docs/configuration.md, What a run would do")
         said = validate(MachineDescription, values, {"": file.name})
@@ -138,8 +142,8 @@ class GPUDescription(Section):
     """The GPUs of a node."""
 
     name: str
-    count: int = Field(ge=1)
-    memory_gb: float = Field(gt=0, default=math.inf)
+    count: int = Field(ge=1, le=MOST_GPUS)
+    memory_gb: float = Field(gt=0, default=math.inf, allow_inf_nan=False)
 
 
 class MachineDescription(Section):
@@ -149,8 +153,8 @@ class MachineDescription(Section):
     nodes: int = Field(ge=1, default=1)
     processes: int = Field(ge=1)
     gpus: GPUDescription | None = None
-    memory_gb: float = Field(gt=0, default=math.inf)
-    free_disk_gb: float = Field(ge=0, default=math.inf)
+    memory_gb: float = Field(gt=0, default=math.inf, allow_inf_nan=False)
+    free_disk_gb: float = Field(ge=0, default=math.inf, allow_inf_nan=False)
     packages: dict[str, str] | None = None
     sees_files: bool = True
 

@@ -152,7 +152,7 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 def _entry(line: bytes) -> dict[str, Any] | str:
     try:
-        entry = json.loads(line)
+        entry = json.loads(line.decode())
     except (ValueError, RecursionError):  # bytes that are no text, too, and numbers of thousands of digits
         return "not valid JSON"
     if not isinstance(entry, dict):

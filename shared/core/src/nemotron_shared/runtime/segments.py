@@ -49,10 +49,21 @@ def read_segments(directory: Path) -> list[Segment]:
         UserError: the file is damaged, so that nobody can tell what an unfinished run was made with.
     """
     file, remedy = directory / SEGMENTS, "begin this run anew: the same command with --force"
-    try:
-        return [Segment(**entry) for entry in read_json(file, remedy)] if file.is_file() else []
-    except TypeError as error:
-        raise UserError(f"{file}: damaged: not the attempts of a run", remedy) from error
+    entries = read_json(file, remedy) if file.is_file() else []
+    if not isinstance(entries, list) or not all(map(_is_segment, entries)):
+        raise UserError(f"{file}: damaged: not the attempts of a run", remedy)
+    return [Segment(**entry) for entry in entries]
+
+
+def _is_segment(entry: object) -> bool:
+    """Whether this has the fields of a segment, of their types."""
+    if not isinstance(entry, dict) or set(entry) != set(Segment.__dataclass_fields__):
+        return False
+    step, modules = entry["from_step"], entry["modules"]
+    texts = [entry["began"], *(modules.values() if isinstance(modules, dict) else [None])]
+    sections = isinstance(entry["how"], dict) and isinstance(entry["machine"], dict)
+    is_step = step is None or (type(step) is int and step >= 0)
+    return sections and is_step and all(isinstance(text, str) for text in texts)
 
 
 def write_segments(directory: Path, segments: list[Segment]) -> None:

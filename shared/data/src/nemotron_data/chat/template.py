@@ -25,6 +25,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 SHIPPED = Path(__file__).parent / "templates"
 # What a template's own code raises on a conversation that it was not written for.
 REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+LONGEST_SAID = 500
 RESHAPED = frozenset(REASONING_NAMES)
 Conversation = tuple[Sequence[Message], Sequence[dict[str, Any]] | None]
 """Messages and tools."""
@@ -46,9 +47,11 @@ class ChatTemplate:
                 environment.turns.add_to(tree)
             self._template = environment.from_string(tree)
         except jinja2.TemplateSyntaxError as error:
-            raise UserError(f"chat template, line {error.lineno}: {error.message}", "correct the template") from error
-        except (*REFUSALS, SyntaxError) as error:  # nested too deep for the parser, or for Python's own
-            raise UserError(f"the chat template cannot be read: {error}", "correct the template") from error
+            said = (error.message or "")[:LONGEST_SAID]
+            raise UserError(f"chat template, line {error.lineno}: {said}", "correct the template") from error
+        except (*REFUSALS, SyntaxError, MemoryError) as error:  # nested too deep for the parser, or for Python's own
+            said = str(error)[:LONGEST_SAID]
+            raise UserError(f"the chat template cannot be read: {said}", "correct the template") from error
         self._always: dict[str, Any] = {**self._template.globals, "documents": None}
         self._always |= {name: token for name, token in special_tokens.items() if token is not None}
         self._block, self._turns = environment.generation, environment.turns
@@ -183,7 +186,19 @@ def find_template(named: str) -> str:
         UserError: there is no such template.
     """
     file = template_file(named)
-    return named if file is None else file.read_text(encoding="utf-8")
+    return named if file is None else template_text(file)
+
+
+def template_text(file: Path) -> str:
+    """The source in a file.
+
+    Raises:
+        UserError: it is no text in UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: not a text in UTF-8: {error}", "save the chat template in UTF-8") from error
 
 
 def template_file(named: str) -> Path | None:

@@ -30,6 +30,8 @@ HEADER = struct.Struct("<9sQBQQ")
 DTYPES = {code: np.dtype(name) for code, name in ((1, "u1"), (2, "i1"), (3, "<i2"), (4, "<i4"), (5, "<i8"), (8, "<u2"))}
 UINT16_VOCABULARY = 65_500
 COPY_BYTES = 16 << 20
+LONGEST_NAME = 250
+"""Bytes of a name that leave room for an ending."""
 IDS_AT_ONCE = 1 << 24
 REBUILD = "run data preparation again with --force"
 
@@ -241,7 +243,7 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
         raise UserError(f"{path}: needs 'train', 'valid' and 'test'", REBUILD)
     blend: dict[str, list[tuple[float, Path]]] = {}
     for split, flat in content.items():
-        if not flat:
+        if flat is None or flat == []:
             continue
         if not isinstance(flat, list) or len(flat) % 2:
             raise UserError(f"{path}: '{split}' must alternate weight and prefix", REBUILD)
@@ -249,12 +251,23 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
         for weight, prefix in zip(flat[::2], flat[1::2], strict=True):
             try:
                 entry = float(weight), path.parent / prefix
-            except (TypeError, ValueError) as error:
-                what = f"{path}: '{split}': {weight!r}, {prefix!r} is no weight and prefix"
+            except (TypeError, ValueError, OverflowError) as error:
+                what = f"{path}: '{split}': {str(weight)[:80]}, {str(prefix)[:80]} is no weight and prefix"
                 raise UserError(what, REBUILD) from error
+            if isinstance(weight, bool) or not _lies_below(prefix):
+                what = f"{path}: '{split}': {str(prefix)[:80]!r} is no prefix below {path.parent}"
+                raise UserError(what, "put the pair into the folder, and name it relative to that")
             _check_blend_entry(path, split, *entry)
             blend[split].append(entry)
     return blend
+
+
+def _lies_below(prefix: str) -> bool:
+    """Whether a pair of this prefix lies in the folder of its blend.json, and could have the name."""
+    parts = Path(prefix).parts
+    return bool(parts) and not Path(prefix).is_absolute() and ".." not in parts and "\0" not in prefix and (
+        max(len(part.encode("utf-8", "replace")) for part in parts) <= LONGEST_NAME
+    )  # fmt: skip
 
 
 def _check_blend_entry(path: Path, split: str, weight: float, prefix: Path) -> None:

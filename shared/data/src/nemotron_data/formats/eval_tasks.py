@@ -23,9 +23,10 @@ from typing import Any, Literal, get_args
 
 from nemotron_data.formats.json_lines import REBUILD, read_lines, write_lines
 from nemotron_shared.atomic import read_json, write_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 TASKS = "tasks.json"
+LONGEST_NAME = 200
 Kind = Literal["generate", "choice", "text", "answer", "instructions", "code"]
 TEXT = (str, "a text")
 IDS = (list, "a list of token ids")
@@ -59,14 +60,13 @@ def read_tasks(folder: Path) -> dict[str, EvalTask]:
     """
     path = folder / TASKS
     entries = read_json(path)
-    if not isinstance(entries, list):
+    if not isinstance(entries, list) or not entries:
         raise UserError(f"{path}: needs a list of tasks", REBUILD)
     tasks: dict[str, EvalTask] = {}
     for number, entry in enumerate(entries):
-        known = isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("rows"), int)
-        if not known or entry.get("kind") not in FIELDS:
-            kinds = ", ".join(get_args(Kind))
-            raise UserError(f"{path}: task {number} needs 'name', 'rows' and a 'kind' of {kinds}", REBUILD)
+        _require_entry(path, number, entry)
+        if entry["name"] in tasks:
+            raise UserError(f"{path}: task '{entry['name']}' stands twice", REBUILD)
         task = EvalTask(
             entry["name"], entry["kind"], entry["rows"], folder / f"{entry['name']}.jsonl", entry.get("recall") is True
         )
@@ -74,6 +74,18 @@ def read_tasks(folder: Path) -> dict[str, EvalTask]:
             raise UserError(f"{path}: the file of task '{task.name}' is missing: {task.file}", REBUILD)
         tasks[task.name] = task
     return tasks
+
+
+def _require_entry(path: Path, number: int, entry: Any) -> None:
+    """Refuse what does not say which task it is, and how many rows of which kind it has."""
+    fields = entry if isinstance(entry, dict) else {}
+    name, kind, rows, recall = (fields.get(key) for key in ("name", "kind", "rows", "recall"))
+    counted = type(rows) is int and rows >= 0 and isinstance(recall, bool | None)
+    if not isinstance(name, str) or not counted or not isinstance(kind, str) or kind not in FIELDS:
+        kinds = ", ".join(get_args(Kind))
+        raise UserError(f"{path}: task {number} needs 'name', 'rows' and a 'kind' of {kinds}", REBUILD)
+    if not name or {"/", "\\", "\0"} & set(name) or len(name.encode("utf-8", "replace")) > LONGEST_NAME:
+        raise UserError(f"{path}: task {number}: '{printable(name[:80])}' cannot be the name of a file", REBUILD)
 
 
 def read_task_rows(file: Path, kind: Kind) -> Iterator[dict[str, Any]]:
@@ -126,8 +138,18 @@ def problem_of(row: Mapping[str, Any], kind: Kind) -> str | None:
         value = row.get(field)
         if not isinstance(value, wanted) or isinstance(value, bool):  # True is an int in Python
             return f"a row of kind '{kind}' needs the field '{field}', {called}"
+    if kind == "choice" and not all(isinstance(one, str) for one in row["choices"]):
+        return "'choices' holds what is no text"
     if kind == "choice" and not 0 <= row["answer"] < len(row["choices"]):
         return f"'answer' is {row['answer']}, and there are {len(row['choices'])} choices, counted from 0"
+    for field in ("prompt_ids", "answer_ids") if kind == "answer" else ():
+        if not row[field] or not all(type(one) is int and one >= 0 for one in row[field]):
+            return f"'{field}' needs token ids, which are whole numbers"
+    if kind == "instructions":
+        named = all(isinstance(one, str) for one in row["instruction_id_list"])
+        told = all(isinstance(one, dict | None) for one in row["kwargs"])
+        if not named or not told or len(row["kwargs"]) != len(row["instruction_id_list"]):
+            return "'instruction_id_list' needs names, and 'kwargs' an object for each of them"
     return None
 
 

@@ -54,7 +54,7 @@ def parse(raw: bytes) -> tuple[dict[str, Any] | None, str]:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
         try:
-            value = json.loads(raw)
+            value = json.loads(raw.decode())  # bytes would be taken that are no UTF-8
         except (ValueError, RecursionError) as error:
             return None, str(error)
     return (value, "") if isinstance(value, dict) else (None, "no object")

@@ -43,6 +43,8 @@ class PackedRow:
         size, starts = len(self.input_ids), self.seq_start_id.astype(np.int64)
         if len(self.loss_mask) != size:
             return f"{size} ids but {len(self.loss_mask)} mask entries"
+        if size and self.input_ids.min() < 0:
+            return f"token id {self.input_ids.min()} is negative"
         if not len(starts) or starts[0] != 0:
             return "seq_start_id does not begin with 0"
         if (np.diff(np.append(starts, size)) < 2).any():
@@ -159,8 +161,10 @@ def read_packed(path: Path) -> list[PackedRow]:
                     found = "is missing" if kind is None else f"is {kind}, not a list of integers"
                     raise UserError(f"{path}: column '{name}' {found}", f"{path.name} is not packed data; {REBUILD}")
             rows = [row for batch in file.iter_batches(columns=list(COLUMNS)) for row in _rows_of(path, batch)]
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: the name of a column
         raise UserError(f"{path}: corrupt, not readable as packed Parquet: {error}", REBUILD) from error
+    if not rows:
+        raise UserError(f"{path}: holds no rows", f"take the file out, or {REBUILD}")
     for number, row in enumerate(rows):
         if problem := row.problem():
             raise UserError(f"{path}: row {number}: {problem}", REBUILD)

@@ -45,6 +45,8 @@ VERIFIER_FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "structured_outputs_simple_agent": {"schema_str": (str,), "schema_type": (str,)},
 }
 """By agent, the fields that its server cannot verify without, and their types. A new agent is a new entry."""
+NEVER_EMPTY = ("question", "expected_answer", "options", "prompt", "schema_str")
+MOST_SAID = 300
 TYPE_NAMES: dict[type, str] = {str: "text", int: "a number", list: "a list", dict: "an object"}
 
 
@@ -134,7 +136,7 @@ def read_rl_rows(file: Path, check: Check | None = None) -> Iterator[RLRow]:
             try:
                 check(value)
             except Refused as refused:
-                raise UserError(f"{line.place}: damaged row ({refused})", REBUILD) from refused
+                raise UserError(f"{line.place}: damaged row ({str(refused)[:MOST_SAID]})", REBUILD) from refused
         yield RLRow.of(value, line.place)
 
 
@@ -154,7 +156,11 @@ def validate(row: Mapping[str, Any]) -> None:
     """Refuse a row that the runner or its verifier would stumble over; raises `Refused`."""
     validate_prompt(row)
     reference = row.get("agent_ref")
-    if not isinstance(reference, Mapping) or not isinstance(reference.get("name"), str) or not reference["name"]:
+    if (
+        not isinstance(reference, Mapping)
+        or not isinstance(reference.get("name"), str)
+        or not reference["name"].strip()
+    ):
         raise Refused("agent_ref without a name", 'it is {"type": "responses_api_agents", "name": ...}')
     if reference.get("type") != AGENT_TYPE:
         raise Refused(f"agent_ref.type is not '{AGENT_TYPE}'", str(reference.get("type")))
@@ -165,6 +171,8 @@ def validate(row: Mapping[str, Any]) -> None:
             value = value.get(key)  # the fields of VERIFIER_FIELDS come after the object that they are in
         if value is None:
             raise Refused(f"no verifier field '{field}'", f"the server of {agent} needs it")
+        if field in NEVER_EMPTY and not (value.strip() if isinstance(value, str) else value):
+            raise Refused(f"verifier field '{field}' is empty", f"the server of {agent} needs it")
         # bool is an int in Python, and no number here
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             wanted = " or ".join(TYPE_NAMES[kind] for kind in types)
@@ -178,6 +186,8 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
         raise Refused(f"{PARAMETERS} is not an object", type(parameters).__name__)
     items = parameters.get("input")
     if isinstance(items, str):
+        if not items.strip():
+            raise Refused(f"{PARAMETERS}.input is empty", "it is what the model is asked")
         return
     if not isinstance(items, list):
         raise Refused(f"{PARAMETERS}.input is no list of turns", type(items).__name__)
@@ -193,8 +203,11 @@ def validate_prompt(row: Mapping[str, Any]) -> None:
         parts = content if isinstance(content, list) else [None]
         if not isinstance(content, str) and not all(isinstance(part, Mapping) for part in parts):
             raise Refused("a turn's content is not text", f"turn {number}: {type(content).__name__}")
-    if not any(_is_message(item) and item.get("role") == "user" for item in items):
+    asked = [item["content"] for item in items if _is_message(item) and item.get("role") == "user"]
+    if not asked:
         raise Refused("no user turn", f"{PARAMETERS}.input needs one")
+    if not any(said.strip() if isinstance(said, str) else said for said in asked):
+        raise Refused("every user turn is empty", f"{PARAMETERS}.input is what the model is asked")
 
 
 def _is_message(item: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, did_you_mean
 
 SHIPPED = "blend:"
+LONGEST_NAME = 200
 MOST_BLEND_BYTES = 16 << 20  # a .json file beyond it is data; it is not read whole to find out
 
 
@@ -42,7 +43,12 @@ class BlendEntry(BaseModel):
     @field_validator("name")
     @classmethod
     def _is_a_file_name(cls, name: str) -> str:
-        if name.startswith(".") or any(sign in name for sign in "/\\\0") or name != name.strip():
+        if (
+            name.startswith(".")
+            or any(sign in name for sign in "/\\\0")
+            or name != name.strip()
+            or len(name.encode("utf-8", "replace")) > LONGEST_NAME
+        ):
             raise ValueError(f"'{name}' cannot be the name of a folder")
         return name
 

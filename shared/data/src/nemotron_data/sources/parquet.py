@@ -18,7 +18,7 @@ def row_groups(file: InputFile) -> tuple[int, ...]:
         try:
             with open_input(file) as opened, pq.ParquetFile(opened) as table:
                 return tuple(table.metadata.row_group(group).num_rows for group in range(table.num_row_groups))
-        except pa.ArrowException as error:
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: the name of a column
             raise not_parquet(file, error) from error
 
 

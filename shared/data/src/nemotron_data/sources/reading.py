@@ -275,7 +275,7 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                         place.lines += 1
                         yield Row(value, part.file.path, place.lines)
                 place.bytes += table.metadata.row_group(group).total_byte_size
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: the name of a column
         raise not_parquet(part.file, error) from error
 
 

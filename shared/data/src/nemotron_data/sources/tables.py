@@ -36,7 +36,12 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
     if not first.strip():
         return
     delimiter = delimiter_of(first, name)
-    header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
+    try:
+        header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
+    except csv.Error as error:
+        raise UserError(
+            f"{name}:1: not a readable header: {error}", "write the names of the columns in one line"
+        ) from error
     begun = first.count("\n") or 1
     if not header[0] and len(header) > 1:
         header[0] = "#"  # the numbers that a data frame writes before its rows

@@ -1,6 +1,10 @@
 """A tokenizer as data preparation needs it: a Hugging Face folder, read without transformers."""
 
+import os
 import shutil
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,14 +12,30 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from nemotron_data.chat.template import template_text
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.links import require_own_files
 
 TINY = "tiny"
+AGAIN = "download or copy the file again"
 ROLES = ("bos_token", "eos_token", "pad_token")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+
+
+@contextmanager
+def _silent() -> Generator[None]:
+    """Nothing on standard error: a panic of the library prints its own trace there, past Python."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 @dataclass(frozen=True)
@@ -30,9 +50,12 @@ class TokenizerFolder:
         self.require()
         file = self.path / "tokenizer.json"
         try:
-            return Tokenizer.from_file(str(file))
-        except Exception as error:  # the library has no class of its own for what it cannot read
-            raise UserError(f"{file}: no tokenizer: {error}", "download or copy the file again") from error
+            with _silent():
+                return Tokenizer.from_file(str(file))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library has no class of its own, and its panics are no `Exception`
+            raise UserError(f"{file}: no tokenizer: {str(error)[:300]}", AGAIN) from error
 
     def require(self) -> None:
         """Raise `UserError` where there is no tokenizer."""
@@ -43,7 +66,10 @@ class TokenizerFolder:
     def settings(self) -> dict[str, Any]:
         """`tokenizer_config.json`; nothing where there is none."""
         file = self.path / "tokenizer_config.json"
-        return read_json(file) if file.is_file() else {}
+        settings = read_json(file) if file.is_file() else {}
+        if not isinstance(settings, dict):
+            raise UserError(f"{file}: not an object of settings", AGAIN)
+        return settings
 
     @property
     def vocab_size(self) -> int:
@@ -59,7 +85,10 @@ class TokenizerFolder:
     def special_text(self, role: str) -> str | None:
         """Text of a special token, None where there is none."""
         token = self.settings.get(role)
-        return token["content"] if isinstance(token, dict) else token
+        text = token.get("content") if isinstance(token, dict) else token
+        if not isinstance(text, str | None) or text == "" or (text is None and token is not None):
+            raise UserError(f"{self.path / 'tokenizer_config.json'}: {role} is not the text of a token", AGAIN)
+        return text
 
     def chat_template(self) -> str:
         """The chat template's Jinja source.
@@ -68,7 +97,7 @@ class TokenizerFolder:
             UserError: the tokenizer has none.
         """
         file = self.path / "chat_template.jinja"
-        template = file.read_text(encoding="utf-8") if file.is_file() else self.settings.get("chat_template")
+        template = template_text(file) if file.is_file() else self.settings.get("chat_template")
         if not isinstance(template, str):
             raise UserError(f"{self.path}: the tokenizer has no chat template", "set data_prep.chat_template to a file")
         return template

@@ -30,7 +30,7 @@ LINK = re.compile(
 STATES = re.compile(r"\b(?:is|are|was|were|be|comes?|came)\s")
 TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)\b")
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
-LIST = re.compile(r"(?:^|[\s:])(?:\w+\s?){1,3},\s*(?:\w+\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w+\s?){1,3}(?:[,.]|$)")
+LIST = re.compile(r"(?:^|[\s:])(?:\w++\s?){1,3},\s*(?:\w++\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w++\s?){1,3}(?:[,.]|$)")
 YES_OR_NO = {"yes", "no", "true", "false"}
 COMPUTED = re.compile(r"(?=.*[\d\\])(?:[\d\s.,()+*/^{}!-]|\\[a-z]+|\bpi\b|\bsqrt\b)+")
 BESIDE = re.compile(

@@ -43,20 +43,21 @@ LATEX = (
 DIGITS = r"(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+|\d+\."
 PLAIN = re.compile(rf"({DIGITS})")
 NUMBER = re.compile(
-    rf"""(?P<sign>[-+]?)\s*(?P<currency>[$\u20ac\u00a3\u00a5\u20b9])?\s*(?P<sign2>[-+]?)
+    rf"""(?P<sign>[-+]?)\s*+(?P<currency>[$\u20ac\u00a3\u00a5\u20b9])?\s*+(?P<sign2>[-+]?)
     (?:\(?(?P<whole>\d+)\s+(?P<top>\d+)\s*/\s*(?P<bottom>\d+)\)?            # 2 1/2
       |\(?(?P<numerator>-?(?:{DIGITS}))\)?\s*/\s*\(?(?P<denominator>(?:{DIGITS}))\)?
       |(?P<mantissa>{DIGITS})(?:\s*[eE](?P<e>[-+]?\d+)|\s*[*x]\s*10\s*(?:\^|\*\*)\s*\{{?\(?(?P<power>[-+]?\d+)\)?\}}?)?
     )\s*(?P<percent>%|percent\b|per\s+cent\b)?""",
     re.VERBOSE,
 )
-# A unit: words without a figure among them; `m^2`, `m²`, `km/h`.
-UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]+(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*){0,6}")
+# A unit: words without a figure among them; `m^2`, `m²`, `km/h`. A word is taken whole (`++`): in how many ways a long
+# one could be six is tried for hours.
+UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]++(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*+){0,6}")
 ONE_UNIT = r"[A-Za-z]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
 UNIT_NAME = re.compile(
     rf"\s*-?\s*((?:(?:square|sq\.?|cubic)\s+)?{ONE_UNIT}(?:\s*(?:/|\bper\b)\s*{ONE_UNIT})?)(?![A-Za-z^/\u00b2\u00b3])"
 )
-OPERATION = re.compile(r"\s*-?\s*(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power)\b", re.I)
+OPERATION = re.compile(r"\s*+-?\s*+(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power)\b", re.I)
 """What makes another number of one, where a unit would stand."""
 OPERATOR = re.compile(r"\b(?:half(?:\s+of)?|twice|double|triple|over|under|above|below)\s+[$\u20ac\u00a3]?$", re.I)
 """What makes another number, or a bound, of the one that follows."""

@@ -57,13 +57,20 @@ def parse_outside(text: str) -> HubModel | MegatronModel | None:
         UserError: it begins like one and is none.
     """
     if text.startswith("hf:/"):
-        if found := HUB.fullmatch(text):
+        found = HUB.fullmatch(text)
+        if (
+            found
+            and text.isprintable()
+            and not any(".." in part or part == "." for part in (*found[1].split("/"), found[2] or ""))
+        ):
             return HubModel(found[1], found[2] or MAIN)
         meant = f"hf://{text[3:].strip('/')}"
-        here = meant if HUB.fullmatch(meant) else "hf://organisation/name, or .../name@revision"
+        here = meant if HUB.fullmatch(meant) and ".." not in meant else "hf://organisation/name, or .../name@revision"
         raise UserError(f"{text}: not a model's address", f"write {here}")
     scheme, colon, path = text.partition(":")
     if scheme == "megatron" and colon and re.search(r"[./~]", path):  # megatron:v2 is an artifact of that name
+        if "\0" in path:
+            raise UserError(f"{text!r}: not the path of a file", "write megatron:/path/of/the/checkpoint")
         return MegatronModel(Path(path).expanduser())
     return None
 

@@ -8,6 +8,7 @@ kind each layer is, whether the layers of a kind have the same tensors. A pickle
 """
 
 import json
+import math
 import pickletools
 import re
 import zipfile
@@ -32,6 +33,9 @@ LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How a file of torch.save began before 1.6."""
 LAYER = re.compile(r"([\w.]+\.layers)\.(\d+)\.(.+)")
 AGAIN = "download or copy the file again"
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+         "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}  # fmt: skip
+"""Bytes of a value by its dtype; of others nothing is known here."""
 Shapes = Mapping[str, list[int]]
 
 
@@ -92,10 +96,16 @@ def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> di
         raise UserError(f"{label}: cut off within its header, or no safetensors file", AGAIN)
     content = stream.read(length)
     try:
-        header = json.loads(content)
+        header = json.loads(content, parse_constant=_refused, object_pairs_hook=_once)
         tensors = {name: about for name, about in header.items() if name != "__metadata__"}
         found = {name: _dimensions(about["shape"]) for name, about in tensors.items()}
-        end = max((_dimensions(about["data_offsets"])[1] for about in tensors.values()), default=0)
+        places = {name: tuple(_dimensions(about["data_offsets"])) for name, about in tensors.items()}
+        end = 0
+        for name, (low, high) in sorted(places.items(), key=lambda place: place[1]):
+            width = SIZES.get(tensors[name]["dtype"])
+            if low != end or high < low or (width is not None and high - low != width * math.prod(found[name])):
+                raise ValueError(f"the place of {name} does not fit its shape")
+            end = high
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise UserError(f"{label}: its header cannot be read: it is damaged, or no safetensors file", AGAIN) from error
     if whole and size != 8 + length + end:
@@ -134,6 +144,16 @@ def _is_weights(name: Any) -> bool:
     return isinstance(name, str) and not {"/", "\\"} & set(name) and name.endswith(WEIGHTS)
 
 
+def _refused(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(made := dict(pairs)) != len(pairs):
+        raise ValueError("a key that stands twice")
+    return made
+
+
 def _dimensions(values: Any) -> list[int]:
     if not all(type(value) is int and value >= 0 for value in values):
         raise ValueError("no whole numbers")
@@ -143,7 +163,7 @@ def _dimensions(values: Any) -> list[int]:
 def _absent_from_layers(names: list[str], config: Mapping[str, Any]) -> list[str]:
     """The tensors that other layers of the same kind have; the scales of a quantized model are not for every layer."""
     kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
-    if not isinstance(kinds, (list, str)):
+    if not isinstance(kinds, (list, str)) or not all(isinstance(kind, str) for kind in kinds):
         return []
     stacks: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for layer in filter(None, map(LAYER.fullmatch, names)):
