@@ -69,7 +69,9 @@ ITEMS = {
     "resume": Item("a training that was killed ends with the bytes of one that was not", "runs:resume", SFT),
     "data_bytes": Item("prepared data has the same bytes with one worker and with two", "prepared:data_bytes", SFT[:1]),
     "lora_round_trip": Item("adapters saved, loaded and merged compute the same", "adapters:lora_round_trip"),
-    "sampling_equals_training": Item("log-probabilities of generation and of training are the same bits", None),
+    "sampling_equals_training": Item(
+        "log-probabilities of generation and of training are the same bits", "sampling:same_bits"
+    ),
     "generation": Item("greedy answers are the same alone, in a batch, with and without a cache", "answers:generation"),
     "evaluation": Item(
         "scores of a batch are those of each row alone", "answers:evaluation", ("stages.eval.batching",)
