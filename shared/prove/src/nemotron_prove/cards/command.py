@@ -51,9 +51,9 @@ def command(
             for name, item in items.items():
                 card = measured(family, name, item)
                 write_card(root, family, name, card)
+                write_page(root)  # at once: a run that is stopped leaves page and cards that agree
                 say(f"[{family} {name}] {card.status}{told(card)}")
                 failed |= card.status == FAILED
-        write_page(root)
     rows = [[family, name, status_of(root, family, name, item)] for family in chosen for name, item in items.items()]
     if as_json:
         print(json.dumps([dict(zip(("family", "item", "status"), row, strict=True)) for row in rows], indent=2))
