@@ -42,7 +42,7 @@ STOPPED = "super3-sft-model-0123456789ab"
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
-UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build")}
+UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"), ("prove", "cards")}
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
     # nemotron_app
@@ -75,6 +75,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see: nemotron jobs": {},
     "name models, or runs: nemotron runs --all": {},
     "see what was stopped: nemotron runs": {},
+    "nemotron prove cards --family {family} --item {item}": {"family": ["nano3"], "item": ["packing"]},
     "see what there is: nemotron artifacts list": {},
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "nemotron report --compare {' '.join(names)}": {"' '.join(names)": [" ".join([STOPPED] * 2)]},

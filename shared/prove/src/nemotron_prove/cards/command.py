@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from nemotron_app.plain import table_lines
-from nemotron_prove.cards.card import FOLDER, ROOT, Card, code_digest, is_stale, read_card, write_card
+from nemotron_prove.cards.card import FOLDER, ROOT, Card, code_digest, command_of, is_stale, read_card, write_card
 from nemotron_prove.cards.items import ITEMS, Item
 from nemotron_prove.cards.measured import FAILED, CannotRun
 from nemotron_prove.cards.page import write_page
@@ -90,7 +90,7 @@ def measured(family: str, name: str, item: Item) -> Card:
     here = hardware()
     return Card(
         status=status,
-        command=f"nemotron prove cards --family {family} --item {name}",
+        command=command_of(family, name),
         commit=git_commit(ROOT),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=f"{here['processor']}, {here['cores']} cores",
