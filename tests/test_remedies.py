@@ -42,7 +42,9 @@ STOPPED, OTHER = "super3-sft-model-0123456789ab", "super3-rl-model-0123456789ab"
 PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
-UNRUN = {("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"), ("prove", "faults")}
+UNRUN = {
+    ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"), ("prove", "faults"), ("prove", "cards"),
+}  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
     # nemotron_app
@@ -82,6 +84,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see: nemotron jobs": {},
     "name models, or runs: nemotron runs --all": {},
     "see what was stopped: nemotron runs": {},
+    "nemotron prove cards --family {family} --item {item}": {"family": ["nano3"], "item": ["packing"]},
     "see what there is: nemotron artifacts list": {},
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},

@@ -77,10 +77,18 @@ def expand(paths: Sequence[str | Path], *, subset: str | None = None, split: str
             documents, or a file is named twice.
     """
     files = [file for path in paths for file in _files_at(os.fspath(path), subset, split)]
+    for file in files:
+        format_of(file.path)
+    if len(files) > 1:
+        _refuse_twice(files)
+    return files
+
+
+def _refuse_twice(files: Sequence[InputFile]) -> None:
+    """Raise `UserError` where two of the files are one."""
     seen: set[str] = set()
     real_folder = cache(os.path.realpath)  # once for each folder, not for each of ten thousand files
     for file in files:
-        format_of(file.path)
         # two files of a hub's cache may be links to one and the same content
         if file.commit or is_remote(file.path):
             place = file.path
@@ -92,7 +100,6 @@ def expand(paths: Sequence[str | Path], *, subset: str | None = None, split: str
         if place in seen:
             raise UserError(f"{file.path}: named twice", "name every input once; a blend's weight repeats a data set")
         seen.add(place)
-    return files
 
 
 def local_file(path: str | Path, commit: str | None = None) -> InputFile:

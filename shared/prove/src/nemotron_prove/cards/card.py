@@ -56,6 +56,11 @@ class Card:
     notes: list[str] = field(default_factory=list)
 
 
+def command_of(family: str, item: str) -> str:
+    """The command that measures it."""
+    return f"nemotron prove cards --family {family} --item {item}"
+
+
 def place(root: Path, family: str, item: str) -> Path:
     """Where a card lies."""
     return root / FOLDER / family / f"{item}.yaml"
@@ -79,8 +84,7 @@ def read_card(root: Path, family: str, item: str) -> Card | None:
     try:
         return Card(**parsed(path, read_text(path)))
     except TypeError as error:
-        again = f"measure it again: nemotron prove cards --family {family} --item {item}"
-        raise UserError(f"{path}: not a card", again) from error
+        raise UserError(f"{path}: not a card", f"measure it again: {command_of(family, item)}") from error
 
 
 def is_stale(card: Card, family: str, item: Item) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from nemotron_app.plain import table_lines
-from nemotron_prove.cards.card import FOLDER, ROOT, Card, code_digest, is_stale, read_card, write_card
+from nemotron_prove.cards.card import FOLDER, ROOT, Card, code_digest, command_of, is_stale, read_card, write_card
 from nemotron_prove.cards.items import ITEMS, Item
 from nemotron_prove.cards.measured import FAILED, CannotRun
 from nemotron_prove.cards.page import write_page
@@ -50,9 +50,9 @@ def command(
             for name, item in items.items():
                 card = measured(family, name, item)
                 write_card(root, family, name, card)
+                write_page(root)  # at once: a run that is stopped leaves page and cards that agree
                 say(f"[{family} {name}] {card.status}{told(card)}")
                 failed |= card.status == FAILED
-        write_page(root)
     rows = [[family, name, status_of(root, family, name, item)] for family in chosen for name, item in items.items()]
     if as_json:
         tell_json([dict(zip(("family", "item", "status"), row, strict=True)) for row in rows])
@@ -89,7 +89,7 @@ def measured(family: str, name: str, item: Item) -> Card:
     here = hardware()
     return Card(
         status=status,
-        command=f"nemotron prove cards --family {family} --item {name}",
+        command=command_of(family, name),
         commit=git_commit(ROOT),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=f"{here['processor']}, {here['cores']} cores",

@@ -40,7 +40,7 @@ def nemotron(folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> str:
     environment = os.environ | OFFLINE | {"NEMOTRON_HOME": str(folder / "home")}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in codes:
-        raise UserError(f"nemotron {' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
+        raise UserError(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr.strip()[-300:]}")
     return done.stdout
 
 
