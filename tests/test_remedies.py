@@ -43,7 +43,8 @@ PYTHON = {"sys.executable": [sys.executable]}
 FAMILY = {"family": ["super3"]}
 
 UNRUN = {
-    ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"), ("prove", "faults"), ("prove", "cards"),
+    ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"),
+    ("prove", "faults"), ("prove", "cards"),
 }  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
