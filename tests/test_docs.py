@@ -23,6 +23,7 @@ from support import MEMBERS, ROOT, STAGES, call_here, write_model
 
 from nemotron_app.main import OTHER_COMMANDS, main
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_prove.command import PROOFS
 from nemotron_shared.config.compose import compose, leaf_keys
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import environment_of
@@ -66,8 +67,8 @@ def execute(command: Command) -> int:
         rest.append("--dry-run")
     if stage_steps(command) and not prepares_own_files(command) and not {"-d", "--dry-run"} & set(rest):
         rest.append("--dry-run")
-    if rest[:2] == ["prove", "faults"]:  # minutes, and another process: shared/prove/tests runs it
-        return 0 if import_module("nemotron_prove.faults.command").command.make_context("faults", rest[2:]) else 2
+    if rest[:1] == ["prove"] and rest[1] in {"faults", "sampling"}:  # minutes, or a real model: shared/prove/tests
+        return 0 if import_module(PROOFS[rest[1]]).command.make_context(rest[1], rest[2:]) else 2
     if program == "nemotron" and rest[0] in ANSWERS:  # the model of these tests is none; the tests of serving run them
         return 0 if import_module(OTHER_COMMANDS[rest[0]]).command.make_context(rest[0], rest[1:]) else 2
     if program == "nemotron":

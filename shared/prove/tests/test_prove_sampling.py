@@ -1,0 +1,48 @@
+"""`nemotron prove sampling` holds where it must, and sees a difference."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemotron_prove.cards.measures.tiny import tiny_model
+from nemotron_prove.sampled import Sampler
+from nemotron_prove.sampling import THEIRS, Count, Proof, table
+
+
+def proof_of(tmp_path: Path) -> Proof:
+    from nemotron_engines.exact.support import why_not
+
+    model = tiny_model("nano3", tmp_path)
+    assert why_not(model) is None
+    sampler, proof = Sampler(model, seed=3), Proof("tiny:v1", "float32")
+    for way, found in sampler.sample().ways():
+        proof.ways.setdefault(way, Count()).add(*found)
+    proof.seconds = dict(sampler.seconds)
+    return proof
+
+
+def test_every_way_is_counted_and_none_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr("nemotron_prove.sampled.LARGEST_BATCH", 12)
+    proof = proof_of(tmp_path)
+    assert proof.holds, table(proof)
+    assert len(proof.ways) == 7
+    assert any(count.differing for way, count in proof.ways.items() if way.startswith(THEIRS))
+    assert table(proof).startswith("tiny:v1, float32: the same bits in every way\n")
+
+
+def test_one_other_bit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr("nemotron_prove.sampled.LARGEST_BATCH", 3)
+    monkeypatch.setattr("nemotron_prove.sampled.score", _slightly_wrong)
+    proof = proof_of(tmp_path)
+    assert not proof.holds
+    assert "NOT the same bits" in table(proof)
+
+
+def _slightly_wrong(*args: object) -> object:
+    from nemotron_engines.exact import scoring
+
+    found = scoring.score(*args)  # ty: ignore[invalid-argument-type]
+    return found._replace(logps=torch.nextafter(found.logps, torch.tensor(1.0)))
