@@ -62,6 +62,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     },
     "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
+    "nemotron prove input --target {name} --seed {seed} --see {failure.number}": {
+        "name": ["slice"],
+        "seed": ["1"],
+        "failure.number": ["0"],
+    },
     "see: nemotron engine list": {},
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},

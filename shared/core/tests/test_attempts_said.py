@@ -15,11 +15,11 @@ from nemotron_shared.runtime.attempts import WHAT, _say_why_new
 def test_a_run_that_was_stopped_before_its_first_checkpoint_is_not_called_finished(tmp_path: Path, state: str) -> None:
     before = tmp_path / "super3-sft-model-0123"
     before.mkdir()
-    (before / WHAT).write_text(json.dumps({"what": {"optimizer.lr": 1}, "modules": "a"}))
+    (before / WHAT).write_text(json.dumps({"what": {"optimizer.lr": 1}, "modules": {"a": "b"}}))
     if state == "unfinished":
         (before / INPUTS).write_text("[]")
     said: list[str] = []
-    identity = SimpleNamespace(what={"optimizer.lr": 2}, modules="a")
+    identity = SimpleNamespace(what={"optimizer.lr": 2}, modules={"a": "b"})
     plan: Any = SimpleNamespace(name="super3-sft-model", identity=identity)
     run: Any = SimpleNamespace(directory=tmp_path / "super3-sft-model-4567", say=said.append)
     _say_why_new(plan, run)

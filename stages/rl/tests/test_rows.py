@@ -136,7 +136,7 @@ def test_an_answer_that_the_pattern_does_not_find_is_refused() -> None:
 @pytest.mark.parametrize("agent", VERIFIER_FIELDS)
 def test_each_agent_misses_each_of_its_fields(agent: str) -> None:
     fields = VERIFIER_FIELDS[agent]
-    samples = {str: "x", int: 1, list: [], dict: {"unit_tests": []}}
+    samples = {str: "x", int: 1, list: ["a"], dict: {"unit_tests": []}}
     whole = math_row(agent_ref={**MATH, "name": agent}, question=..., expected_answer=...)
     whole |= {field: samples[types[0]] for field, types in fields.items() if "." not in field}
     validate(whole)

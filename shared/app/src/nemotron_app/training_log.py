@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemotron_app.report.reading import read_log
+from nemotron_app.long_log import read_log
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError

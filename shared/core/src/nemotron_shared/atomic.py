@@ -141,7 +141,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, remedy: str | None = None) -> Any:
+def read_json(path: Path, remedy: str = "correct the file, or make it again") -> Any:
     """Parse a JSON file, or say which file and line is broken, and what to do about it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))

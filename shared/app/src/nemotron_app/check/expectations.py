@@ -128,7 +128,7 @@ class Expectation(Section):
             raise ValueError(f"{self.id}: give one of metric, line and file")
         fitting = ("count",) if self.line else ("count", "age") if self.file else None
         if (fitting and self.how not in fitting) or (not fitting and self.how in {"count", "age"}):
-            raise ValueError(f"{self.id}: how: {self.how} does not fit; count fits a line, count and age a file")
+            raise ValueError(f"{self.id}: how: {self.how} does not fit; use count for a line, count or age for a file")
         return self
 
 

@@ -13,7 +13,9 @@ recipe's own `run.env` comes before a profile, and `run.env.KEY=VALUE` on the co
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from nemotron_shared.config.schema import a_number
 
 Count = Annotated[int, Field(ge=1)]
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -49,6 +51,11 @@ class Profile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
     runs_here: ClassVar[bool] = False
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_number(cls, value: object, info: ValidationInfo) -> object:
+        return a_number(cls, value, info)
 
     executor: str
     home: Line | None = None

@@ -93,7 +93,7 @@ def record(shelf: Path, learned: Mapping[int, str | None]) -> None:
     known = read_published(shelf)
     if known.items() >= learned.items():
         return
-    with suppress(OSError, UserError):
+    with suppress(OSError, UserError, ValueError):  # the last: an old entry that no text could hold
         content = {str(number): fingerprint for number, fingerprint in (known | dict(learned)).items()}
         atomic.write_json(shelf / INDEX, content)
 

@@ -260,7 +260,8 @@ def _composition_error(
     search_path, *overrides = arguments
     if key is None or key not in map(override_key, overrides):
         return UserError(f"{path.name}: {_first_line(error)}", HOW_TO_WRITE)
-    with _hydra(path.parent):
+    known: list[str] = []
+    with _hydra(path.parent), suppress(*BROKEN):  # what it takes not as a whole, it may not take by itself either
         # with the engine that is asked for, whose keys are not those of the default's
         chosen = [text for text in overrides if _is_group(text, folders)]
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))

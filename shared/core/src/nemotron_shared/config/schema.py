@@ -4,7 +4,8 @@ A field has no default: `config/default.yaml` is the one place where defaults ar
 """
 
 import codecs
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -13,10 +14,21 @@ from typing_extensions import TypeVar
 from nemotron_shared.config.registry import Registry
 
 HOW = "how"
-NUMBERS = (int, float, int | None, float | None)
 Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
+
+
+def a_number(model: type[BaseModel], value: object, info: ValidationInfo) -> object:
+    """The value, unless it is true or false where a field takes numbers only, which pydantic would count as 1 and 0."""
+    if not isinstance(value, bool):
+        return value
+    annotation = model.model_fields[str(info.field_name)].annotation
+    members = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    kinds = {get_args(one)[0] if get_origin(one) is Annotated else one for one in members}
+    if kinds <= {int, float, NoneType}:
+        raise ValueError("needs a number, which true and false are not")
+    return value
 
 
 class Section(BaseModel):
@@ -27,10 +39,8 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def no_number(cls, value: object, info: ValidationInfo) -> object:
-        """Pydantic takes true for 1, which nobody means."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in NUMBERS:
-            raise ValueError("needs a number, which true and false are not")
-        return value
+        """See `a_number`."""
+        return a_number(cls, value, info)
 
     @classmethod
     def how_keys(cls) -> frozenset[str]:

@@ -143,7 +143,7 @@ class GPUDescription(Section):
 
     name: str
     count: int = Field(ge=1, le=MOST_GPUS)
-    memory_gb: float = Field(gt=0, default=math.inf, allow_inf_nan=False)
+    memory_gb: float = Field(gt=0, default=math.inf)
 
 
 class MachineDescription(Section):
@@ -153,8 +153,8 @@ class MachineDescription(Section):
     nodes: int = Field(ge=1, default=1)
     processes: int = Field(ge=1)
     gpus: GPUDescription | None = None
-    memory_gb: float = Field(gt=0, default=math.inf, allow_inf_nan=False)
-    free_disk_gb: float = Field(ge=0, default=math.inf, allow_inf_nan=False)
+    memory_gb: float = Field(gt=0, default=math.inf)
+    free_disk_gb: float = Field(ge=0, default=math.inf)
     packages: dict[str, str] | None = None
     sees_files: bool = True
 

@@ -40,6 +40,13 @@ class BlendEntry(BaseModel):
     text_field: str | None = Field(default=None, min_length=1)
     """None: the stage's data_prep.text_field."""
 
+    @field_validator("path")
+    @classmethod
+    def _is_a_path(cls, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("must not hold a zero byte")
+        return path
+
     @field_validator("name")
     @classmethod
     def _is_a_file_name(cls, name: str) -> str:

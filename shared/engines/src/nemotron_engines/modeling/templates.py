@@ -17,6 +17,8 @@ from nemotron_shared.errors import UserError
 
 COMPILE = "_compile_jinja_template"
 LABEL = "the model's chat template"
+STOCK = getattr(chat_template_utils, COMPILE, None)
+"""The function of transformers, as it was."""
 
 
 class Compiled:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[5]
 RECORD = "benchmarks/input.md"
 HEAD = """# Bad input
 
-Campaigns of `nemotron prove input --record`, which adds a section to this file; what the columns mean stands in
+Recorded campaigns, the oldest first. How one is made, and what the columns mean:
 [docs/prove.md](../docs/prove.md#bad-input).
 """
 COLUMNS = ("parser", "reads", "inputs", "accepted", "refused", *FAILURES, "CPU s")

@@ -14,7 +14,7 @@ from pathlib import Path
 from nemotron_shared.errors import UserError
 
 MAIN = "main"
-HUB = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)(?:@([^\s@]+))?")
+HUB = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)(?:@([^\s@]+))?", re.ASCII)
 BARE = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?:@\S+)?")
 LONGEST_NAME = 100
 TOKENIZER = "-tokenizer"

@@ -96,7 +96,7 @@ def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> di
         raise UserError(f"{label}: cut off within its header, or no safetensors file", AGAIN)
     content = stream.read(length)
     try:
-        header = json.loads(content, parse_constant=_refused, object_pairs_hook=_once)
+        header = json.loads(content.decode(), parse_constant=_refused, object_pairs_hook=_once)
         tensors = {name: about for name, about in header.items() if name != "__metadata__"}
         found = {name: _dimensions(about["shape"]) for name, about in tensors.items()}
         places = {name: tuple(_dimensions(about["data_offsets"])) for name, about in tensors.items()}

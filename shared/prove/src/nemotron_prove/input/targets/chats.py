@@ -10,6 +10,7 @@ from typing import Any
 
 from nemotron_data.chat.formats import CHAT_FORMATS, TURNS, from_any
 from nemotron_data.chat.rows import ChatFields, tools_of, validate_messages
+from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.blends import Blend, load_blend
@@ -212,7 +213,7 @@ def _has(name: str) -> bool:
 
 def _render(folder: Path, files: Files) -> tuple[str, list[tuple[int, int]]]:
     source = find_template(str(folder / "chat.jinja"))
-    template = ChatTemplate(source, bos_token="<s>", eos_token="<|im_end|>")
+    template = open_template(source, "chat.jinja", bos_token="<s>", eos_token="<|im_end|>")
     return template.render_with_spans([{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "qzx"}])
 
 

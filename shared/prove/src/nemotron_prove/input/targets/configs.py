@@ -260,7 +260,7 @@ TARGETS = (
     ),
     Target(
         "expectations",
-        "limits of nemotron check",
+        "limits that runs are checked by",
         _expectations,
         lambda folder, files: read_expectations(folder / "mine.yaml"),
         _expectations_fault,

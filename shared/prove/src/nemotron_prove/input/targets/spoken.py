@@ -12,7 +12,7 @@ from nemotron_shared.runtime.devices import DEVICES, device_named
 from nemotron_shared.runtime.models.references import HubModel, MegatronModel, parse_outside
 
 NAME = r"[a-z0-9][a-z0-9._-]*"
-WRITTEN = re.compile(rf"(?:art://)?(?:{NAME}(?:/{NAME})*|[A-Za-z]+Artifact-[a-z]+)(?::(.*))?", re.DOTALL)
+WRITTEN = re.compile(rf"(?:art://)?(?:{NAME}(?:/{NAME})*|[A-Za-z]+Artifact(?:-[a-z]+)?)(?::(.*))?", re.DOTALL)
 """docs/artifacts.md, Names: lower-case words, slashes for dashes, older class names; and a version."""
 MOST_GPUS = 10**6
 
@@ -104,7 +104,7 @@ TARGETS = (
         ), _outside, _outside_fault, ("hf://", "@", "/", "megatron:", "..", "models/", "~"), share=30, in_files=False,
     ),
     Target(
-        "gpus", "GPUS of nemotron plan", lambda: words("64xH100", "H200", "8 x RTX 4090", "128xGB200", "16"),
+        "gpus", "GPUs to plan for", lambda: words("64xH100", "H200", "8 x RTX 4090", "128xGB200", "16"),
         _gpus, _gpus_fault, ("x", "H100", "0", "99999999999", *DEVICES), share=30, in_files=False,
     ),
     Target(

@@ -67,7 +67,7 @@ def manifest() -> Manifest:
     """A valid one, of the one file `model.safetensors`."""
     sha = hashlib.sha256(PAYLOAD).hexdigest()
     files = {"model.safetensors": FileEntry(sha, len(PAYLOAD))}
-    made = Producer("sft", "train", "0.1.0", "0.1.0", sha, sha, None, "python -m stages.sft.train -c tiny", {"a": "1"})
+    made = Producer("sft", "train", "0.1.0", "0.1.0", sha, sha, None, "stages/sft/train.py -c tiny", {"a": "1"})
     return Manifest(
         name="super3-sft-model",
         version=1,

@@ -42,7 +42,7 @@ def read_log(path: Path) -> Entries:
     start = list(islice(read_metrics(path), LONG + 1))
     if len(start) <= LONG:
         return Entries(start)
-    from nemotron_app.report.thinning import thinned_log  # here, because its libraries take long to import
+    from nemotron_app.thinning import thinned_log  # here, because its libraries take long to import
 
     return Entries(*thinned_log(path, LONG))
 
