@@ -9,9 +9,9 @@ from nemotron_shared.families import families
 
 PAGE = Path("docs", "cards.md")
 HEAD = (
-    "# Verification cards\n\nWhat was measured of each family, on its tiny shape and on a CPU. This page is made of the "
-    "cards in `docs/cards`, which only a run writes; [Proofs](prove.md#cards) has the commands, and how to see which "
-    "cards are stale because their code has changed.\n"
+    "# Verification cards\n\nWhat was measured of each family, on its tiny shape and on a CPU. This page is made of "
+    "the cards in `docs/cards`, which only a run writes; [Proofs](prove.md#cards) has the commands, and how to see "
+    "which cards are stale because their code has changed.\n"
 )
 
 
