@@ -19,7 +19,7 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.past import IMPORT, Past, inputs_of, link, look_ahead, past_of
+from nemotron_app.replay.past import IMPORT, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import ancestors
@@ -86,8 +86,7 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
 
 def _again(store: Store, past: Past, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
     inputs = inputs_of(store, past.artifact)
-    references = {role: stand_ins.get(one.reference) or link(scratch, one) for role, one in inputs.items()}
-    ahead = look_ahead(past, scratch.home, {role: one for role, one in references.items() if role != "tokenizer"})
+    ahead = look_ahead(past, Store(scratch.home / "ahead"), inputs)
     say(f"[replay] by {ahead.told_by}")
     if not past.promises:
         count = len(past.artifact.manifest.segments)
@@ -96,10 +95,11 @@ def _again(store: Store, past: Past, scratch: Store, stand_ins: Mapping[str, str
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
+    references = {role: stand_ins.get(one.reference) or link(scratch, one) for role, one in inputs.items()}
+    how = reading(ahead.how, scratch.home, references)
     request = Request(
-        past.family, words, ahead.how.config, ahead.how.overrides, dry_run=False, json=True,
-        trust_code=ahead.how.trust_code,
-    )  # fmt: skip
+        past.family, words, how.config, how.overrides, dry_run=False, json=True, trust_code=how.trust_code
+    )
     code, answer = ask_step(made.stage, made.verb, request)
     if code:
         raise UserError(f"{past.artifact.reference}: its step failed in the replay (exit code {code})", "see above")

@@ -29,7 +29,7 @@ from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
 from nemotron_shared.runtime.segments import changed_modules
 
-IMPORT = "import"
+IMPORT, TOKENIZER = "import", "tokenizer"
 
 
 @dataclass(frozen=True)
@@ -78,34 +78,40 @@ def past_of(store: Store, artifact: Artifact) -> Past:
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a replay would be: the arguments of the step, where they come from, and what is not as it was."""
+    """What a replay would be: the step's arguments but for its store, where they come from, what is not as it was."""
 
     how: Arguments
     told_by: str
     changes: list[str]
 
 
-def look_ahead(past: Past, home: Path, references: Mapping[str, str]) -> Ahead:
-    """Check that a replay could begin in the store at `home`, and find what differs from then.
+def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahead:
+    """Check that a replay could begin, and find what differs from then.
 
     The recorded command comes first, because it fits the code of today. Where it would make something else now,
     because a config that it names has changed, the recorded values are taken, if today's code still knows them all.
 
     Args:
-        references: by role of an input, what stands for it in that store.
+        store: one of its own, in which nothing but the inputs of then will stand.
 
     Raises:
-        UserError: an input is missing.
+        UserError: something is missing.
     """
-    given = (f"run.home={home}", "run.force=false", *(f"run.{role}={one}" for role, one in references.items()))
-    command = replace(past.how, overrides=(*past.how.overrides, *given))
-    identity = _identity(past, command)
+    references = {role: link(store, one) for role, one in inputs.items()}
+    identity = _identity(past, reading(past.how, store.home, references))
     told_by = f"the recorded command: {past.artifact.manifest.producer.command}"
     if identity.result != past.artifact.manifest.producer.config_digest and past.file is not None:
-        recorded = replace(past.how, config=str(past.file), overrides=given)
+        recorded = replace(past.how, config=str(past.file), overrides=())
         with suppress(UserError):
-            return Ahead(recorded, f"the recorded values: {past.file}", _changes(past, _identity(past, recorded)))
-    return Ahead(command, told_by, _changes(past, identity))
+            now = _identity(past, reading(recorded, store.home, references))
+            return Ahead(recorded, f"the recorded values: {past.file}", _changes(past, now))
+    return Ahead(past.how, told_by, _changes(past, identity))
+
+
+def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
+    """The arguments with a store, and by role what is read from it; a tokenizer is found there by its own name."""
+    read = [f"run.{role}={one}" for role, one in references.items() if role != TOKENIZER]
+    return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
 def _identity(past: Past, how: Arguments) -> Identity:
