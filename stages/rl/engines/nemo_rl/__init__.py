@@ -32,7 +32,7 @@ class NeMoRL(Engine[Config]):
         if config.grpo.sampling_mismatch_limit is not None:
             yield Problem(
                 "grpo.sampling_mismatch_limit: NeMo-RL logs token_mult_prob_error, and cannot be told to stop by it",
-                "set grpo.sampling_mismatch_limit=null, and follow it: nemotron report --live",
+                "set grpo.sampling_mismatch_limit=null, and follow that figure in metrics.jsonl",
             )
         own_data = config.engine.environment == "base"
         if own_data and config.run.data is not None:
