@@ -41,7 +41,7 @@ def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -
 
     published_again(store, original, "stats.json", segments=[*original.manifest.segments] * 2)
     shutil.rmtree(store.home / "runs")  # the command that was recorded is enough
-    other = run(*REPLAY, f"{DATA}:v2", "--keep", "--json", ok=False)
+    other = run(*REPLAY, f"{DATA}:v2", "--keep", "--json", ok=False, env={"TMPDIR": str(store.home)})
     (told,) = json.loads(other.stdout)
     size = (original.path / "stats.json").stat().st_size
     assert other.returncode == 1 and told["promised"] is False

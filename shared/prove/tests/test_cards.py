@@ -43,6 +43,7 @@ def item(outcome: Measured | Exception, monkeypatch: pytest.MonkeyPatch) -> Item
         (Measured({"a": float("nan")}, 1e-5), FAILED),
         (Measured({}, 1.0), FAILED),
         (UserError("it went wrong"), FAILED),
+        (RuntimeError("shapes do not fit"), FAILED),
         (CannotRun(NOT_BUILT, "nobody has"), NOT_BUILT),
     ],
 )

@@ -84,8 +84,9 @@ def measured(family: str, name: str, item: Item) -> Card:
             status, figures, tolerance, notes = found.status, found.figures, found.tolerance, found.notes
         except CannotRun as error:
             status, notes = error.status, [str(error)]
-        except UserError as error:
-            status, notes = FAILED, [error.message.replace(folder, "")]
+        except Exception as error:  # whatever it is, the other items can be measured
+            what = error.message if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            status, notes = FAILED, [what.replace(folder, "")]
     here = hardware()
     return Card(
         status=status,
