@@ -65,7 +65,7 @@ def test_the_commands_of_the_remedies_are_commands(expected, tmp_path: Path, mon
         (GOOD.replace("remedy", "remdy"), "unknown key 'expectations.0.remdy'\n  did you mean 'remedy'?"),
         (GOOD.replace("at_most", "at_mst"), "did you mean 'at_most'?"),
         (GOOD.replace("how: last", "how: lst"), "expectations.0.how"),
-        (GOOD.replace("metric: loss, how: last", "line: '(', how: count"), "not a regular expression"),
+        (GOOD.replace("metric: loss, how: last", "line: '(', how: count"), "must be a regular expression"),
         (GOOD.replace("metric: loss, how: last", "line: '(A+)+x$', how: count"), "within a repeat may take for ever"),
         (GOOD.replace("metric: loss, how: last", "line: '(a|ab)*', how: count"), "within a repeat may take for ever"),
         (GOOD.replace("at_most: 1", "at_most: .nan"), "expectations.0.pass.at_most"),

@@ -107,7 +107,7 @@ class Expectation(Section):
             parsed = parser.parse(line or "")
             re.compile(line or "")
         except (re.error, RecursionError, OverflowError) as error:
-            raise ValueError(f"not a regular expression: {error}") from error
+            raise ValueError(f"must be a regular expression: {error}") from error
         if _may_take_for_ever(parsed, inside=False):
             raise ValueError("a repeat or alternatives within a repeat may take for ever; write the repeated part once")
         return line
@@ -128,7 +128,7 @@ class Expectation(Section):
             raise ValueError(f"{self.id}: give one of metric, line and file")
         fitting = ("count",) if self.line else ("count", "age") if self.file else None
         if (fitting and self.how not in fitting) or (not fitting and self.how in {"count", "age"}):
-            raise ValueError(f"{self.id}: how: {self.how} does not fit; use count for a line, count or age for a file")
+            raise ValueError(f"{self.id}: how: {self.how} does not fit; count fits a line, count and age a file")
         return self
 
 

@@ -93,7 +93,7 @@ def read_tables(file: Path) -> dict[str, Any]:
         UserError: it is no TOML, or it holds something that is no table.
     """
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        tables = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: not valid TOML: {error}", SHOWN) from error
     for name, table in tables.items():

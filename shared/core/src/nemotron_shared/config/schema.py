@@ -134,7 +134,7 @@ class StageConfig(Section, Generic[EngineT]):
     def engine_class(cls, values: object) -> type[EngineSection] | None:
         """The class of an engine's section; None where its values name no engine of this stage."""
         name = values.get("name") if isinstance(values, dict) else None
-        return cls.engines.load(name).settings if name in cls.engines.places() else None
+        return cls.engines.load(name).settings if isinstance(name, str) and name in cls.engines.places() else None
 
     @field_validator("engine", mode="plain")
     @classmethod

@@ -40,12 +40,15 @@ CORE_OPERATIONS = 17e9
 """Per second, all told: measured with the tiny model on one core of an AMD EPYC (Zen 3) at 2.4 GHz."""
 
 
+LONGEST_SIZE = 8
+
+
 def device_named(name: str) -> Device | None:
     """The device in a name such as "NVIDIA H100 80GB HBM3" or "rtx4090"; None for another one, or another memory."""
     words = re.sub(r"[^A-Z0-9]+", " ", name.upper()).split()
     told = next((word for word in words if re.fullmatch(r"\d+GB", word)), None)
     kind = next((one for one in {key.partition("-")[0] for key in DEVICES} if _is_called(one, words)), None)
-    if kind is None:
+    if kind is None or len(told or "") > LONGEST_SIZE:
         return None
     found = DEVICES.get(f"{kind}-{told}") or DEVICES[USUAL.get(kind, kind)]
     # a driver's name and a data sheet count gigabytes of one or the other kind

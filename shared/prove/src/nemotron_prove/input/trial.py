@@ -28,7 +28,7 @@ OKAY = ("accepted", "refused")
 FAILURES = ("unclear", "traceback", "hang", "silent", "died")
 LONGEST_MESSAGE = 4000
 OURS = ("nemotron_", "/stages/")
-SAYS_WHAT = re.compile(r"\b(?:should|must|needs?|write|give|use|maximum|twice|there are|did you mean)\b")
+SAYS_WHAT = re.compile(r"\b(?:should|must|needs?|write|give|use|maximum|twice|there are|did you mean|fits)\b")
 """A message that says what the value has to be needs no second line."""
 
 
@@ -99,7 +99,10 @@ def tried(target: Target, files: Files, folder: Path) -> Verdict:
         if _is_told(error):
             return Verdict("refused", str(error))
         return Verdict("traceback", f"{type(error).__name__}: {error}", f"{type(error).__name__} at {_place(error)}")
-    fault = target.fault(files, made)
+    try:
+        fault = target.fault(files, made)
+    except Exception as error:  # it reads a valid input to its end, so this one is none, or the reading is wrong
+        fault = f"the second reading ends in {type(error).__name__}: {error}"
     return Verdict("accepted") if fault is None else Verdict("silent", fault, f"silent: {_general(fault)}")
 
 

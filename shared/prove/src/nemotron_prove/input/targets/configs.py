@@ -12,7 +12,7 @@ from nemotron_app.recipes import composed
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_prove.input.second import fault_of, is_count, is_number, require, written
 from nemotron_prove.input.target import WORD, Files, Target, word_of, words
-from nemotron_shared.config.files import parsed, read_text
+from nemotron_shared.config.files import YAML_LOADER, parsed, read_text
 from nemotron_shared.config.validate import validate
 
 PATTERN = "hybrid_override_pattern"
@@ -168,7 +168,7 @@ def _expectations() -> list[Files]:
 
 def _expectations_fault(files: Files, made: object) -> str | None:
     def read() -> None:
-        value = yaml.safe_load(files["mine.yaml"].decode())
+        value = yaml.load(files["mine.yaml"], YAML_LOADER)
         found = value["expectations"]
         names = [one["id"] for one in found]
         require(len({*names}) == len(names), "an expectation that stands twice")
