@@ -37,6 +37,7 @@ fails_at = int(os.environ.get("FAKE_FAILS_AT", 0))
 for step in range(done + 1, last + 1):
     note("train/loss", 1 / step, step)
     note("train/reward", step / last, step)
+    note("train/token_mult_prob_error", float(os.environ.get("FAKE_MISMATCH", 1)), step)
     if step == fails_at:
         writer.close()
         sys.exit("out of memory, says the driver")

@@ -146,6 +146,7 @@ WRONG = [
     ("super3", "scheduler.lr_decay_style=WSD", "NeMo-RL has no WSD"),
     ("super3", "++engine.overrides.grpo.seed=1", "one of our own settings decides this"),
     ("super3", "engine.environment=base", "set run.data=null"),
+    ("super49b", "++engine.overrides.policy.router_replay.enabled=true", "needs policy.megatron_cfg.enabled: true"),
     ("super3_rlhf", "grpo.num_generations_per_prompt=8", "genrm_compare compares"),
     ("super3_rlvr", f"{BATCH}=1024", "force_on_policy_ratio needs"),
     ("nano3", "engine.environment=math", "not available with engine.version nano-v3"),

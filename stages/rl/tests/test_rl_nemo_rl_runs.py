@@ -155,3 +155,17 @@ ROWS = [
 def test_a_row_that_the_environment_cannot_use_is_named(environment: str, row: dict, fault: str | None) -> None:
     found = row_fault(RLRow.of(row), environment)
     assert found is None if fault is None else fault in str(found)
+
+
+@pytest.mark.slow
+def test_it_stops_where_what_is_sampled_is_not_what_is_trained(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FAKE_MISMATCH", "1.3")
+    assert run(home, "grpo.sampling_mismatch_limit=1.1") == 2
+    assert "token_mult_prob_error is 1.3, more than grpo.sampling_mismatch_limit=1.1" in capsys.readouterr().err
+    assert run(home, "grpo.sampling_mismatch_limit=1.4") == 0, "it goes on, for the limit names no other result"
+    written = yaml.safe_load((folder(home) / "nemo_rl.yaml").read_text())["loss_fn"]
+    names = ("use_importance_sampling_correction", "truncated_importance_sampling_ratio")
+    assert [written[name] for name in names] == [True, 2.0]
+    assert written["truncated_importance_sampling_type"] == "tis"

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from support import short
 
+from stages.rl.engines.trl.sampling import weighed
 from stages.rl.train import STEP
 
 NAMES = ("token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio")
@@ -32,6 +34,7 @@ def test_where_transformers_samples_the_log_says_what_differs(
         assert 0 < entry["differing_tokens"] <= 1
         assert 1 < entry["token_mult_prob_error"] < 1.001
         assert entry["sequence_ratio"] == pytest.approx(1, abs=1e-3)
+        assert 0 <= entry["router_flips"] < 0.05
     limit = "grpo.sampling_mismatch_limit=1.0000000001"
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "stopped"))
     assert STEP.main([*short("rl"), "train.train_iters=2", "engine.exact_sampling=false", limit]) == 2
@@ -46,3 +49,14 @@ def test_more_threads_are_said_to_keep_it_from_that(
     trained(tmp_path, monkeypatch, "run.threads=2")
     said = "sampling: transformers' generate (it has more than one thread; set run.threads=1)"
     assert said in capsys.readouterr().err
+
+
+def test_truncated_importance_sampling_weighs_tokens_that_training_would_have_drawn_more_or_less() -> None:
+    inputs = {
+        "advantages": torch.tensor([1.0, -2.0]),
+        "completion_mask": torch.tensor([[1, 1, 1], [1, 0, 0]]),
+        "sampling_per_token_logps": torch.tensor([[0.5, 0.5, 0.5], [0.25, 1, 1]]).log(),
+    }
+    trained = torch.tensor([[0.5, 0.25, 0.9], [1.0, 0.1, 0.1]]).log()
+    expected = [[1.0, 0.5, 1.5], [-3.0, -2.0, -2.0]]  # 0.9 / 0.5 and 1 / 0.25 are more than 1.5; padding stays
+    torch.testing.assert_close(weighed(inputs, trained, 1.5), torch.tensor(expected))

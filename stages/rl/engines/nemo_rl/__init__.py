@@ -29,11 +29,6 @@ class NeMoRL(Engine[Config]):
 
     def check(self, config: Config, inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Whose rows they are first; then what NeMo-RL would be told."""
-        if config.grpo.sampling_mismatch_limit is not None:
-            yield Problem(
-                "grpo.sampling_mismatch_limit: NeMo-RL logs token_mult_prob_error, and cannot be told to stop by it",
-                "set grpo.sampling_mismatch_limit=null, and follow that figure in metrics.jsonl",
-            )
         own_data = config.engine.environment == "base"
         if own_data and config.run.data is not None:
             yield Problem(

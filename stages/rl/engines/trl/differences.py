@@ -14,7 +14,8 @@ class Differences:
 
     tokens: int = 0
     differing: int = 0
-    flips: int = 0  # tokens drawn behind another choice of experts
+    routed: int = 0  # tokens drawn behind a choice of experts
+    flips: int = 0  # of these, behind another choice than that of training
     multiplied: float = 0.0  # sum of exp(|difference|)
     largest: float = 0.0
     sequences: int = 0
@@ -25,21 +26,23 @@ class Differences:
         apart = (trained - sampled).double().masked_fill(~mask, 0)
         self.tokens += int(mask.sum())
         self.differing += int((apart != 0).sum())
-        self.flips += int((flipped & mask).sum()) if flipped is not None else 0
+        if flipped is not None:
+            self.routed += int(mask.sum())
+            self.flips += int((flipped & mask).sum())
         self.multiplied += float(apart.abs().exp()[mask].sum())
         self.largest = max(self.largest, float(apart.abs().max()))
         there = mask.any(1)
         self.sequences += int(there.sum())
         self.ratios += float(apart.sum(1).exp()[there].sum())
 
-    def figures(self, experts: bool) -> dict[Metric, float]:
+    def figures(self) -> dict[Metric, float]:
         """The step's figures of all processes together; every process calls this."""
-        sums = [self.tokens, self.differing, self.flips, self.multiplied, self.sequences, self.ratios]
+        sums = [self.tokens, self.differing, self.routed, self.flips, self.multiplied, self.sequences, self.ratios]
         whole, largest = torch.tensor(sums, dtype=torch.float64), torch.tensor(self.largest, dtype=torch.float64)
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(whole)
             torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
-        tokens, differing, flips, multiplied, sequences, ratios = whole.tolist()
+        tokens, differing, routed, flips, multiplied, sequences, ratios = whole.tolist()
         if not tokens:
             return {}
         found: dict[Metric, float] = {
@@ -48,6 +51,6 @@ class Differences:
             "token_mult_prob_error": multiplied / tokens,
             "sequence_ratio": ratios / sequences,
         }
-        if experts:
-            found["router_flips"] = flips / tokens
+        if routed:
+            found["router_flips"] = flips / routed
         return found

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl import GRPOTrainer
+
+from stages.rl.engines.trl.library import GRPOTrainer
 
 
 class TeachingRowsTrainer(GRPOTrainer):

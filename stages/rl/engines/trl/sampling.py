@@ -4,6 +4,7 @@ Where it can, the model is sampled and trained by one computation, with the same
 elsewhere transformers samples. Either way each step's log says how far the two are apart.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from nemotron_engines.exact.decode import Answer, sample
+from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly
 from nemotron_engines.exact.support import why_not
-from nemotron_shared.errors import UserError
+from nemotron_engines.mismatch import require_alike
 from nemotron_shared.runtime import distributed
 from stages.rl.engines.trl.differences import Differences
 from stages.rl.engines.trl.groups import TeachingRowsTrainer
 from stages.rl.engines.trl.recorded import recording
+from stages.rl.engines.trl.routes import noting_routes
 
 SAMPLED_EXPERTS = "sampled_experts"
 """Among the inputs of a loss: the `code` of the experts behind each token, (rows, tokens)."""
@@ -29,10 +31,19 @@ class SamplingTrainer(TeachingRowsTrainer):
     """A GRPOTrainer that knows with which probability each token was drawn."""
 
     mismatch_limit: float | None = None
+    largest_weight: float | None = None
+    """Of truncated importance sampling; None leaves it out."""
     _exact: PreTrainedModel | None = None
     _seed = 0
     _validated = 0
     _differences = Differences()
+    _inputs: dict[str, Any] | None = None
+    """Of the loss that is being computed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sampled_experts: list[Tensor] = []
+        self._trained_experts: list[Tensor] = []
 
     def sample_exactly(self, seed: int) -> str | None:
         """Sample and train by one computation from now on, unless something keeps it from that: then say what."""
@@ -40,23 +51,28 @@ class SamplingTrainer(TeachingRowsTrainer):
         model = model.get_base_model() if hasattr(model, "get_base_model") else model
         reason = "bfloat16 is computed by autocast" if self.args.bf16 else why_not(model)
         if reason is None:
-            self._seed, self._exact, self._trained_experts = seed, model, list[Tensor]()
+            self._seed, self._exact = seed, model
             score_exactly(model, self.temperature, self._trained_experts)
         return reason
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-        """Ids and log-probabilities of one completion for each prompt."""
-        self._answers: list[Answer] = []
+        """Ids and log-probabilities of one completion for each prompt; notes the experts behind each token."""
         if (model := self._exact) is None:
-            with recording(self.accelerator.unwrap_model(self.model_wrapped), self.temperature) as recorder:
+            unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
+            with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            # each pass chose the token behind its last position
+            tokens = [found[:, -1] for found in routes.passes(len(prompt_ids))]
+            rows = zip(torch.stack(tokens, 1), completions, strict=True) if tokens else ()
+            self._sampled_experts = [codes[: len(ids)] for codes, ids in rows]
             return completions, recorder.logps(completions)
         training = model.training
         draws = self._draws(len(prompt_ids), training)
         model.eval()
-        self._answers = sample(model, prompt_ids, draws, self.eos_token_ids, self.temperature, self.top_p)
+        answers = sample(model, prompt_ids, draws, self.eos_token_ids, self.temperature, self.top_p)
         model.train(training)
-        return [answer.ids for answer in self._answers], [answer.logps for answer in self._answers]
+        self._sampled_experts = [code(torch.stack(answer.routes)) for answer in answers if answer.routes]
+        return [answer.ids for answer in answers], [answer.logps for answer in answers]
 
     def _draws(self, rows: int, training: bool) -> Tensor:
         """What the tokens of this process's rows are drawn with: by seed, step and number of the row alone."""
@@ -70,9 +86,8 @@ class SamplingTrainer(TeachingRowsTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
         """Each row keeps the experts behind its tokens, wherever rows are shuffled to."""
         found = super()._generate_and_score_completions(inputs)
-        if self._answers and self._answers[0].routes:
-            codes = [code(torch.stack(answer.routes)) for answer in self._answers]
-            found[SAMPLED_EXPERTS] = pad_sequence(codes, batch_first=True)
+        if self._sampled_experts:
+            found[SAMPLED_EXPERTS] = pad_sequence(self._sampled_experts, batch_first=True)
         return found
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, None, None]:
@@ -85,19 +100,34 @@ class SamplingTrainer(TeachingRowsTrainer):
         self._validated = 0
         return super().evaluation_loop(*args, **kwargs)
 
-    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._trained_logps = found[0].detach()
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        """See the base class; the loss that asks for them is weighed by them."""
+        with noting_routes(self.accelerator.unwrap_model(model)) as routes:  # none, where `score_exactly` notes them
+            found = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+            )
+        before = slice(-logits_to_keep - 1, -1)  # the position behind which a token is drawn
+        self._trained_experts += [codes[:, before] for codes in routes.passes(length=input_ids.shape[1])]
+        if (inputs := self._inputs) is not None:
+            self._trained_logps = found[0].detach()
+            if self.largest_weight is not None and self._exact is None:
+                inputs["advantages"] = weighed(inputs, self._trained_logps, self.largest_weight)
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         """The loss, and what this micro batch shows of differences."""
-        loss, flipped = super()._compute_loss(model, inputs), None
+        self._trained_experts.clear()
+        self._inputs, flipped = dict(inputs), None
+        try:
+            loss = super()._compute_loss(model, self._inputs)
+        finally:
+            self._inputs = None
         if (drawn := inputs.get(SAMPLED_EXPERTS)) is not None:
             experts = torch.cat(self._trained_experts)
             experts = experts if self.row_order is None else experts[self.row_order]
             flipped = experts[:, -drawn.shape[1] :] != drawn
-            self._trained_experts.clear()
         mask = inputs["completion_mask"].bool()
         self._differences.add(inputs["sampling_per_token_logps"], self._trained_logps, mask, flipped)
         return loss
@@ -109,15 +139,19 @@ class SamplingTrainer(TeachingRowsTrainer):
             UserError: they are larger than the config allows.
         """
         if "loss" in logs:
-            found, self._differences = self._differences.figures(self._exact is not None), Differences()
+            found, self._differences = self._differences.figures(), Differences()
             logs.update(dict(found))
-            error = found.get("token_mult_prob_error", 1.0)
-            if self.mismatch_limit is not None and error > self.mismatch_limit:
-                if distributed.rank() != 0:
-                    raise SystemExit(2)
-                raise UserError(
-                    f"step {self.state.global_step}: what is sampled is not what is trained: token_mult_prob_error is "
-                    f"{error:.4g}, more than grpo.sampling_mismatch_limit={self.mismatch_limit}",
-                    "raise the limit, or leave it out: grpo.sampling_mismatch_limit=null",
-                )
+            error, limit = found.get("token_mult_prob_error", 1.0), self.mismatch_limit
+            if limit is not None and error > limit and distributed.rank() != 0:
+                raise SystemExit(2)  # the first process says why
+            require_alike(self.state.global_step, error, limit)
         super().log(logs, start_time)
+
+
+def weighed(inputs: Mapping[str, Any], trained: Tensor, largest: float) -> Tensor:
+    """Advantages (rows, tokens) for truncated importance sampling: times a token's probability in training over that
+    with which it was drawn, at most `largest`. `trained`: (rows, tokens), nats.
+    """
+    mask = inputs["completion_mask"].bool()
+    ratios = (trained - inputs["sampling_per_token_logps"]).masked_fill(~mask, 0).exp()
+    return inputs["advantages"].view(len(mask), -1) * ratios.clamp(max=largest)

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from trl import GRPOConfig
 
 from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -16,6 +15,7 @@ from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.engines.trl.library import GRPOConfig
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
@@ -28,6 +28,9 @@ class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
         """Generation is the long part of a step, and no rank waits for another in it, unless for shards of weights."""
         with self.stage_run.interruptible(apart=self.stage_config.engine.strategy == "ddp"):
             return super()._generate_single_turn(*args, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: a manifest says what a model was made from, and TRL's card asks the trackers that it imports."""
 
 
 def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
@@ -56,6 +59,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
         )
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = config.grpo.sampling_mismatch_limit
+    trainer.largest_weight = config.grpo.truncated_importance_sampling_ratio
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly(config.run.seed)
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: the bits of training")

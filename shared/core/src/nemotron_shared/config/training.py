@@ -81,6 +81,10 @@ class GRPOSection(Section):
     """Divide advantages by the standard deviation of their group."""
     overlong_filtering: bool
     """Leave completions that were cut at `grpo.max_new_tokens` out of the loss."""
+    truncated_importance_sampling_ratio: float | None = Field(gt=0)
+    """Where sampling and training do not compute alike, the loss of a token is multiplied by its probability in
+    training over that with which it was drawn, and by this at most. `null` leaves it out; with NeMo-RL it leaves what
+    `engine.base` says."""
     sampling_mismatch_limit: How[float | None]
     """Stop when a step's `token_mult_prob_error` is above this: probabilities of sampling and of training that are too
     far apart. 1 would be none; `null` never stops."""

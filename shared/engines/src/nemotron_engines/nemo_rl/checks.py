@@ -21,7 +21,7 @@ def check(values: dict[str, Any], schema: Node, engine: NeMoRLEngine, algorithm:
     """
     found = [*_permissions(values, engine), *_layout_problems(values, engine), *_length_problems(values, engine)]
     if algorithm == "grpo":
-        found += [*_rollout_problems(values), *_gym_problems(values)]
+        found += [*_rollout_problems(values), *_gym_problems(values), *_replay_problems(values)]
     # types of the whole, where our sections and the base meet
     for name, node in schema.get("keys", {}).items():
         if name in values and (fault := type_fault(node, values[name])):
@@ -148,3 +148,14 @@ def _gym_problems(values: dict[str, Any]) -> Iterator[str]:
             f"genrm_compare compares num_rollouts_per_prompt {compared.get('num_rollouts_per_prompt')} answers, but "
             f"grpo.num_generations_per_prompt is {group}; with too few every answer gets the default score"
         )
+
+
+def _replay_problems(values: dict[str, Any]) -> Iterator[str]:
+    """vLLM tells the experts of each token, and Megatron can be told to take them."""
+    name = "policy.router_replay.enabled"
+    if not at(values, name):
+        return
+    if not at(values, "policy.megatron_cfg.enabled"):
+        yield f"{name} needs policy.megatron_cfg.enabled: true"
+    if at(values, "policy.generation.backend") != "vllm":
+        yield f"{name} needs policy.generation.backend: vllm"

@@ -117,7 +117,7 @@ GRPO: dict[str, Meaning] = COMMON | {
         "num_prompts_per_step", "num_generations_per_prompt", "normalize_rewards", "overlong_filtering")},
     **{f"policy.generation.{name}": f"grpo.{name}" for name in ("max_new_tokens", "temperature", "top_p")},
     **{f"loss_fn.{name}": f"grpo.{name}" for name in (
-        "reference_policy_kl_penalty", "ratio_clip_min", "ratio_clip_max")},
+        "reference_policy_kl_penalty", "ratio_clip_min", "ratio_clip_max", "truncated_importance_sampling_ratio")},
     "grpo.max_num_steps": "train.train_iters",
     "grpo.val_period": "train.eval_interval",
     "grpo.val_batch_size": NoEffect("validation asks train.eval_rows questions at once"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from nemotron_engines.mismatch import require_alike
 from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
 from nemotron_engines.nemo_rl.checks import check
 from nemotron_engines.nemo_rl.compose import build
@@ -20,10 +21,11 @@ from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.translate import Places
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.atomic import write_text
-from nemotron_shared.config.training import TrainingConfig
+from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import with_references
 from nemotron_shared.runtime.launcher import MUST_SAVE_BY
+from nemotron_shared.runtime.metrics import read_metrics
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.task import Outcome, Task
@@ -102,6 +104,7 @@ def train(
 
     Raises:
         Stopped: the run was asked to end; a rerun continues from the newest checkpoint.
+        UserError: what it samples is too far from what it trains; looked at about once a minute.
     """
     config, run = task.config, task.run
     folder = Path(values["checkpointing"]["checkpoint_dir"])
@@ -115,6 +118,10 @@ def train(
 
     def note() -> None:
         write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path)
+        if isinstance(config, GRPOConfig):
+            for entry in read_metrics(run.metrics.path) if run.metrics.path.is_file() else ():
+                error = entry.get("token_mult_prob_error", 1.0)
+                require_alike(entry["step"], error, config.grpo.sampling_mismatch_limit)
 
     log = run.directory / "nemo_rl.log"
     run.say(f"one driver starts; its output: {log}" + (f"; it continues from step {last[0]}" if last else ""))

@@ -93,6 +93,11 @@ def grpo_keys(config: GRPOConfig[NeMoRLEngine], places: Places, *, megatron: boo
         "grpo.max_val_samples": None if gym else train.eval_rows,
         "grpo.seed": config.run.seed,
     }
+    if (largest := grpo.truncated_importance_sampling_ratio) is not None:
+        keys["loss_fn.use_importance_sampling_correction"] = True
+        keys["loss_fn.truncated_importance_sampling_ratio"] = largest
+        if VERSIONS[engine.version].kinds_of_truncation:
+            keys["loss_fn.truncated_importance_sampling_type"] = "tis"
     if not gym:
         keys["grpo.val_batch_size"] = train.eval_rows
     if engine.environment == "math":

@@ -20,6 +20,7 @@ class Version:
         container: the image that NVIDIA's guide for the recipe names.
         data_keys: "nested" is `data.train.data_path`, "flat" is `data.train_jsonl_fpath`.
         scripts: program by environment; `sft` is the one of fine-tuning.
+        kinds_of_truncation: truncated importance sampling is one of several kinds, and is named.
     """
 
     commit: str
@@ -27,6 +28,7 @@ class Version:
     container: str
     data_keys: Literal["nested", "flat"]
     scripts: Mapping[str, str]
+    kinds_of_truncation: bool
 
 
 VERSIONS: dict[str, Version] = {
@@ -41,6 +43,7 @@ VERSIONS: dict[str, Version] = {
             "nemo_gym": "examples/nemo_gym/run_grpo_nemo_gym.py",
             "sft": "examples/run_sft.py",
         },
+        kinds_of_truncation=True,
     ),
     "nano-v3": Version(
         commit="823fcc90428eb18e00cf45b3d73069d3ea6dc988",
@@ -48,6 +51,7 @@ VERSIONS: dict[str, Version] = {
         container="nemo-rl:v0.4.0.nemotron_3_nano",
         data_keys="flat",
         scripts={"nemo_gym": "examples/nemo_gym/run_grpo_nemo_gym.py"},
+        kinds_of_truncation=False,
     ),
 }
 

@@ -1,0 +1,17 @@
+"""When what is sampled is too far from what is trained."""
+
+from nemotron_shared.errors import UserError
+
+
+def require_alike(step: int, error: float, limit: float | None) -> None:
+    """Compare a step's `token_mult_prob_error` with what the config allows; None allows all.
+
+    Raises:
+        UserError: it is larger.
+    """
+    if limit is not None and error > limit:
+        raise UserError(
+            f"step {step}: what is sampled is not what is trained: token_mult_prob_error is {error:.4g}, more than "
+            f"grpo.sampling_mismatch_limit={limit}",
+            "raise the limit, or leave it out: grpo.sampling_mismatch_limit=null",
+        )
