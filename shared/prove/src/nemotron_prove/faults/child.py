@@ -28,6 +28,7 @@ PATIENCE = 300.0
 GRACE = 30.0
 """Seconds in which everything that a step has started must have ended after it."""
 POLL = 0.005
+ENDING = {signal.SIGTERM, signal.SIGINT}
 Disturbance = tuple[float, signal.Signals]
 """Seconds after the start, and what is sent then."""
 
@@ -79,7 +80,10 @@ def start(command: Command, home: Path, log: Path, page: Page | None, before: Ca
     """Begin a step with a store; returns its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # what comes before the child has handlers of its own waits: those of this process clean up what is not the child's
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         return pid
     try:
         code = _become(command, home, log, page, before)
@@ -102,6 +106,7 @@ def _become(command: Command, home: Path, log: Path, page: Page | None, before: 
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, source in enumerate((nothing, file, file)):
