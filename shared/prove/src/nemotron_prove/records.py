@@ -14,18 +14,22 @@ ROOT = Path(__file__).resolve().parents[4]
 FOLDER = ROOT / "benchmarks"
 
 
-def require_clone() -> None:
-    """Raises: UserError: there is nowhere to record."""
+def code_to_record() -> str:
+    """The commit that a campaign will be recorded with; asked before it begins, because people edit meanwhile.
+
+    Raises:
+        UserError: there is nowhere to record.
+    """
     if not FOLDER.is_dir():
         raise UserError(f"--record writes to {FOLDER}, and this is no clone of the repository", "run it in a clone")
+    return git_commit(ROOT) or "of no commit"
 
 
-def add(name: str, head: str, about: str, lines: Iterable[str]) -> Path:
+def add(name: str, head: str, about: str, code: str, lines: Iterable[str]) -> Path:
     """Append a section to a page, which begins with `head`; returns its file."""
-    require_clone()
     file = FOLDER / name
     before = file.read_text(encoding="utf-8") if file.is_file() else head
     machine = ", ".join(f"{key} {value}" for key, value in hardware().items())
-    section = [f"## {utc(time.time())}, {about}", "", f"Code {git_commit(ROOT)}; {machine}.", "", *lines]
+    section = [f"## {utc(time.time())}, {about}", "", f"Code {code}; {machine}.", "", *lines]
     write_text(file, before + "\n" + "\n".join(section) + "\n")
     return file

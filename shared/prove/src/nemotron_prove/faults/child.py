@@ -85,20 +85,28 @@ def start(command: Command, home: Path, log: Path, page: Page | None, before: Ca
     if pid := os.fork():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         return pid
+    code = 1
     try:
-        code = _become(command, home, log, page, before)
+        code = _code_of(lambda: _become(command, home, log, page, before))
+        with suppress(BaseException):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:  # or a signal at this moment would run what this process has to clean up, in its copy
+        os._exit(code)
+
+
+def _code_of(main: Callable[[], int]) -> int:
+    """The exit code that Python would end with."""
+    try:
+        return main()
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
+        return ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:  # before or after the step's own code, where Python itself would say so
-        code = 130
+        return 130
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
-    with suppress(BaseException):
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+        return 1
 
 
 def _become(command: Command, home: Path, log: Path, page: Page | None, before: Callable[[], None] | None) -> int:

@@ -56,7 +56,8 @@ def command(
     as_json: bool,
 ) -> int:
     """See the module."""
-    _check(budget, count, only, record)
+    _check(budget, count, only)
+    code = records.code_to_record() if record else ""
     if SHIM not in os.environ:
         _start_under_the_shim()
     os.environ.pop("LD_PRELOAD", None)  # the processes that steps start are left alone
@@ -73,11 +74,11 @@ def command(
         tell("\n".join(lines_of(found)))
     if record:
         about = f"seed {found.seed}, {found.seconds / 60:.0f} minutes"
-        say(f"appended to {records.add('faults.md', HEADER, about, ['```text', *lines_of(found), '```'])}")
+        say(f"appended to {records.add('faults.md', HEADER, about, code, ['```text', *lines_of(found), '```'])}")
     return 1 if found.failures else 0
 
 
-def _check(budget: float | None, count: int | None, only: tuple[str, ...], record: bool) -> None:
+def _check(budget: float | None, count: int | None, only: tuple[str, ...]) -> None:
     if sys.platform != "linux":
         raise UserError("faults are put between a step and Linux's libc", "run it on Linux")
     if not (budget or count or only):
@@ -86,8 +87,6 @@ def _check(budget: float | None, count: int | None, only: tuple[str, ...], recor
         part, _, number = name.rpartition("-")
         if part not in PARTS or not number.isdecimal():
             raise UserError(f"--only {name}: no case", f"cases are called {', '.join(f'{one}-1' for one in PARTS)}")
-    if record:
-        records.require_clone()
 
 
 def _start_under_the_shim() -> None:

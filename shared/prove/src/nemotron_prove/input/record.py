@@ -41,4 +41,4 @@ def add_to_record(tallies: Sequence[Tally], seed: int, wall: float) -> Path:
     Raises:
         UserError: this is no clone of the repository.
     """
-    return records.add(RECORD, HEAD, f"seed {seed}, {wall / 60:.1f} minutes", table(tallies))
+    return records.add(RECORD, HEAD, f"seed {seed}, {wall / 60:.1f} minutes", records.code_to_record(), table(tallies))

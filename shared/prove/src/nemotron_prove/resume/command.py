@@ -50,7 +50,8 @@ def command(
     seed: int, kills: int, processes: tuple[int, ...], more: tuple[int, ...], record: bool, as_json: bool
 ) -> int:
     """See the module."""
-    counts = _checked(processes, more, record)
+    counts = _checked(processes, more)
+    code = records.code_to_record() if record else ""
     end_on_sigterm()  # with the folder removed
     adopt_orphans()
     TRAIN.get_ready()
@@ -68,18 +69,16 @@ def command(
     if record:
         of = f"{kills} kills on {' and '.join(map(str, counts))} processes"
         about = f"seed {seed}, {of}, {found.seconds / 60:.0f} minutes"
-        say(f"appended to {records.add('resume.md', HEAD, about, ['```text', *lines_of(found), '```'])}")
+        say(f"appended to {records.add('resume.md', HEAD, about, code, ['```text', *lines_of(found), '```'])}")
     return 1 if found.differing else 0
 
 
-def _checked(processes: tuple[int, ...], more: tuple[int, ...], record: bool) -> list[int]:
+def _checked(processes: tuple[int, ...], more: tuple[int, ...]) -> list[int]:
     """The numbers of processes, each once: click gives those after the first one as words of the command."""
     if sys.platform != "linux":
         raise UserError("what a killed training leaves running is found by means of Linux", "run it on Linux")
     if more and not processes:
         raise UserError(f"'{more[0]}' belongs to no option", f"say: --processes {' '.join(map(str, more))}")
-    if record:
-        records.require_clone()
     return list(dict.fromkeys((*processes, *more))) or [1]
 
 
