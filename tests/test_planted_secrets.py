@@ -120,9 +120,6 @@ def test_trainings_with_trackers_evaluations_and_reports_show_none(desk: Desk) -
     desk("super3", "sft", *short("sft"), "run.seed=6", refused, code=2)
     desk("super3", "eval", *short("eval"))
     desk("report", "--out", "report.html")
-    for words in (
-        ("artifacts", "--json"), ("artifacts", "lineage", "sft", "--json"), ("runs", "--all", "--json"),
-        ("check", "sft", "--json"),
-    ):  # fmt: skip
-        desk(*words, code=1 if words[0] == "check" else 0)
+    for words in (("artifacts",), ("artifacts", "lineage", "sft"), ("runs", "--all")):
+        desk(*words, "--json")
     assert desk.leaks() == []
