@@ -67,7 +67,7 @@ def execute(command: Command) -> int:
         rest.append("--dry-run")
     if stage_steps(command) and not prepares_own_files(command) and not {"-d", "--dry-run"} & set(rest):
         rest.append("--dry-run")
-    if rest[:1] == ["prove"] and rest[1] in {"faults", "sampling"}:  # minutes, or a real model: shared/prove/tests
+    if rest[:1] == ["prove"] and rest[1] in {"faults", "resume", "sampling"}:  # minutes: shared/prove/tests
         return 0 if import_module(PROOFS[rest[1]]).command.make_context(rest[1], rest[2:]) else 2
     if program == "nemotron" and rest[0] in ANSWERS:  # the model of these tests is none; the tests of serving run them
         return 0 if import_module(OTHER_COMMANDS[rest[0]]).command.make_context(rest[0], rest[1:]) else 2

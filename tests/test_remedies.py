@@ -44,7 +44,7 @@ FAMILY = {"family": ["super3"]}
 
 UNRUN = {
     ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"),
-    ("prove", "faults"), ("prove", "cards"),
+    ("prove", "faults"), ("prove", "cards"), ("prove", "resume"),
 }  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {

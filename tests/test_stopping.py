@@ -60,6 +60,20 @@ def test_a_training_that_is_stopped_anywhere_follows_the_uninterrupted_one(run, 
 
 
 @pytest.mark.slow
+def test_a_validation_that_was_cut_off_behind_the_last_step_is_made_up_for(run, tmp_path: Path) -> None:
+    options = (*short("sft"), "train.train_iters=2", "train.eval_interval=2", "checkpoint.save_interval=50")
+    name, stopped = "super3-sft-model", tmp_path / "stopped"
+    run(*script("sft"), *options)
+    passes, said = stop_at(3, "sft", options, stopped)
+    assert passes[-1] == "eval"
+    assert "stopped after step 2 of 2" in said
+    again = run(*script("sft"), *options, env={"NEMOTRON_HOME": str(stopped)})
+    assert "continuing from step 2" in again.stderr
+    assert losses(stopped, name) == losses(tmp_path / "home", name)
+    assert digest(stopped, name) == digest(tmp_path / "home", name)
+
+
+@pytest.mark.slow
 def test_an_evaluation_stops_in_the_middle_of_an_answer(tmp_path: Path) -> None:
     options = (*short("eval"), "evaluation.tasks=[sums]", "evaluation.max_new_tokens=64")
     passes, said = stop_at(3, "eval", options, tmp_path / "home")

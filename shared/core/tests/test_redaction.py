@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from nemotron_shared import redaction
 from nemotron_shared.config.references import resolve, value_at
-from nemotron_shared.redaction import keep_secret, redact, redact_values, with_references
+from nemotron_shared.redaction import holds_secret, keep_secret, redact, redact_values, with_references
 
 HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
 
@@ -137,3 +137,17 @@ def test_however_a_config_reads_a_variable_it_is_written_as_a_reference(
 )  # fmt: skip
 def test_secrets_in_headers_files_and_commands_are_hidden(text: str, shown: str) -> None:
     assert redact(text) == shown
+
+
+def test_a_secret_that_somebody_wrote_into_a_script_is_told_from_what_a_shell_puts_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(redaction, "_read_by_config", {"team-of-mine": "TEAM"})
+    monkeypatch.setenv("DOOR_PASSWORD", "swordfish")
+    for text in (f"export X={HUB}", "postgres://me:word@h/db", "--comment=token=abcdefgh", "is it swordfish"):
+        assert holds_secret(text), text
+    for text in (
+        "export HF_TOKEN=$(cat ~/.hub/token)", "export HF_TOKEN=$MY_HUB_VARIABLE", 'curl --token "$MINE" x',
+        "curl https://example.org/x?raw=1", "account-of team-of-mine", "module load cuda", "export TOKEN=`cat /etc/x`",
+    ):  # fmt: skip
+        assert not holds_secret(text), text

@@ -20,6 +20,8 @@ TELLING = re.compile(
     re.IGNORECASE,
 )
 SHORTEST = 6  # a shorter value stands in too many texts that have nothing to do with it
+# a signed address carries its signature there; in the other schemes "?" is a sign of a glob
+SIGNED = (re.compile(r"(\bhttps?://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}")
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # tokens that tell what they are by how they begin and how long they are: hub, GitHub, GitLab, NVIDIA, AWS, W&B,
     # Slack, OpenAI. A path, a field or a data set may begin in the same way, and a digest may follow: these are shown.
@@ -31,8 +33,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
      HIDDEN),
     # credentials of a URL; the revision in hf://org/name@v2 is none
     (re.compile(r"(\b(?!hf:)\w[\w+.-]*://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
-    # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
-    (re.compile(r"(\bhttps?://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}"),
+    SIGNED,
     (re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+)[^\s'\"]+"), rf"\1{HIDDEN}"),
     # key=abc, "key": "abc" and --key abc; bos_token and its like are words of tokenizers
     (re.compile(
@@ -52,6 +53,8 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\bwandb login (?:--\w+ )*)[0-9a-f]{40}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)(--[\w-]*(?:token|secret|password|api-key)\s+)[^\s-]\S{5,}"), rf"\1{HIDDEN}"),
 )  # fmt: skip
+EXPANSION = re.compile(r"\$(?:\([^()]*\)|\{[^{}]*\}|\w+)|`[^`]*`")
+"""What a shell replaces: a variable, or what a command says."""
 HARMLESS = re.compile(r"USER|LOGNAME|HOST(?:NAME)?|(?:SLURM|CUDA|NEMOTRON)_\w+")
 """Variables that a config may read and everybody may see."""
 SECRET_KEY = re.compile(
@@ -107,10 +110,30 @@ def _is_file(value: str) -> bool:
 
 def secret_values() -> list[str]:
     """The values to be hidden, in every spelling, the longest first: one may contain another."""
+    return _spelled(_telling_values() | set(_read_by_config))
+
+
+def _telling_values() -> set[str]:
     # whatever it looks like: a password may be a number, and a key of AWS may begin with a slash
-    telling = {value for name, value in os.environ.items() if TELLING.search(name) and not _is_file(value)}
-    known = {value for value in telling | set(_read_by_config) if len(value) >= SHORTEST}
+    return {value for name, value in os.environ.items() if TELLING.search(name) and not _is_file(value)}
+
+
+def _spelled(values: set[str]) -> list[str]:
+    known = {value for value in values if len(value) >= SHORTEST}
     return sorted(known | {quote(value, safe="") for value in known}, key=len, reverse=True)
+
+
+def holds_secret(text: str) -> bool:
+    """Whether somebody wrote a secret into a text that others will read, such as a script.
+
+    Less strict than `redact`: what a config reads from a variable may be meant for there, as the name of an account,
+    and so may the query of an address. What a shell puts in is not written there.
+    """
+    written = EXPANSION.sub("-", text)
+    for value in _spelled(_telling_values()):
+        if value in written:
+            return True
+    return any(pattern.search(written) for pattern, _ in PATTERNS if pattern is not SIGNED[0])
 
 
 def redact(text: str) -> str:

@@ -2,6 +2,7 @@
 
 nemotron prove sampling MODEL      log-probabilities of generation and of training, bit by bit
 nemotron prove faults --seed 1 --count 100      faults in real steps, and what is left after them
+nemotron prove resume --seed 1 --kills 20       killed trainings, continued and compared byte for byte
 nemotron prove cards               what each family was measured to do, written down as cards
 nemotron prove input --seed 1      damaged files and words for every parser
 
@@ -15,6 +16,7 @@ import click
 PROOFS = {
     "sampling": "nemotron_prove.sampling",
     "faults": "nemotron_prove.faults.command",
+    "resume": "nemotron_prove.resume.command",
     "cards": "nemotron_prove.cards.command",
     "input": "nemotron_prove.input.command",
 }

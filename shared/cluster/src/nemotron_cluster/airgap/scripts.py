@@ -16,6 +16,7 @@ from pathlib import Path
 
 from nemotron_cluster.profiles.find import Loaded
 from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.secrets import refuse_written
 from nemotron_cluster.slurm.directives import directives, site_options
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
@@ -52,12 +53,13 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     """The scripts by name.
 
     Raises:
-        UserError: the profile is not one of Slurm.
+        UserError: the profile is not one of Slurm, or holds a secret.
     """
     profile = loaded.profile
     if not isinstance(profile, Slurm):
         what = f"{loaded.file}: [{loaded.name}] has the executor '{profile.executor}'"
         raise UserError(what, 'the scripts are for Slurm: name a profile with executor = "slurm"')
+    refuse_written(profile)
     one_gpu = min(profile.gpus_per_node, 1)
     build = {"partition": profile.build_partition or profile.partition, "time": profile.build_time}
     test = {"partition": profile.run_partition or profile.partition, "time": TEST_TIME}

@@ -6,6 +6,7 @@ a validation that was cut off is due again, before the next step.
 """
 
 import random
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,20 @@ class InterruptibleTrainer:
     stage_run: Run
     _last_state: RandomState | None = None
     _validation_due = False
+    _over: str | None = None
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> Any:
+        """Where training goes on. After the last step nowhere: the library would make one more where rows are left."""
+        epochs, batches = super()._init_training_state(max_steps, *args, **kwargs)  # ty: ignore[missing-attribute]
+        newest = checkpoints.latest(self.stage_run.checkpoints, LAYOUT)
+        self._over = str(newest) if newest and self.state.global_step >= max_steps else None  # ty: ignore[missing-attribute]
+        return (sys.maxsize, 0) if self._over else (epochs, batches)
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> Any:
+        """The end; a validation after the last step may still be due."""
+        if self._over is not None:
+            self._load_rng_state(self._over)
+        return super()._finalize_training(*args, **kwargs)  # ty: ignore[missing-attribute]
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Rows of the next step; after a resume also the many that have been trained on."""

@@ -28,6 +28,7 @@ PATIENCE = 300.0
 GRACE = 30.0
 """Seconds in which everything that a step has started must have ended after it."""
 POLL = 0.005
+ENDING = {signal.SIGTERM, signal.SIGINT}
 Disturbance = tuple[float, signal.Signals]
 """Seconds after the start, and what is sent then."""
 
@@ -79,22 +80,33 @@ def start(command: Command, home: Path, log: Path, page: Page | None, before: Ca
     """Begin a step with a store; returns its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
+    # what comes before the child has handlers of its own waits: those of this process clean up what is not the child's
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         return pid
+    code = 1
     try:
-        code = _become(command, home, log, page, before)
+        code = _code_of(lambda: _become(command, home, log, page, before))
+        with suppress(BaseException):
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:  # or a signal at this moment would run what this process has to clean up, in its copy
+        os._exit(code)
+
+
+def _code_of(main: Callable[[], int]) -> int:
+    """The exit code that Python would end with."""
+    try:
+        return main()
     except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
+        return ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:  # before or after the step's own code, where Python itself would say so
-        code = 130
+        return 130
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
-    with suppress(BaseException):
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+        return 1
 
 
 def _become(command: Command, home: Path, log: Path, page: Page | None, before: Callable[[], None] | None) -> int:
@@ -102,6 +114,7 @@ def _become(command: Command, home: Path, log: Path, page: Page | None, before: 
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, source in enumerate((nothing, file, file)):

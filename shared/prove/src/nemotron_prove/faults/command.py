@@ -15,25 +15,21 @@ import os
 import shutil
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from nemotron_app.plain import table_lines
+from nemotron_prove import records
 from nemotron_prove.faults.campaign import Outcome, Record, again, numbers_of, run_campaign
 from nemotron_prove.faults.parts import PARTS
 from nemotron_prove.faults.shim import compiled
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say, tell, tell_json
-from nemotron_shared.runtime.machine import hardware
-from nemotron_shared.runtime.provenance import git_commit
 from nemotron_shared.runtime.stop import end_on_sigterm
 
 SHIM = "NEMOTRON_FAULTS_SHIM"
 """Set in the process that was started under the shim: the folder that it lies in."""
-ROOT = Path(__file__).resolve().parents[5]
-RECORDS = ROOT / "benchmarks" / "faults.md"
 HEADINGS = ("part", "kind", "faults", "finished", "bytes lost", "silent", "tracebacks", "left", "failed")
 SHOWN_EVERY = 100
 HEADER = """# Faults
@@ -60,7 +56,8 @@ def command(
     as_json: bool,
 ) -> int:
     """See the module."""
-    _check(budget, count, only, record)
+    _check(budget, count, only)
+    code = records.code_to_record() if record else ""
     if SHIM not in os.environ:
         _start_under_the_shim()
     os.environ.pop("LD_PRELOAD", None)  # the processes that steps start are left alone
@@ -76,11 +73,12 @@ def command(
     else:
         tell("\n".join(lines_of(found)))
     if record:
-        _append(found)
+        about = f"seed {found.seed}, {found.seconds / 60:.0f} minutes"
+        say(f"appended to {records.add('faults.md', HEADER, about, code, ['```text', *lines_of(found), '```'])}")
     return 1 if found.failures else 0
 
 
-def _check(budget: float | None, count: int | None, only: tuple[str, ...], record: bool) -> None:
+def _check(budget: float | None, count: int | None, only: tuple[str, ...]) -> None:
     if sys.platform != "linux":
         raise UserError("faults are put between a step and Linux's libc", "run it on Linux")
     if not (budget or count or only):
@@ -89,19 +87,17 @@ def _check(budget: float | None, count: int | None, only: tuple[str, ...], recor
         part, _, number = name.rpartition("-")
         if part not in PARTS or not number.isdecimal():
             raise UserError(f"--only {name}: no case", f"cases are called {', '.join(f'{one}-1' for one in PARTS)}")
-    if record and not RECORDS.parent.is_dir():
-        raise UserError(f"--record writes to {RECORDS}, and this is no clone of the repository", "run it in a clone")
 
 
 def _start_under_the_shim() -> None:
     """Become the same command with the shim loaded; a library can only come into a process as it starts."""
-    folder = Path(tempfile.mkdtemp(prefix="nemotron-faults-", dir=_quick_place()))
+    folder = Path(tempfile.mkdtemp(prefix="nemotron-faults-", dir=quick_place()))
     shim = compiled(folder)
     os.environ |= {SHIM: str(folder), "LD_PRELOAD": str(shim)}
     os.execv(sys.executable, [sys.executable, "-m", "nemotron_app.main", *sys.argv[1:]])
 
 
-def _quick_place() -> str | None:
+def quick_place() -> str | None:
     """Memory, where there is room: a campaign syncs a hundred thousand files."""
     place = Path("/dev/shm")
     return str(place) if place.is_dir() and shutil.disk_usage(place).free > 4e9 else None
@@ -135,16 +131,3 @@ def lines_of(found: Record) -> list[str]:
     if missed := found.total().not_reached:
         lines.append(f"{missed} more were drawn for a moment that the step did not reach")
     return [*lines, *(f"failed: {again(found.seed, one)}  ({'; '.join(one.tried.wrong)})" for one in found.failures)]
-
-
-def _append(found: Record) -> None:
-    machine = hardware()
-    before = RECORDS.read_text(encoding="utf-8") if RECORDS.is_file() else HEADER
-    about = f"{datetime.now(UTC):%Y-%m-%d}, seed {found.seed}, {found.seconds / 60:.0f} minutes"
-    where = ", ".join(f"{name} {value}" for name, value in machine.items())
-    text = "\n".join(lines_of(found))
-    RECORDS.write_text(
-        f"{before}\n## {about}\n\nCode {git_commit(ROOT)}; machine: {where}.\n\n```text\n{text}\n```\n",
-        encoding="utf-8",
-    )
-    say(f"appended to {RECORDS}")

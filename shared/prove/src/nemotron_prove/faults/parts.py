@@ -118,7 +118,9 @@ def _pieces(place: Path) -> list[Target]:
 
 def _preparations(place: Path) -> list[Target]:
     return [
-        Target(f"{stage} data prep", Command(f"stages.{stage}.data_prep", _words(stage, place)), f"super3-{stage}-data")
+        Target(
+            f"{stage} data prep", Command(f"stages.{stage}.data_prep", tiny_words(stage, place)), f"super3-{stage}-data"
+        )
         for stage in STAGES
     ]
 
@@ -128,14 +130,15 @@ def _trainings(place: Path) -> list[Target]:
     chain: list[Target] = []
     for stage, preparation in zip(STAGES, _preparations(place), strict=True):
         result = "super3-eval-results" if stage == "eval" else f"super3-{stage}-model"
-        words = (*_words(stage, place), *TRAINED[stage], *(() if stage == "eval" else OFTEN))
+        words = (*tiny_words(stage, place), *TRAINED[stage], *(() if stage == "eval" else OFTEN))
         chain.append(replace(preparation, base=chain[-1].name if chain else EMPTY))
         train = Command(f"stages.{stage}.train", words)
         chain.append(Target(f"{stage} training", train, result, preparation.name))
     return chain
 
 
-def _words(stage: str, place: Path) -> tuple[str, ...]:
+def tiny_words(stage: str, place: Path) -> tuple[str, ...]:
+    """The tiny config of a stage with a few rows of data, as all steps of a stage here are called."""
     return ("-c", "tiny", *(word.format(tokenizer=place / "tokenizer") for word in PREPARED[stage]))
 
 

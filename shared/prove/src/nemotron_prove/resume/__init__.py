@@ -1,0 +1,1 @@
+"""Trainings that are killed and continued, against the same ones left alone: `nemotron prove resume`."""
