@@ -13,10 +13,12 @@ from typing_extensions import TypeVar
 
 from nemotron_shared.config.registry import Registry
 
-HOW = "how"
+HOW, EXTRA = "how", "extra"
 Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
+Extra = Annotated[Value, EXTRA]
+"""A setting whose 0 means that there is nothing of the kind: results from before it have the same name as with it."""
 
 
 def a_number(model: type[BaseModel], value: object, info: ValidationInfo) -> object:
@@ -46,6 +48,11 @@ class Section(BaseModel):
     def how_keys(cls) -> frozenset[str]:
         """The settings of this section that are marked as `How`."""
         return frozenset(name for name, field in cls.model_fields.items() if HOW in field.metadata)
+
+    @classmethod
+    def extra_keys(cls) -> frozenset[str]:
+        """The settings of this section that are marked as `Extra`."""
+        return frozenset(name for name, field in cls.model_fields.items() if EXTRA in field.metadata)
 
 
 class RunSection(Section):
@@ -214,6 +221,20 @@ class TransformersEngine(LocalEngine):
     """transformers' model classes and Trainer."""
 
     name: Literal["transformers"]
+    moe_router_bias_update_rate: Extra[float] = Field(ge=0)
+    """After each step, how far each router's correction moves towards the experts with less than their share. 0: never;
+    the recipes of Nemotron 3 have 1e-3."""
+    moe_aux_loss_coeff: Extra[float] = Field(ge=0)
+    """Weight of the sequence auxiliary loss, which an uneven load within a row raises. 0: none; the recipes have
+    1e-4."""
+
+    @model_validator(mode="after")
+    def trains_routers(self) -> "TransformersEngine":
+        """Adapters leave the routers as they are."""
+        if self.peft is not None and (self.moe_router_bias_update_rate or self.moe_aux_loss_coeff):
+            told = "engine.moe_router_bias_update_rate=0 engine.moe_aux_loss_coeff=0"
+            raise ValueError(f"adapters (engine.peft) leave the routers as they are: set {told}, or engine.peft=null")
+        return self
 
 
 class ModelSection(Section):

@@ -18,7 +18,7 @@ Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
     "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
     "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio",
-    "router_flips", "memory_gb",
+    "router_flips", "memory_gb", "load_balancing_loss",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -42,6 +42,7 @@ METRICS: dict[Metric, str] = {
     "logprob_difference": "Largest difference between the two, in nats.",
     "sequence_ratio": "Mean probability of a completion in training over that in sampling.",
     "router_flips": "Share of sampled tokens that training sends to other experts than sampling did.",
+    "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }
 """The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""

@@ -37,6 +37,7 @@ KEPT: dict[str, Metric] = {
     "logprob_difference": "logprob_difference",
     "sequence_ratio": "sequence_ratio",
     "router_flips": "router_flips",
+    "load_balancing_loss": "load_balancing_loss",
 }
 
 
