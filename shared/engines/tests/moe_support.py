@@ -6,13 +6,14 @@ import torch
 from transformers import PreTrainedModel
 
 from nemotron_engines.modeling.build import ONLY_MADE, random_model
-from nemotron_shared.config.schema import ModelSection, TransformersEngine
+from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection, TransformersEngine
 
 VOCABULARY, ROWS, TOKENS, EXPERTS, TOP_K = 64, 2, 12, 8, 2
 SETTINGS: dict[str, Any] = {
     "name": "transformers", "device": "cpu", "attn_implementation": "sdpa", "allow_reference_kernels": False,
     "dtype": "float32", "gradient_checkpointing": False, "optimizer": "adamw", "strategy": "ddp", "peft": None,
     "moe_router_bias_update_rate": 0.0, "moe_aux_loss_coeff": 0.0,
+    "mtp_num_layers": 0, "mtp_loss_scaling_factor": 0.0,
 }  # fmt: skip
 
 
@@ -29,10 +30,10 @@ def engine(**settings: Any) -> TransformersEngine:
     return TransformersEngine(**(SETTINGS | settings))
 
 
-def tiny_model(**overrides: Any) -> PreTrainedModel:
+def tiny_model(made_by: ModelLoadingEngine = ONLY_MADE, **overrides: Any) -> PreTrainedModel:
     """Two layers of experts whose corrections are not zero."""
     fields = {"hybrid_override_pattern": "ME*E", **overrides}
-    model = random_model(ModelSection(architecture="super3_tiny", overrides=fields), Tokenizer(), 11, ONLY_MADE).train()
+    model = random_model(ModelSection(architecture="super3_tiny", overrides=fields), Tokenizer(), 11, made_by).train()
     with torch.no_grad():  # a correction that is zero would agree whatever is done with it
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):

@@ -228,12 +228,21 @@ class TransformersEngine(LocalEngine):
     """Weight of the sequence auxiliary loss, which an uneven load within a row raises. 0: none; the recipes have
     1e-4."""
 
+    mtp_num_layers: Extra[int] = Field(ge=0)
+    """Multi-token prediction: how many tokens beyond the next are predicted, by one block that is repeated. 0: none;
+    the recipes of Nemotron 3 Super have 2."""
+    mtp_loss_scaling_factor: Extra[float] = Field(ge=0)
+    """Weight of the mean loss of those predictions; the recipes have 0.3. 0 where there are none."""
+
     @model_validator(mode="after")
-    def trains_routers(self) -> "TransformersEngine":
-        """Adapters leave the routers as they are."""
-        if self.peft is not None and (self.moe_router_bias_update_rate or self.moe_aux_loss_coeff):
-            told = "engine.moe_router_bias_update_rate=0 engine.moe_aux_loss_coeff=0"
-            raise ValueError(f"adapters (engine.peft) leave the routers as they are: set {told}, or engine.peft=null")
+    def of_whole_weights(self) -> "TransformersEngine":
+        """Adapters leave routers and the predicting block as they are, and a block without a loss is not trained."""
+        wanted = [name for name in sorted(self.extra_keys()) if getattr(self, name)]
+        if self.peft is not None and wanted:
+            told = " ".join(f"engine.{name}=0" for name in wanted)
+            raise ValueError(f"adapters (engine.peft) train none of that: set {told}, or engine.peft=null")
+        if bool(self.mtp_num_layers) != bool(self.mtp_loss_scaling_factor):
+            raise ValueError("engine.mtp_num_layers and engine.mtp_loss_scaling_factor: set both, or both to 0")
         return self
 
 

@@ -48,12 +48,13 @@ METRICS: dict[Metric, str] = {
 """The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""
 Figures = Mapping[Metric, float] | Mapping[str, float]
 """Figures of a step by name; the second where names of rewards or of layers are among them."""
-REWARD_METRIC, EXPERT_METRIC = "rewards/{name}/mean", "expert_load/{layer}"
+REWARD_METRIC, EXPERT_METRIC, PREDICTION_METRIC = "rewards/{name}/mean", "expert_load/{layer}", "mtp_loss/{depth}"
 MORE_METRICS = {
     REWARD_METRIC: "Mean of one reward of the config.",
+    PREDICTION_METRIC: "Mean loss of multi-token prediction at one depth: 1 is the token after the next.",
     EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share: 1 is perfectly even.",
 }
-"""One more for each reward, and for each layer of experts."""
+"""One more for each reward, each layer of experts, and each depth of multi-token prediction."""
 REPEATED = {"step", "seconds", "tokens", "tokens_per_second", "memory_gb"}
 """What the line of a step and that of the validation after it both hold."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
@@ -90,10 +91,11 @@ class MetricsLog:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of the vocabulary, the mean of one reward, or the load of one layer."""
+    """Whether a name is one of the vocabulary, the mean of one reward, the load of one layer or the loss of one depth."""
     before, _, after = REWARD_METRIC.partition("{name}")
     is_reward = name.startswith(before) and name.endswith(after)
-    return name in METRICS or is_reward or name.startswith(EXPERT_METRIC.partition("{layer}")[0])
+    others = tuple(one.partition("{")[0] for one in (EXPERT_METRIC, PREDICTION_METRIC))
+    return name in METRICS or is_reward or name.startswith(others)
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ class LoadBalancing(TrainerCallback):
         predictions: how often a pass goes through the block that predicts further tokens.
     """
 
-    def __init__(self, model: nn.Module, engine: TransformersEngine, predictions: int = 1) -> None:
+    def __init__(self, model: nn.Module, engine: TransformersEngine, predictions: int = 0) -> None:
         self.rate, self.coefficient = engine.moe_router_bias_update_rate, engine.moe_aux_loss_coeff
         self.routers = [
             Router(self, layer, predictions if name.startswith(PREDICTING) else 1) for name, layer in _routed(model)
@@ -157,8 +157,8 @@ class _Beside(torch.autograd.Function):
         return passed.view_as(passed)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        return gradient, gradient.new_ones(())
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], gradients[0].new_ones(())
 
 
 def _summed(values: Tensor) -> Tensor:

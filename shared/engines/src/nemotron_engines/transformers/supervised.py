@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer
 
+from nemotron_engines.modeling.mtp import Prediction
 from nemotron_engines.transformers.balance import LoadBalancing
 from nemotron_engines.transformers.trainer import StageTrainer
 from nemotron_shared.config.schema import TransformersEngine
@@ -26,8 +27,11 @@ class ScheduledTrainer(StageTrainer, Trainer):
     def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
         super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
         self._balancing: LoadBalancing | None = None
+        self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None
+        if self._prediction is not None:
+            self._prediction.passes, self._prediction.weight = engine.mtp_num_layers, engine.mtp_loss_scaling_factor
         if engine.moe_router_bias_update_rate or engine.moe_aux_loss_coeff:
-            self._balancing = LoadBalancing(self.model, engine)  # ty: ignore[invalid-argument-type]
+            self._balancing = LoadBalancing(self.model, engine, engine.mtp_num_layers)  # ty: ignore[invalid-argument-type]
             self.add_callback(self._balancing)
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -39,9 +43,10 @@ class ScheduledTrainer(StageTrainer, Trainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """With the figures of load balancing, at each step."""
-        if self._balancing is not None and "loss" in logs:
-            logs |= self._balancing.take()
+        """With the figures of load balancing and of predictions, at each step."""
+        if "loss" in logs:
+            for part in filter(None, (self._balancing, self._prediction)):
+                logs |= part.take()
         super().log(logs, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from peft import PeftModel
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
@@ -18,6 +18,7 @@ from nemotron_engines.lora.adapt import count, table
 from nemotron_engines.lora.reached import AdaptersReached
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
+from nemotron_engines.modeling.mtp import class_of
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
@@ -104,7 +105,7 @@ class StageTrainer(InterruptibleTrainer):
             export.load_adapter(self.model, Path(resume_from_checkpoint))  # ty: ignore[missing-attribute]
             return
         with self.stage_run.interruptible():
-            saved = AutoModelForCausalLM.from_pretrained(
+            saved = class_of(self.stage_config.engine).from_pretrained(
                 resume_from_checkpoint, dtype=torch.float32, trust_remote_code=False
             )
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
