@@ -40,7 +40,14 @@ def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("case", ["sft", *slow("pretrain", "rl", "sft engine=transformers_lora", "rl engine=trl_lora")])
+PREDICTING = (
+    "engine.moe_router_bias_update_rate=1e-2 engine.moe_aux_loss_coeff=1e-2 engine.mtp_num_layers=2 "
+    "engine.mtp_loss_scaling_factor=0.3 ++model.overrides.num_nextn_predict_layers=1"
+)
+SLOW = slow("pretrain", "rl", "sft engine=transformers_lora", "rl engine=trl_lora", f"pretrain {PREDICTING}")
+
+
+@pytest.mark.parametrize("case", ["sft", *SLOW])
 def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, case: str) -> None:
     stage, *engine = case.split()
     # an untrained model never earns an exact match, and without rewards no weight would move
@@ -57,7 +64,8 @@ def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: 
     assert "continuing from step" in again.stderr
     assert losses(killed, name) == losses(tmp_path / "home", name)
     assert digest(killed, name) == digest(tmp_path / "home", name)
-    assert ("adapter/adapter_model.safetensors" in digest(killed, name)) == bool(engine)
+    assert ("adapter/adapter_model.safetensors" in digest(killed, name)) == ("lora" in case)
+    assert ("mtp_loss/2" in losses(killed, name)[0]) == (PREDICTING in case)
 
 
 @pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "rl", "eval")])

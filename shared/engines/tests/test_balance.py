@@ -120,5 +120,5 @@ def test_what_has_no_such_router_is_refused() -> None:
     with pytest.raises(UserError, match="the model has no router with a correction"):
         balanced(nn.Linear(2, 2), moe_aux_loss_coeff=1e-4)
     peft = {"dim": 8, "alpha": 16, "dropout": 0.0, "layers": None, "target_modules": [], "exclude_modules": []}
-    with pytest.raises(ValidationError, match="set engine.moe_aux_loss_coeff=0, or engine.peft=null"):
+    with pytest.raises(ValidationError, match=r"set engine\.moe_aux_loss_coeff=0, or engine\.peft=null"):
         engine(peft=peft, moe_aux_loss_coeff=1e-4)

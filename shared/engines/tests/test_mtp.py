@@ -1,5 +1,6 @@
 """Multi-token prediction, judged against layers written out in float64, one document at a time."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Reference:
 def documents(starts: list[list[int]] | None, ids: Tensor) -> list[tuple[int, int, int]]:
     """Row, first token, and end of each."""
     bounds = [[*row, ids.shape[1]] for row in (starts or [[0]] * len(ids))]
-    return [(row, a, b) for row, one in enumerate(bounds) for a, b in zip(one, one[1:], strict=False)]
+    return [(row, a, b) for row, one in enumerate(bounds) for a, b in pairwise(one)]
 
 
 @pytest.mark.parametrize("starts", [None, STARTS], ids=["rows", "packed"])

@@ -101,6 +101,10 @@ def _megatron_step(bridge: Any, provider: Any, ids: Tensor) -> tuple[Measured, d
     from megatron.core.distributed.finalize_model_grads import (  # ty: ignore[import-not-found]
         _update_router_expert_bias,
     )
+    from megatron.core.transformer.moe.moe_logging import (  # ty: ignore[import-not-found]
+        destroy_moe_metrics_tracker,
+        get_moe_metrics_tracker,
+    )
     from megatron.core.transformer.multi_token_prediction import (  # ty: ignore[import-not-found]
         MTPLossLoggingHelper,
     )
@@ -110,22 +114,27 @@ def _megatron_step(bridge: Any, provider: Any, ids: Tensor) -> tuple[Measured, d
     provider.finalize()
     [model] = provider.provide_distributed_model(wrap_with_ddp=False)
     bridge.load_hf_weights([model])
+    routers = [module for module in model.modules() if hasattr(module, "local_tokens_per_expert")]
+    # megatron-core 0.19 tells a hybrid's attention that it is of the block, and not its router, which then counts its
+    # auxiliary loss once for each depth; later versions tell both.
+    routers[-1].is_mtp_layer = True
     positions = torch.arange(ids.shape[1]).expand_as(ids)
     logits = model.eval()(ids, positions, None).detach()
-    for module in model.modules():
-        if hasattr(module, "local_tokens_per_expert"):
-            module.local_tokens_per_expert.zero_()
+    for router in routers:
+        router.local_tokens_per_expert.zero_()
     MTPLossLoggingHelper.tracker.clear()
+    destroy_moe_metrics_tracker()
     model.train()
     mask = torch.ones_like(ids)
     mask[:, -1] = 0
     losses = model(ids, positions, None, labels=ids.roll(-1, 1), loss_mask=mask)
     loss = losses[:, :-1].mean()
     loss.backward()
-    routers = [module for module in model.modules() if hasattr(module, "local_tokens_per_expert")]
+    balanced = get_moe_metrics_tracker().metrics["seq_load_balancing_loss"].values
     figures = {
         "loss": loss.item(),
         "mtp_losses": MTPLossLoggingHelper.tracker["loss_values"].tolist(),
+        "load_balancing_losses": balanced[balanced > 0].tolist(),
         "tokens": [router.local_tokens_per_expert.int().tolist() for router in routers],
         "logits": logits,
     }

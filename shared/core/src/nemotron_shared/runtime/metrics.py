@@ -91,7 +91,7 @@ class MetricsLog:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of the vocabulary, the mean of one reward, the load of one layer or the loss of one depth."""
+    """Whether a name is one of the vocabulary, or that of one reward, one layer or one depth."""
     before, _, after = REWARD_METRIC.partition("{name}")
     is_reward = name.startswith(before) and name.endswith(after)
     others = tuple(one.partition("{")[0] for one in (EXPERT_METRIC, PREDICTION_METRIC))

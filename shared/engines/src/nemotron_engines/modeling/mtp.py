@@ -72,7 +72,8 @@ class Prediction(nn.Module):
         super().__init__()
         inner: Any = copy.copy(config)
         inner.layers_block_type = config.mtp_layers_block_type
-        self.layers = nn.ModuleList([PredictionLayer(inner, index) for index in range(len(inner.layers_block_type))])
+        count = len(config.mtp_layers_block_type or ())
+        self.layers = nn.ModuleList([PredictionLayer(inner, index) for index in range(count)])
         self._sums: Tensor | None = None
 
     def forward(self, hidden: Tensor, embedded: Tensor, mask: Tensor | None, **inputs: Any) -> Tensor:

@@ -4,7 +4,9 @@ megatron-core describes hybrids with Transformer Engine's layers only. On a CPU 
 
     provider.hybrid_stack_spec = local_hybrid_stack_spec
 
-Norms stand before the layers instead of inside them; checkpoints and conversion know both forms. Import this after the stubs are installed (stubs.py).
+Norms stand before the layers instead of inside them; checkpoints and conversion know both forms, except that
+Bridge knows no such norm before the attention of multi-token prediction. Import this after the stubs are installed
+(stubs.py).
 """
 
 from functools import partial
