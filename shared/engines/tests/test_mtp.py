@@ -6,18 +6,23 @@ from typing import Any
 
 import pytest
 import torch
+from megatron_support import config_of
 from moe_support import EXPERTS, TOP_K, engine, gradients, some_ids, tiny_model
+from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_engines.checks import local_needs
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.mtp import following
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_shared.runtime.machine import Machine
 
 PASSES, WEIGHT, STARTS = 2, 0.7, [[0, 5], [0, 4, 9]]
 PREDICTS = engine(mtp_num_layers=PASSES, mtp_loss_scaling_factor=WEIGHT)
+LAPTOP = Machine(python="3.12", processes=1, gpus=(), memory=16e9, free_disk=1e11)
 BLOCK = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"}
 
 
@@ -165,3 +170,17 @@ def test_the_block_is_saved_under_the_published_names_and_read_again(tmp_path: P
     save_model(plain, tmp_path / "tokenizer", tmp_path / "plain")
     assert not any(name.startswith("mtp.") for name in load_file(tmp_path / "plain" / "model.safetensors"))
     assert load_model(tmp_path / "plain", ONLY_MADE).config.num_nextn_predict_layers == 0
+
+
+@pytest.mark.parametrize(("blocks", "refused"), [(0, 1), (1, 0), (2, 1)])
+def test_a_model_without_the_one_block_is_refused_before_any_work(blocks: int, refused: int) -> None:
+    wanted = ("engine.mtp_num_layers=2", "engine.mtp_loss_scaling_factor=0.3")
+    config = config_of("pretrain", "tiny", *wanted, f"++model.overrides.num_nextn_predict_layers={blocks}")
+    found = [problem.message for problem in local_needs(config, {}, LAPTOP).others]
+    assert len(found) == refused
+    assert all(f"model.architecture has {blocks} blocks that predict" in message for message in found)
+
+
+def test_depths_without_a_weight_are_refused() -> None:
+    with pytest.raises(ValidationError, match="set both, or both to 0"):
+        engine(mtp_num_layers=2)
