@@ -51,7 +51,10 @@ def pages() -> dict[Path, str]:
             text = replaced(text, f"settings of {section}", table)
         made[page] = text
     rows = [f"| `{name}` | {meaning} |" for name, meaning in METRICS.items()]
-    rows += [f"| `{name.format(name='NAME', layer='LAYER')}` | {meaning} |" for name, meaning in MORE_METRICS.items()]
+    rows += [
+        f"| `{name.format(name='NAME', layer='LAYER', depth='DEPTH')}` | {meaning} |"
+        for name, meaning in MORE_METRICS.items()
+    ]
     page = ROOT / "docs" / "report.md"
     table = "\n".join(["| key | meaning |", "|---|---|", *rows])
     made[page] = replaced(page.read_text(encoding="utf-8"), "metrics", table)

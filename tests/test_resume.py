@@ -40,9 +40,17 @@ def kill_when(command: list[str], home: Path, moment, cwd: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("case", ["sft", *slow("pretrain", "rl", "sft engine=transformers_lora", "rl engine=trl_lora")])
+PREDICTING = (
+    "engine.moe_router_bias_update_rate=1e-2", "engine.moe_aux_loss_coeff=1e-2", "engine.mtp_num_layers=2",
+    "engine.mtp_loss_scaling_factor=0.3", "++model.overrides.num_nextn_predict_layers=1",
+)  # fmt: skip
+SLOW = slow("pretrain", "pretrain predicting", "rl", "sft engine=transformers_lora", "rl engine=trl_lora")
+
+
+@pytest.mark.parametrize("case", ["sft", *SLOW])
 def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: Path, case: str) -> None:
-    stage, *engine = case.split()
+    stage, *words = case.split()
+    engine = PREDICTING if words == ["predicting"] else words
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()
     command = [*script(stage), *short(stage), *rewarded, *engine]
@@ -57,7 +65,8 @@ def test_a_killed_training_follows_the_uninterrupted_one_exactly(run, tmp_path: 
     assert "continuing from step" in again.stderr
     assert losses(killed, name) == losses(tmp_path / "home", name)
     assert digest(killed, name) == digest(tmp_path / "home", name)
-    assert ("adapter/adapter_model.safetensors" in digest(killed, name)) == bool(engine)
+    assert ("adapter/adapter_model.safetensors" in digest(killed, name)) == ("lora" in case)
+    assert ("mtp_loss/2" in losses(killed, name)[0]) == (engine == PREDICTING)
 
 
 @pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "rl", "eval")])

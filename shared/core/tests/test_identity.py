@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import How, Section
+from nemotron_shared.config.schema import Extra, How, Section
 from nemotron_shared.runtime.identity import Identity, differences, flat, what_and_how
 from nemotron_shared.runtime.segments import Segment, changes, continued
 
@@ -16,6 +16,7 @@ class Whole(Section):
     inner: Inner
     rows: list[int]
     threads: How[int]
+    extra: Extra[float] = 0.0
 
 
 VALUES = {"inner": {"depth": 3, "workers": 2}, "rows": [1, 2], "threads": 1}
@@ -25,6 +26,15 @@ def test_settings_are_told_apart_by_their_marks() -> None:
     what, how = what_and_how(VALUES, Whole.model_validate(VALUES))
     assert dict(flat(what)) == {"inner.depth": 3, "rows": [1, 2]}
     assert dict(flat(how)) == {"inner.workers": 2, "threads": 1}
+
+
+def test_an_extra_that_is_off_is_no_part_of_a_name() -> None:
+    names = []
+    for extra in (0.0, 0.5):
+        values = VALUES | {"extra": extra}
+        what, _ = what_and_how(values, Whole.model_validate(values))
+        names.append("extra" in what)
+    assert names == [False, True]
 
 
 def test_how_and_code_leave_the_result_its_name() -> None:

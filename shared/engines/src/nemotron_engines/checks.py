@@ -19,7 +19,13 @@ from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
-from nemotron_shared.config.schema import LocalEngine, ModelLoadingEngine, RandomModelSection, StageConfig
+from nemotron_shared.config.schema import (
+    LocalEngine,
+    ModelLoadingEngine,
+    RandomModelSection,
+    StageConfig,
+    TransformersEngine,
+)
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import how_to_add
@@ -168,6 +174,7 @@ def local_needs(
     if project is not None and machine.version_of("wandb") is None:
         what = f"logger.wandb_project={project}: the package wandb is not installed"
         others.append(Problem(what, how_to_add("wandb")))
+    others += _no_block(config, inputs)
     bytes_of_moments = isinstance(engine, LocalEngine) and engine.optimizer == "adamw_8bit"
     if bytes_of_moments and machine.version_of("bitsandbytes") is None:
         what = "engine.optimizer=adamw_8bit: the package bitsandbytes is not installed"
@@ -202,6 +209,24 @@ def local_needs(
         **disk_bytes(config, CHECKPOINT_BYTES * parameters, RESULT_BYTES * parameters),
         **shared,
     )
+
+
+def _no_block(config: StageConfig[ModelLoadingEngine], inputs: Inputs) -> Iterator[Problem]:
+    """Multi-token prediction of a model that has not the one block for it."""
+    if not (isinstance(config, TrainingConfig) and isinstance(config.engine, TransformersEngine)):
+        return
+    model, depths = inputs.get("model"), config.engine.mtp_num_layers
+    if model is not None:
+        fields, whose = read_json(model.path / "config.json"), f"run.model: {model.reference}"
+    else:
+        section = config.model
+        fields, whose = load_architecture(section.architecture, section.overrides), "model.architecture"
+    blocks = fields.get("num_nextn_predict_layers") or 0
+    if depths and blocks != 1:
+        what = f"{whose} has {blocks} blocks that predict further tokens; {depths} depths need one, which is repeated"
+        remedy = "set engine.mtp_num_layers=0 engine.mtp_loss_scaling_factor=0"
+        remedy += ", or ++model.overrides.num_nextn_predict_layers=1" if model is None else ""
+        yield Problem(what, remedy, "engine.mtp_num_layers")
 
 
 def own_packages(distribution: str) -> tuple[Requirement, ...]:

@@ -7,7 +7,8 @@ from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.blended import BlendedRows
 from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.transformers.trainer import ScheduledTrainer, callbacks, train_to_end, trainer_settings
+from nemotron_engines.transformers.supervised import ScheduledTrainer
+from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.metrics import RESULT_METRICS
 from nemotron_shared.runtime.task import Outcome, Task
@@ -25,6 +26,7 @@ def train(task: StageTask) -> Outcome:
     rows = _rows(task, "train", config.train.train_iters * config.train.global_batch_size, vocab_size)
     valid = _rows(task, "valid", config.train.eval_rows, vocab_size)
     trainer = ScheduledTrainer(
+        engine=config.engine,
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
         train_dataset=rows,

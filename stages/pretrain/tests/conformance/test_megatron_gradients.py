@@ -1,8 +1,8 @@
 """transformers' NemotronH and megatron-core's hybrid compute the same loss and gradients from the same weights.
 
-Left out, because they have no counterpart: the load-balancing loss (transformers has none, so its coefficient is 0
-here) and the update of the routers' correction (no gradient; the correction itself is set and used by both). Time
-steps have no lower limit in either: our configs say `time_step_min: 0`, which megatron-core always does.
+Left out here, and compared in test_megatron_mtp.py: the load-balancing loss (its coefficient is 0) and the update of
+the routers' correction (the correction itself is set and used by both). Time steps have no lower limit in either: our
+configs say `time_step_min: 0`, which megatron-core always does.
 """
 
 import json

@@ -7,7 +7,8 @@ from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
-from nemotron_engines.transformers.trainer import ScheduledTrainer, callbacks, train_to_end, trainer_settings
+from nemotron_engines.transformers.supervised import ScheduledTrainer
+from nemotron_engines.transformers.trainer import callbacks, train_to_end, trainer_settings
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.runtime.metrics import RESULT_METRICS
 from nemotron_shared.runtime.task import Outcome, Task
@@ -30,11 +31,12 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
     else:
         run.say("the valid split is empty: no validation")
     trainer = ScheduledTrainer(
+        engine=config.engine,
         model=model,
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
         train_dataset=rows,
         eval_dataset=valid,
-        data_collator=PackedCollator(tokenizer.pad_token_id),
+        data_collator=PackedCollator(tokenizer.pad_token_id, tell_padding=True),
         callbacks=callbacks(config, run, lambda step: rows.tokens_before(step * config.train.global_batch_size)),
     )
     return train_to_end(trainer, config, run, data.path / "tokenizer", RESULT_METRICS)

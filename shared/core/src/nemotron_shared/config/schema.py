@@ -13,10 +13,12 @@ from typing_extensions import TypeVar
 
 from nemotron_shared.config.registry import Registry
 
-HOW = "how"
+HOW, EXTRA = "how", "extra"
 Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
+Extra = Annotated[Value, EXTRA]
+"""A setting whose 0 means that there is nothing of the kind: results from before it have the same name as with it."""
 
 
 def a_number(model: type[BaseModel], value: object, info: ValidationInfo) -> object:
@@ -46,6 +48,11 @@ class Section(BaseModel):
     def how_keys(cls) -> frozenset[str]:
         """The settings of this section that are marked as `How`."""
         return frozenset(name for name, field in cls.model_fields.items() if HOW in field.metadata)
+
+    @classmethod
+    def extra_keys(cls) -> frozenset[str]:
+        """The settings of this section that are marked as `Extra`."""
+        return frozenset(name for name, field in cls.model_fields.items() if EXTRA in field.metadata)
 
 
 class RunSection(Section):
@@ -214,6 +221,29 @@ class TransformersEngine(LocalEngine):
     """transformers' model classes and Trainer."""
 
     name: Literal["transformers"]
+    moe_router_bias_update_rate: Extra[float] = Field(ge=0)
+    """After each step, how far each router's correction moves towards the experts with less than their share. 0: never;
+    the recipes of Nemotron 3 have 1e-3."""
+    moe_aux_loss_coeff: Extra[float] = Field(ge=0)
+    """Weight of the sequence auxiliary loss, which an uneven load within a row raises. 0: none; the recipes have
+    1e-4."""
+
+    mtp_num_layers: Extra[int] = Field(ge=0)
+    """Multi-token prediction: how many tokens beyond the next are predicted, by one block that is repeated. 0: none;
+    the recipes of Nemotron 3 Super have 2."""
+    mtp_loss_scaling_factor: Extra[float] = Field(ge=0)
+    """Weight of the mean loss of those predictions; the recipes have 0.3. 0 where there are none."""
+
+    @model_validator(mode="after")
+    def of_whole_weights(self) -> "TransformersEngine":
+        """Adapters leave routers and the predicting block as they are, and a block without a loss is not trained."""
+        wanted = [name for name in sorted(self.extra_keys()) if getattr(self, name)]
+        if self.peft is not None and wanted:
+            told = " ".join(f"engine.{name}=0" for name in wanted)
+            raise ValueError(f"adapters (engine.peft) train none of that: set {told}, or engine.peft=null")
+        if bool(self.mtp_num_layers) != bool(self.mtp_loss_scaling_factor):
+            raise ValueError("engine.mtp_num_layers and engine.mtp_loss_scaling_factor: set both, or both to 0")
+        return self
 
 
 class ModelSection(Section):

@@ -59,6 +59,8 @@ def what_and_how(values: Mapping[str, Any], section: Section) -> tuple[dict[str,
     how: dict[str, Any] = {}
     for name, value in values.items():
         inner = getattr(section, name)
+        if name in section.extra_keys() and inner == 0:
+            continue
         if name in section.how_keys():
             how[name] = value
         elif isinstance(inner, Section) and isinstance(value, dict):

@@ -18,7 +18,7 @@ Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
     "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
     "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio",
-    "router_flips", "memory_gb",
+    "router_flips", "memory_gb", "load_balancing_loss",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -42,17 +42,19 @@ METRICS: dict[Metric, str] = {
     "logprob_difference": "Largest difference between the two, in nats.",
     "sequence_ratio": "Mean probability of a completion in training over that in sampling.",
     "router_flips": "Share of sampled tokens that training sends to other experts than sampling did.",
+    "load_balancing_loss": "Sequence auxiliary loss without its weight, mean over the layers of experts; 1 is even.",
     "memory_gb": "Memory that the first process holds: of its GPU the most so far, without one its main memory.",
 }
 """The words of metrics.jsonl, whichever engine writes it. An engine maps its library's names to these."""
 Figures = Mapping[Metric, float] | Mapping[str, float]
 """Figures of a step by name; the second where names of rewards or of layers are among them."""
-REWARD_METRIC, EXPERT_METRIC = "rewards/{name}/mean", "expert_load/{layer}"
+REWARD_METRIC, EXPERT_METRIC, PREDICTION_METRIC = "rewards/{name}/mean", "expert_load/{layer}", "mtp_loss/{depth}"
 MORE_METRICS = {
     REWARD_METRIC: "Mean of one reward of the config.",
+    PREDICTION_METRIC: "Mean loss of multi-token prediction at one depth: 1 is the token after the next.",
     EXPERT_METRIC: "Tokens of a layer's busiest expert, as a multiple of an even share: 1 is perfectly even.",
 }
-"""One more for each reward, and for each layer of experts."""
+"""One more for each reward, each layer of experts, and each depth of multi-token prediction."""
 REPEATED = {"step", "seconds", "tokens", "tokens_per_second", "memory_gb"}
 """What the line of a step and that of the validation after it both hold."""
 RESULT_METRICS: dict[Metric, str] = {"loss": "final_loss", "valid_loss": "valid_loss", "tokens": "tokens"}
@@ -89,10 +91,11 @@ class MetricsLog:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name is one of the vocabulary, the mean of one reward, or the load of one layer."""
+    """Whether a name is one of the vocabulary, or that of one reward, one layer or one depth."""
     before, _, after = REWARD_METRIC.partition("{name}")
     is_reward = name.startswith(before) and name.endswith(after)
-    return name in METRICS or is_reward or name.startswith(EXPERT_METRIC.partition("{layer}")[0])
+    others = tuple(one.partition("{")[0] for one in (EXPERT_METRIC, PREDICTION_METRIC))
+    return name in METRICS or is_reward or name.startswith(others)
 
 
 def read_metrics(path: Path) -> Iterator[dict[str, Any]]:

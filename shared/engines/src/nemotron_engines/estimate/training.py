@@ -10,6 +10,7 @@ from nemotron_engines.estimate.work import Work, active_parameters, work_of
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import NEMOTRON_H, parameters_of
 from nemotron_shared.atomic import read_json
+from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.runtime.devices import CORE, DEVICES, Device, device_named
 from nemotron_shared.runtime.disk import size
@@ -137,6 +138,8 @@ def _row_tokens(config: TrainingConfig) -> int:
 
 def _predictions(config: TrainingConfig, fields: dict[str, Any]) -> int:
     """Passes of the block that predicts further tokens."""
+    if isinstance(config.engine, TransformersEngine):
+        return config.engine.mtp_num_layers
     overrides = getattr(config.engine, "overrides", {})
     model = overrides.get("model") if isinstance(overrides, dict) else None
     told = model.get("mtp_num_layers") if isinstance(model, dict) else None

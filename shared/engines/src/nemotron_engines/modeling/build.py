@@ -26,6 +26,7 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
@@ -83,9 +84,10 @@ def _install_kernels() -> None:
 def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
     _install_kernels()
     set_seed(seed)
-    model = AutoModelForCausalLM.from_config(
+    model = class_of(engine).from_config(
         config, dtype=torch.float32, trust_remote_code=False, **_implementations(config, engine)
     )
+    say_what_is_there(model)
     lift_time_step_limit(model)
     return model
 
@@ -139,7 +141,7 @@ def load_model(
         config.time_step_min = NemotronHConfig().time_step_min
     try:
         # Sizes that differ are let through, to be reported below with all other differences.
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = class_of(engine).from_pretrained(
             path,
             config=config,
             dtype=dtype,
@@ -169,6 +171,7 @@ def load_model(
     ]
     if counts:
         raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
+    say_what_is_there(model)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
@@ -178,9 +181,10 @@ def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: b
     """A model of this config without weights, to be filled with those of another process."""
     _install_kernels()
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
+        model = class_of(engine).from_config(
             config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)
         )
+    say_what_is_there(model)
     lift_time_step_limit(model)
     return model
 

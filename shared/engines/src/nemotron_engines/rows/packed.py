@@ -63,8 +63,10 @@ class PackedCollator:
     changes at every document, by which attention, convolution and Mamba state are reset.
     """
 
-    def __init__(self, pad_token_id: int) -> None:
+    def __init__(self, pad_token_id: int, *, tell_padding: bool = False) -> None:
+        """With `tell_padding`, a batch has `real`, too, which is false for padding."""
         self.pad_token_id = pad_token_id
+        self.tell_padding = tell_padding
 
     def __call__(self, rows: Sequence[PackedRow]) -> dict[str, torch.Tensor]:
         length = max(len(row.input_ids) for row in rows)
@@ -77,8 +79,10 @@ class PackedCollator:
             # labels_of is aligned with the logits; the model shifts labels by one, so undo that here
             labels[index, 1:size] = labels_of(row)[:-1]
             starts.append([*row.seq_start_id, size] if size < length else list(row.seq_start_id))
+        sizes = torch.tensor([[len(row.input_ids)] for row in rows])
         return {
             "input_ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
             **packed_inputs(starts, length),
+            **({"real": torch.arange(length) < sizes} if self.tell_padding else {}),
         }

@@ -4,8 +4,9 @@ megatron-core describes hybrids with Transformer Engine's layers only. On a CPU 
 
     provider.hybrid_stack_spec = local_hybrid_stack_spec
 
-Norms stand before the layers instead of inside them; checkpoints and conversion know both forms. There are no
-layers for multi-token prediction. Import this after the stubs are installed (stubs.py).
+Norms stand before the layers instead of inside them; checkpoints and conversion know both forms, except that
+Bridge knows no such norm before the attention of multi-token prediction. Import this after the stubs are installed
+(stubs.py).
 """
 
 from functools import partial
@@ -27,6 +28,12 @@ from megatron.core.transformer.attention import SelfAttention, SelfAttentionSubm
 from megatron.core.transformer.dot_product_attention import DotProductAttention  # ty: ignore[import-not-found]
 from megatron.core.transformer.enums import AttnMaskType  # ty: ignore[import-not-found]
 from megatron.core.transformer.mlp import MLP, MLPSubmodules  # ty: ignore[import-not-found]
+from megatron.core.transformer.multi_token_prediction import (  # ty: ignore[import-not-found]
+    MultiTokenPredictionBlock,
+    MultiTokenPredictionBlockSubmodules,
+    MultiTokenPredictionLayer,
+    MultiTokenPredictionLayerSubmodules,
+)
 from megatron.core.transformer.spec_utils import ModuleSpec  # ty: ignore[import-not-found]
 from megatron.core.transformer.torch_norm import WrappedTorchNorm  # ty: ignore[import-not-found]
 from megatron.core.transformer.transformer_layer import (  # ty: ignore[import-not-found]
@@ -75,5 +82,16 @@ def local_hybrid_stack_spec() -> ModuleSpec:
                 mlp_bda=bda,
             ),
         ),
+        mtp_block_spec=_prediction_spec(),
     )
     return ModuleSpec(module=HybridStack, submodules=submodules)
+
+
+def _prediction_spec() -> ModuleSpec:
+    """What stands around the layers of multi-token prediction; these are of the kinds above."""
+    norm = WrappedTorchNorm
+    parts = MultiTokenPredictionLayerSubmodules(enorm=norm, hnorm=norm, layer_norm=norm, eh_proj=ColumnParallelLinear)
+    layer = ModuleSpec(module=MultiTokenPredictionLayer, submodules=parts)
+    return ModuleSpec(
+        module=MultiTokenPredictionBlock, submodules=MultiTokenPredictionBlockSubmodules(layer_specs=[layer])
+    )

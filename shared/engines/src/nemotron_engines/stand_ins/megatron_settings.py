@@ -53,7 +53,7 @@ def use_cpu_model(provider: Any) -> None:
     from nemotron_engines.stand_ins.megatron_layers import local_hybrid_stack_spec
 
     if getattr(provider, "mtp_num_layers", None):
-        provider.mtp_num_layers = 0  # the layers of the local spec end before multi-token prediction
+        provider.mtp_num_layers = 0  # what runs on a CPU shows that a config trains, and predicts the next token only
     # Between processes, megatron-core's alltoall hands gloo sizes that it does not take.
     dispatcher = "allgather" if provider.expert_model_parallel_size > 1 else "alltoall"
     float32 = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.float32)

@@ -37,6 +37,7 @@ KEPT: dict[str, Metric] = {
     "logprob_difference": "logprob_difference",
     "sequence_ratio": "sequence_ratio",
     "router_flips": "router_flips",
+    "load_balancing_loss": "load_balancing_loss",
 }
 
 
@@ -83,9 +84,7 @@ class RunCallback(TrainerCallback):
         """
         self._stop_unless_finite(state.global_step, logs or {})
         metrics: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
-        metrics |= {
-            name: float(value) for name, value in (logs or {}).items() if name.startswith("rewards/") and is_known(name)
-        }
+        metrics |= {name: float(value) for name, value in (logs or {}).items() if "/" in name and is_known(name)}
         if "loss" in metrics:
             metrics |= self._experts.take()
         if metrics:

@@ -19,6 +19,7 @@ class ExpertLoad:
         for name, module in model.named_modules():
             if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
                 layer = next((part for part in name.split(".") if part.isdigit()), name)
+                layer = f"mtp.{layer}" if name.startswith("mtp.") else layer
                 module.experts.register_forward_pre_hook(self._counter(layer, gate.num_experts))
 
     def take(self) -> dict[str, float]:

@@ -7,13 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from peft import PeftModel
-from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import SequentialSampler
-from transformers import AutoModelForCausalLM, EvalPrediction, PrinterCallback, Trainer, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.lora import export
@@ -21,6 +18,7 @@ from nemotron_engines.lora.adapt import count, table
 from nemotron_engines.lora.reached import AdaptersReached
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
+from nemotron_engines.modeling.mtp import class_of
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
@@ -35,8 +33,6 @@ from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.stop import Interrupted, Stopped
 from nemotron_shared.runtime.task import Outcome
 from nemotron_shared.runtime.validation import Validation, report_best
-
-TOKEN_LOSS = "token_loss"
 
 
 class StageTrainer(InterruptibleTrainer):
@@ -109,52 +105,10 @@ class StageTrainer(InterruptibleTrainer):
             export.load_adapter(self.model, Path(resume_from_checkpoint))  # ty: ignore[missing-attribute]
             return
         with self.stage_run.interruptible():
-            saved = AutoModelForCausalLM.from_pretrained(
+            saved = class_of(self.stage_config.engine).from_pretrained(
                 resume_from_checkpoint, dtype=torch.float32, trust_remote_code=False
             )
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
-
-
-class ScheduledTrainer(StageTrainer, Trainer):
-    """A Trainer that reads rows in the order of the dataset and follows our learning-rate schedule.
-
-    The datasets shuffle themselves from a seed, so the n-th row is known without drawing the ones before it.
-    A validation's loss is the mean over trained tokens. The library's own is a mean of the batches' means, which
-    another micro batch or number of processes would change.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
-
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """Put the mean over tokens in the place of the library's mean."""
-        found = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        found.metrics.pop(f"{metric_key_prefix}_loss")
-        if (loss := found.metrics.pop(f"{metric_key_prefix}_{TOKEN_LOSS}", None)) is not None:
-            found.metrics[f"{metric_key_prefix}_loss"] = loss
-        return found
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
-
-
-def losses_of_rows(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
-    """Summed loss and number of trained tokens of each row, shape (rows, 2).
-
-    Args:
-        logits: shape (rows, tokens, vocabulary), alone or before the model's other outputs.
-        labels: shape (rows, tokens); -100 where nothing is trained.
-    """
-    predictions = logits if isinstance(logits, torch.Tensor) else logits[0]
-    targets = labels[:, 1:]
-    losses = cross_entropy(predictions[:, :-1].transpose(1, 2).float(), targets, reduction="none", ignore_index=-100)
-    return torch.stack([losses.sum(1, dtype=torch.float64), (targets != -100).sum(1)], dim=1)
-
-
-def mean_over_tokens(rows: EvalPrediction) -> dict[str, float]:
-    """The loss of a validation, from the two numbers of each row; nothing where no row has a trained token."""
-    total, tokens = np.asarray(rows.predictions).sum(0)
-    return {TOKEN_LOSS: total / tokens} if tokens else {}
 
 
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:

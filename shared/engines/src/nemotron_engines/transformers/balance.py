@@ -1,0 +1,175 @@
+"""Load balancing of a mixture of experts with sigmoid router, as megatron-core defines it.
+
+After each step every router's correction, which counts when experts are chosen and not when they are weighted, moves
+by the update rate: up for experts with less than an even share of the step's tokens, down for those with more.
+
+The sequence auxiliary loss of one row is  E * sum over experts of (share of choices * mean normalised score),  1 where
+the load is even. Its choices are those without the correction. A step's is the mean over rows, its gradient is added
+to that of the loss.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from nemotron_shared.config.schema import TransformersEngine
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime import distributed
+
+PREDICTING = "mtp."
+"""Begins the names of the block that predicts further tokens, which one pass of the model goes through repeatedly."""
+
+
+class LoadBalancing(TrainerCallback):
+    """Watches the routers of one model; `passing` tells it of each forward pass to count.
+
+    Args:
+        predictions: how often a pass goes through the block that predicts further tokens.
+    """
+
+    def __init__(self, model: nn.Module, engine: TransformersEngine, predictions: int = 0) -> None:
+        self.rate, self.coefficient = engine.moe_router_bias_update_rate, engine.moe_aux_loss_coeff
+        self.routers = [
+            Router(self, layer, predictions if name.startswith(PREDICTING) else 1) for name, layer in _routed(model)
+        ]
+        if not self.routers:
+            what = "engine.moe_router_bias_update_rate, engine.moe_aux_loss_coeff: the model has no router with a "
+            raise UserError(f"{what}correction", "set both to 0")
+        self.counting = False
+        self.weight = 1.0
+        self.real: Tensor | None = None
+
+    @contextmanager
+    def passing(self, weight: float, real: Tensor | None) -> Generator[None]:
+        """The forward pass of a micro batch; what is computed again for its backward pass is not counted again.
+
+        Args:
+            weight: share of the micro batch in the step of this process.
+            real: (rows, tokens), false for padding; None without any.
+        """
+        self.counting, self.weight, self.real = True, weight, real
+        try:
+            yield
+        finally:
+            self.counting = False
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Move the corrections, by the tokens of all processes."""
+        tokens = _summed(torch.stack([router.tokens for router in self.routers])).double()
+        moves = self.rate * torch.sign(tokens.mean(1, keepdim=True) - tokens).float()
+        for router, move in zip(self.routers, moves, strict=True):
+            router.correction.add_(move)
+            router.begin()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count from now on, on the device that the model is on by now."""
+        for router in self.routers:
+            router.begin()
+
+    def take(self) -> dict[str, float]:
+        """The auxiliary loss since the last call without its weight: mean over layers, rows and processes."""
+        if not self.coefficient:
+            return {}
+        loss = torch.stack([router.loss for router in self.routers]).mean()
+        for router in self.routers:
+            router.loss = torch.zeros_like(router.loss)
+        return {"load_balancing_loss": float(_summed(loss)) / distributed.world_size()}
+
+
+class Router:
+    """One layer's, and what it has done since the last step.
+
+    Args:
+        repeats: passes through it for each pass of the model; together they count as one auxiliary loss.
+    """
+
+    def __init__(self, balancing: LoadBalancing, layer: Any, repeats: int) -> None:
+        self.balancing, self.gate, self.repeats = balancing, layer.gate, repeats
+        self.loss = torch.zeros(())
+        self.begin()
+        self._logits: Tensor | None = None
+        layer.gate.register_forward_hook(self._scored)
+        layer.experts.register_forward_pre_hook(self._chosen)
+
+    @property
+    def correction(self) -> Tensor:
+        """Saved and loaded with the weights."""
+        return self.gate.e_score_correction_bias
+
+    def begin(self) -> None:
+        """Begin a step: no expert has had a token."""
+        self.tokens = torch.zeros_like(self.correction, dtype=torch.int64)
+
+    def _scored(self, gate: nn.Module, given: tuple[Tensor, ...], made: Any) -> None:
+        logits = made if isinstance(made, Tensor) else made[0]
+        self._logits = logits.view(*given[0].shape[:-1], -1) if gate.training else None
+
+    def _chosen(self, experts: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        logits, self._logits = self._logits, None
+        if logits is None:
+            return None
+        hidden, index, weights = given
+        if self.balancing.counting:
+            self._count(index)
+        if not self.balancing.coefficient:
+            return None
+        loss = sequence_loss(logits, index.shape[1], self.balancing.real) / self.repeats
+        if self.balancing.counting:
+            self.loss = self.loss.to(loss.device) + self.balancing.weight * loss.detach()
+        return hidden, index, _Beside.apply(weights, self.balancing.coefficient * self.balancing.weight * loss)
+
+    def _count(self, index: Tensor) -> None:
+        if self.balancing.real is not None:
+            index = index[self.balancing.real.flatten()]
+        self.tokens += torch.bincount(index.flatten(), minlength=len(self.tokens))
+
+
+def sequence_loss(logits: Tensor, top_k: int, real: Tensor | None) -> Tensor:
+    """Mean over rows of the auxiliary loss without its weight.
+
+    Args:
+        logits: (rows, tokens, experts), before the sigmoid.
+        top_k: experts that each token is sent to.
+        real: (rows, tokens), false for padding; None without any.
+    """
+    scores = logits.float().sigmoid()
+    scores = scores / (scores.sum(-1, keepdim=True) + 1e-20)
+    chosen = torch.zeros_like(scores).scatter(-1, scores.topk(top_k).indices, 1.0)
+    real = torch.ones_like(scores[..., :1]) if real is None else real[..., None].to(scores.dtype)
+    tokens = real.sum(1)
+    mean_score, share = (scores * real).sum(1) / tokens, (chosen * real).sum(1) / (top_k * tokens)
+    return scores.shape[-1] * (mean_score * share).sum(-1).mean()
+
+
+class _Beside(torch.autograd.Function):
+    """Passes a tensor on as it is, and sends the gradient 1 into a loss that belongs to it."""
+
+    @staticmethod
+    def forward(ctx: Any, passed: Tensor, loss: Tensor) -> Tensor:
+        return passed.view_as(passed)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return gradients[0], gradients[0].new_ones(())
+
+
+def _summed(values: Tensor) -> Tensor:
+    """Over all processes."""
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(values)
+    return values
+
+
+def _routed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers whose router has a correction, by name."""
+    for name, layer in model.named_modules():
+        if hasattr(getattr(layer, "gate", None), "e_score_correction_bias") and hasattr(layer, "experts"):
+            yield name, layer

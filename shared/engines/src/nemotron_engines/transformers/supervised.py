@@ -1,0 +1,80 @@
+"""The Trainer of the supervised stages: rows in the order of the dataset, load balancing, validation by tokens."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.data import SequentialSampler
+from transformers import EvalPrediction, Trainer
+
+from nemotron_engines.modeling.mtp import Prediction
+from nemotron_engines.transformers.balance import LoadBalancing
+from nemotron_engines.transformers.trainer import StageTrainer
+from nemotron_shared.config.schema import TransformersEngine
+
+TOKEN_LOSS = "token_loss"
+
+
+class ScheduledTrainer(StageTrainer, Trainer):
+    """A Trainer that reads rows in the order of the dataset and follows our learning-rate schedule.
+
+    The datasets shuffle themselves from a seed, so the n-th row is known without drawing the ones before it.
+    A validation's loss is the mean over trained tokens. The library's own is a mean of the batches' means, which
+    another micro batch or number of processes would change.
+    """
+
+    def __init__(self, *, engine: TransformersEngine, **settings: Any) -> None:
+        super().__init__(**settings, preprocess_logits_for_metrics=losses_of_rows, compute_metrics=mean_over_tokens)
+        self._balancing: LoadBalancing | None = None
+        self._prediction: Prediction | None = getattr(self.model, "mtp", None) if engine.mtp_num_layers else None
+        if self._prediction is not None:
+            self._prediction.passes, self._prediction.weight = engine.mtp_num_layers, engine.mtp_loss_scaling_factor
+        if engine.moe_router_bias_update_rate or engine.moe_aux_loss_coeff:
+            self._balancing = LoadBalancing(self.model, engine, engine.mtp_num_layers)  # ty: ignore[invalid-argument-type]
+            self.add_callback(self._balancing)
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """The loss of a micro batch; with load balancing, the routers' auxiliary loss goes into its gradient."""
+        real = inputs.pop("real", None)
+        if self._balancing is None or not model.training:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        with self._balancing.passing(1 / self.current_gradient_accumulation_steps, real):
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """With the figures of load balancing and of predictions, at each step."""
+        if "loss" in logs:
+            for part in filter(None, (self._balancing, self._prediction)):
+                logs |= part.take()
+        super().log(logs, *args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Put the mean over tokens in the place of the library's mean."""
+        found = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        found.metrics.pop(f"{metric_key_prefix}_loss")
+        if (loss := found.metrics.pop(f"{metric_key_prefix}_{TOKEN_LOSS}", None)) is not None:
+            found.metrics[f"{metric_key_prefix}_loss"] = loss
+        return found
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)  # ty: ignore[invalid-argument-type]
+
+
+def losses_of_rows(logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor) -> torch.Tensor:
+    """Summed loss and number of trained tokens of each row, shape (rows, 2).
+
+    Args:
+        logits: shape (rows, tokens, vocabulary), alone or before the model's other outputs.
+        labels: shape (rows, tokens); -100 where nothing is trained.
+    """
+    predictions = logits if isinstance(logits, torch.Tensor) else logits[0]
+    targets = labels[:, 1:]
+    losses = cross_entropy(predictions[:, :-1].transpose(1, 2).float(), targets, reduction="none", ignore_index=-100)
+    return torch.stack([losses.sum(1, dtype=torch.float64), (targets != -100).sum(1)], dim=1)
+
+
+def mean_over_tokens(rows: EvalPrediction) -> dict[str, float]:
+    """The loss of a validation, from the two numbers of each row; nothing where no row has a trained token."""
+    total, tokens = np.asarray(rows.predictions).sum(0)
+    return {TOKEN_LOSS: total / tokens} if tokens else {}
