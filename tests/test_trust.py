@@ -15,7 +15,7 @@ def calls() -> list[tuple[str, bool]]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ASKING:
                 owner = ast.unparse(node.func.value)
-                if owner.startswith("Auto") and owner != "AutoBridge":
+                if owner.startswith(("Auto", "class_of(")) and owner != "AutoBridge":
                     given = next((word.value for word in node.keywords if word.arg == "trust_remote_code"), None)
                     says = given is not None and not (isinstance(given, ast.Constant) and given.value is None)
                     found.append((f"{file.relative_to(ROOT)}:{node.lineno}", says))
