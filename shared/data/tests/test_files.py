@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import fsspec
 import pyarrow as pa
@@ -389,7 +390,9 @@ def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     path.chmod(0)
     if os.access(path, os.R_OK):  # root may read everything, so the refusal is made
         refuse = PermissionError(13, "Permission denied", str(path))
-        monkeypatch.setattr(Path, "open", lambda *_: (_ for _ in ()).throw(refuse))
+        refused = Mock(side_effect=refuse)
+        monkeypatch.setattr(Path, "open", refused)
+        monkeypatch.setattr(module, "open", refused, raising=False)
         monkeypatch.setattr(os, "access", lambda *_: False)
     for read in (open_input, identity, check_unchanged):
         with pytest.raises(UserError, match=r"a\.jsonl: may not be read"):

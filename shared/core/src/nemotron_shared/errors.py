@@ -120,7 +120,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Tra
 
 def printable(text: str, keep: str = "") -> str:
     """Spell out control characters, with which text from a file could rewrite or forge what a terminal shows."""
-    if text.isprintable():
+    if text.translate(dict.fromkeys(map(ord, keep))).isprintable():
         return text
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text

@@ -155,8 +155,12 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
     """Mean of the finite values among the `window` points around each; fewer at the ends."""
     half, means = window // 2, []
+    values = [y for _, y in points]
+    all_finite = all(map(math.isfinite, values))
     for index, (x, _) in enumerate(points):
-        near = [y for _, y in points[max(0, index - half) : index + half + 1] if math.isfinite(y)]
+        near = values[max(0, index - half) : index + half + 1]
+        if not all_finite:
+            near = [y for y in near if math.isfinite(y)]
         means.append((x, sum(near) / len(near) if near else math.nan))
     return means
 

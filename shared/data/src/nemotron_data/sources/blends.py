@@ -9,11 +9,12 @@ Or, already split by their owner, {"train": [...], "valid": [...], "test": [...]
 """
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from nemotron_data.sources.encoding import is_rows
 from nemotron_data.sources.remote import is_remote
@@ -42,10 +43,13 @@ class BlendEntry(BaseModel):
 
     @field_validator("path")
     @classmethod
-    def _is_a_path(cls, path: str) -> str:
+    def _is_a_path(cls, path: str, info: ValidationInfo) -> str:
         if "\0" in path:
             raise ValueError("must not hold a zero byte")
-        return path
+        if is_remote(path) or not info.context:
+            return path
+        # here, because to copy ten thousand entries with another path takes as long as to read them
+        return str(Path(info.context, os.path.expanduser(path)))  # noqa: PTH111 - see files.py
 
     @field_validator("name")
     @classmethod
@@ -78,12 +82,14 @@ def load_blend(path: Path) -> Blend:
             for a path that is not on the hub.
     """
     try:
-        blend = Blend.model_validate(_without_comments(read_json(path)))
+        blend = Blend.model_validate(_without_comments(read_json(path)), context=path.parent)
     except ValidationError as error:
         raise _blend_error(path, error) from error
     if bool(blend.datasets) == bool(blend.train) or (blend.datasets and (blend.valid or blend.test)):
         raise UserError(f"{path}: needs either 'datasets' or 'train', 'valid' and 'test'", "fill one of the two forms")
-    return Blend(**{key: _with_whole_paths(path, key, getattr(blend, key)) for key in Blend.model_fields})
+    for key in Blend.model_fields:
+        _check_entries(path, key, getattr(blend, key))
+    return blend
 
 
 def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | None:
@@ -162,18 +168,16 @@ def realised_weights(
     return rows
 
 
-def _with_whole_paths(path: Path, key: str, entries: list[BlendEntry]) -> list[BlendEntry]:
-    found: dict[str, BlendEntry] = {}
+def _check_entries(path: Path, key: str, entries: list[BlendEntry]) -> None:
+    names: set[str] = set()
     for entry in entries:
-        if entry.name in found:
+        if entry.name in names:
             raise UserError(f"{path}: {key}: '{entry.name}' comes twice", "give every data set its own name")
         if not entry.path.startswith("hf://") and (entry.subset or entry.split):
             wrong = "subset" if entry.subset else "split"
             remedy = f"leave '{wrong}' out and let the path name the files"
             raise UserError(f"{path}: {key}: '{entry.name}': '{wrong}' only belongs to an hf:// path", remedy)
-        where = entry.path if is_remote(entry.path) else str(path.parent / Path(entry.path).expanduser())
-        found[entry.name] = entry.model_copy(update={"path": where})
-    return list(found.values())
+        names.add(entry.name)
 
 
 def _without_comments(content: Any) -> Any:

@@ -53,7 +53,8 @@ FORMATS = {
 def format_of(path: str | Path) -> Format:
     """The format that the name of a file tells, in either case; raises `UserError` for an unknown extension."""
     name = str(path).lower()
-    form = next((form for ending, form in FORMATS.items() if name.endswith(ending)), None)
+    _, *endings = name.rsplit(".", 2)
+    form = FORMATS.get("." + ".".join(endings)) or FORMATS.get(f".{endings[-1]}" if endings else "")
     if form is None:
         known = ", ".join((*DOCUMENT_FORMATS, *ROW_FORMATS, *TABLE_FORMATS))
         if name.endswith((".xlsx", ".xls", ".ods")):
@@ -104,10 +105,10 @@ def _refuse_twice(files: Sequence[InputFile]) -> None:
 
 def local_file(path: str | Path, commit: str | None = None) -> InputFile:
     """A local file as it is now; raises `UserError` where it cannot be reached."""
-    name = Path(path).as_posix()
-    with reported(name):
-        stat = Path(path).stat()
-    return InputFile(name, stat.st_size, str(stat.st_mtime_ns), commit)
+    place = path if isinstance(path, Path) else Path(path)
+    with reported(str(place)):
+        stat = place.stat()
+    return InputFile(str(place), stat.st_size, str(stat.st_mtime_ns), commit)
 
 
 def open_input(file: InputFile | str | Path) -> IO[bytes]:
@@ -140,7 +141,7 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     if is_remote(file.path):
         stamp = f"{file.size}\n{file.version}".encode()
         return hashlib.sha256(stamp).hexdigest(), detail | {"digest_of": "size and version"}
-    with reported(file.path), Path(file.path).open("rb") as content:
+    with reported(file.path), open(file.path, "rb") as content:  # noqa: PTH123 - see `_refuse_twice`
         if file.size <= WHOLE_BYTES:
             return hashlib.file_digest(content, "sha256").hexdigest(), detail | {"digest_of": "content"}
         digest = hashlib.sha256(f"{file.size}\n{file.version}\n".encode())
@@ -198,7 +199,7 @@ def local_paths(path: Path) -> list[Path]:
         if path.is_file():
             return [path]
         if path.is_dir():
-            found = sorted(_tree(path, set()), key=lambda file: file.as_posix())
+            found = sorted(_tree(path, set()), key=str)
             if not found:
                 raise UserError(f"{path}: an empty folder", "name a folder with files in it")
             return found
@@ -223,9 +224,9 @@ def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
         raise UserError(f"{folder}: a link to a folder that it lies in", "remove the link")
     with os.scandir(folder) as entries:
         for entry in entries:
-            place = Path(entry.path)
             if entry.name.startswith("."):
                 continue
+            place = Path(entry.path)
             if entry.is_dir():
                 yield from _tree(place, above | {real})
             elif entry.is_file():
