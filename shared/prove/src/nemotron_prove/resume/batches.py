@@ -19,16 +19,19 @@ def note_batches(file: Path) -> None:
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    written, steps = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 0
+    written, steps, passed = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 0, False
 
     def before_forward(module: torch.nn.Module, given: tuple[Any, ...]) -> None:
+        nonlocal passed
         # the embedding is the only module that every model gives its token ids to
         if isinstance(module, torch.nn.Embedding) and module.training and torch.is_grad_enabled():
             os.write(written, f"{steps} {hashlib.sha256(given[0].numpy().tobytes()).hexdigest()}\n".encode())
+            passed = True
 
     def after_step(*optimizer: Any) -> None:
-        nonlocal steps
-        steps += 1
+        nonlocal steps, passed
+        # without a pass before it, it is how distributed checkpoints give an optimizer its state before they fill it
+        steps, passed = steps + passed, False
 
     register_module_forward_pre_hook(before_forward)
     register_optimizer_step_post_hook(after_step)

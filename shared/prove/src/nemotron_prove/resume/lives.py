@@ -7,7 +7,7 @@ longer training would go on from: the optimizer, the schedule, the random genera
 import random
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemotron_app.replay.compare import compare
@@ -27,6 +27,7 @@ from nemotron_shared.runtime.checkpoints import COMPLETE, step_of
 WHOLE = "left alone"
 """The base of the bench that holds what the training makes when nothing is killed."""
 LOG = "trainer_state.json"
+TABLE = ".metadata"
 CLOCK = re.compile(r"runtime|per_second|_time$")
 KILLS = (1, 1, 2, 3)
 """How often one training is killed."""
@@ -144,7 +145,16 @@ def _compare_results(alone: Alone, life: Life) -> None:
 def _state(checkpoints: Path) -> dict[str, str]:
     """Digests of the files of the checkpoint that was kept, as they are on the disk."""
     files = {str(path.relative_to(checkpoints)): path for path in tree_files(checkpoints) if path.name != COMPLETE}
-    return {name: _log_digest(path) if path.name == LOG else file_digest(path) for name, path in files.items()}
+    digest_of = {LOG: _log_digest, TABLE: _table_digest}
+    return {name: digest_of.get(path.name, file_digest)(path) for name, path in files.items()}
+
+
+def _table_digest(file: Path) -> str:
+    """Of the table of a distributed checkpoint, without the random name that every saving has."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    table = replace(FileSystemReader(file.parent).read_metadata(), storage_meta=None)
+    return json_digest(repr(table))
 
 
 def _log_digest(file: Path) -> str:
