@@ -42,14 +42,14 @@ def test_a_training_that_is_stopped_anywhere_follows_the_uninterrupted_one(run, 
     # an untrained model never earns an exact match, and without rewards no weight would move
     rewarded = ("rewards=[{name: well_formed, weight: 1}]",) if stage == "rl" else ()
     options = (*short(stage), *rewarded, "train.train_iters=3", "train.eval_interval=2", "checkpoint.save_interval=50")
-    per_step = 9 if stage == "rl" else 1  # rl: one pass for each of 8 new tokens, one to train
+    a_step = ["eval"] * 8 + ["train"] if stage == "rl" else ["train"]  # rl: a pass for each of 8 new tokens, then one
     name, stopped = f"super3-{stage}-model", tmp_path / "stopped"
     run(*script(stage), *options)
 
-    passes, said = stop_at(per_step + 1, stage, options, stopped)  # in step 2: in rl, at the first token it generates
-    assert set(passes) == {"train"}
+    passes, said = stop_at(len(a_step) + 1, stage, options, stopped)  # in step 2: in rl, at the first token
+    assert passes == [*a_step, a_step[0]]
     assert "stopped after step 1 of 3" in said
-    passes, said = stop_at(per_step + 1, stage, options, stopped)  # in the validation of step 2
+    passes, said = stop_at(len(a_step) + 1, stage, options, stopped)  # in the validation of step 2
     assert passes[-1] == "eval"
     assert "continuing from step 1" in said
     assert "stopped after step 2 of 3" in said
