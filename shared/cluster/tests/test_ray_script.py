@@ -206,3 +206,35 @@ def test_the_whole_script_is_clean(tmp_path: Path, container: str, ray_sub: str 
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed: the script is only parsed")
     assert not subprocess.run(["shellcheck", path], capture_output=True, text=True, check=False).stdout
+
+
+TELLS = """#!/bin/bash
+[[ $* != "show hostnames"* ]] || echo n1
+[[ $2 != job ]] || { echo asked >>"$RECORD"; (($(wc -l <"$RECORD") > 1)) && echo "$LATER" || echo JobState=RUNNING; }
+"""
+"""It tells of a change of the job's state when it is asked once more."""
+
+
+@pytest.mark.parametrize(
+    ("later", "how", "code"),
+    [("JobState=COMPLETING Restarts=1", "stopped 0", None), ("JobState=RUNNING Restarts=0", "begun 1", "130\n")],
+    ids=["lost node", "by hand"],
+)
+def test_a_step_that_slurm_ends_before_it_says_so_is_not_ended_by_hand(
+    tmp_path: Path, later: str, how: str, code: str | None
+) -> None:
+    for name, text in {"srun": "#!/bin/bash\nexit 130\n", "scontrol": TELLS}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "log.txt").touch()
+    script = folder / "job.sh"
+    script.write_text(render(Job("x", ("-m", "step"), "/py"), PLAIN, PurePosixPath(folder)))
+    own = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = os.environ | own | {"RECORD": str(tmp_path / "record"), "LATER": later}
+    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    written = folder / "exit_code"
+    assert (written.read_text() if written.exists() else None) == code
+    assert (folder / "attempts").read_text().splitlines()[-1] == how

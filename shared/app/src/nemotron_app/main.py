@@ -29,6 +29,7 @@ from nemotron_shared.errors import UserError, did_you_mean, exit_code_of
 from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import OPTIONS, machine_of, overrides_of
 from nemotron_shared.runtime.console import tell
+from nemotron_shared.runtime.process import use_no_code_of_this_folder
 
 if TYPE_CHECKING:
     from nemotron_app.remote.place import Mode, Remote
@@ -84,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_NEMOTRON_COMPLETE" in os.environ:
         import_module("nemotron_app.completion").answer_in_our_way()
         nemotron.main(prog_name="nemotron")  # answers the shell, which completes a line, and exits
+    if argv is None:
+        use_no_code_of_this_folder()
     words = list(sys.argv[1:] if argv is None else argv)
     return exit_code_of(lambda: dispatch(words))
 

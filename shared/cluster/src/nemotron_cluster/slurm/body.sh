@@ -184,6 +184,18 @@ if [ -z "$asked$fate" ]; then
     say "the step ended with exit code $code"
 fi
 
+# Where a node is lost, Slurm ends the step first and tells this script last.
+if [ -z "$asked$fate" ] && was_stopped; then
+    for _ in 1 2 3 4 5; do
+        sleep 1
+        [ -z "$fate" ] || break
+        if ! scontrol show job "$SLURM_JOB_ID" | grep -q 'JobState=RUNNING'; then
+            on_end
+            break
+        fi
+    done
+fi
+
 case $fate in
     cancelled) exit 130 ;;
     queued | unknown) # the next attempt, if there is one, needs everything

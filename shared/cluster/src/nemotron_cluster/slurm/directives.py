@@ -1,9 +1,11 @@
 """What every script for sbatch begins with: the options that a site asks for, as its profile has them."""
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 
 from nemotron_cluster.profiles.schema import Slurm
+from nemotron_shared.errors import UserError
 
 PLAIN = re.compile(r"[\w./,:=@%+\[\]-]+", re.ASCII)
 
@@ -35,8 +37,17 @@ def site_options(
 
 
 def directives(options: Mapping[str, object]) -> Iterator[str]:
-    """The lines of a script."""
-    return (f"#SBATCH --{name}={_escaped(str(value))}" for name, value in options.items() if value is not None)
+    """The lines of a script.
+
+    Raises:
+        UserError: a value would end its line, and what stands behind it would be a command of the script.
+    """
+    for name, value in options.items():
+        if any(unicodedata.category(char) == "Cc" for char in str(value)):
+            what = f"--{name}={str(value)!r}: a line break or another control character in an option of sbatch"
+            raise UserError(what, "rename the folder, or correct the setting or the profile that it comes from")
+        if value is not None:
+            yield f"#SBATCH --{name}={_escaped(str(value))}"
 
 
 def _escaped(value: str) -> str:

@@ -31,6 +31,14 @@ def ending_with_us(command: Sequence[str], *, group: bool = False) -> list[str]:
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), "group" if group else "alone", *command]
 
 
+def use_no_code_of_this_folder() -> None:
+    """Let every Python that this process starts import what is installed, and nothing from the working folder.
+
+    `python -m` and `python -c` look there first, and somebody's model or data may lie beside a `jinja2.py`.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
 def end_with_parent(parent: int, number: signal.Signals) -> None:
     """Send this process a signal when its parent ends. A process that starts threads calls this from its main thread.
 

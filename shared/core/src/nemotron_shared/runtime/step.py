@@ -36,7 +36,7 @@ from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan
-from nemotron_shared.runtime.process import end_with_parent
+from nemotron_shared.runtime.process import end_with_parent, use_no_code_of_this_folder
 from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import Run, open_run
 from nemotron_shared.runtime.segments import segments_of_result
@@ -106,6 +106,7 @@ class Step(Generic[ConfigT]):
     def main(self, argv: Sequence[str] | None = None) -> int:
         """Run from a command line; returns the exit code."""
         if argv is None:
+            use_no_code_of_this_folder()
             end_on_sigterm()
             if "TORCHELASTIC_RUN_ID" in os.environ:  # a rank, which torchrun leaves behind when it is killed
                 end_with_parent(os.getppid(), signal.SIGTERM)

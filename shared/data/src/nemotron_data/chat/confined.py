@@ -173,7 +173,7 @@ class _Process:
         environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in sys.path)  # noqa: PTH100
         with theirs:
             # apart from the terminal's group: Ctrl-C is our business, and we may still want an answer
-            program = [sys.executable, "-m", PROGRAM]
+            program = [sys.executable, "-P", "-m", PROGRAM]
             self._process = subprocess.Popen(program, stdin=theirs.fileno(), env=environment, process_group=0)
         self._socket.settimeout(WALL_SECONDS)
         self._answers = self._socket.makefile("rb", buffering=1 << 16)
