@@ -49,6 +49,9 @@ def test_a_refused_override_is_named_with_its_place(overrides: dict[str, Any], m
         ({"model": {"model_args": [{"a": [{"_target_": "os.system"}]}]}}, "model.model_args[0].a[0]._target_"),
         ({"dataloader": {"collate_fn": "/tmp/evil.py:x"}}, "dataloader.collate_fn"),
         ({"model": {"kwargs": {"x_fn": "/tmp/evil.py:x"}}}, "model.kwargs.x_fn"),
+        ({"vllm_kwargs": {"worker_cls": "evil.Worker"}}, "vllm_kwargs.worker_cls"),
+        ({"vllm_kwargs": {"logits_processors": ["os:system"]}}, "vllm_kwargs.logits_processors"),
+        ({"hf_config_overrides": {"auto_map": {"AutoModel": "evil.Evil"}}}, "hf_config_overrides.auto_map"),
         ({"loss_fn": {"_target_": ["os.system"]}}, "loss_fn._target_"),
     ],
 )

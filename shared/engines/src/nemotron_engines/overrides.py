@@ -76,6 +76,11 @@ class Strict:
 
 INSTRUCTION = re.compile(r"_[a-z]+_")
 """Keys that tell a library how to call something: `_target_`, `_args_`, `_partial_`."""
+FUNCTION = re.compile(r".+_fn")
+IMPORTED = re.compile(r".+_(cls|plugin|module_path|executor_backend)|logits_processors|auto_map|middleware")
+"""Keys whose value vLLM or transformers imports by its name."""
+OWN = re.compile(r"[a-z_]+|nemo_rl/[\w/]+\.py")
+"""Of such values, those of the libraries: a word like `auto`, a file of the checkout."""
 
 
 def named_code(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
@@ -85,10 +90,15 @@ def named_code(tree: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield from named_code(child, f"{above}[{number}]")
     for name, value in tree.items() if isinstance(tree, dict) else ():
         key = f"{above}.{name}" if above else str(name)
-        is_function = str(name).endswith("_fn") and not isinstance(value, dict) and value is not None
-        if INSTRUCTION.fullmatch(str(name)) or name == TRUST or is_function:
+        if INSTRUCTION.fullmatch(str(name)) or name == TRUST or _is_imported(str(name), value):
             yield key, value
         yield from named_code(value, key)
+
+
+def _is_imported(name: str, value: Any) -> bool:
+    if FUNCTION.fullmatch(name):
+        return not isinstance(value, dict) and value is not None
+    return bool(IMPORTED.fullmatch(name) and value) and not (isinstance(value, str) and OWN.fullmatch(value))
 
 
 def foreign_code(
