@@ -1,6 +1,7 @@
 """Cards: written by a run, stale when their code changes, and the page that is made of them."""
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from nemotron_app.main import dispatch
 from nemotron_prove.cards import card as cards
+from nemotron_prove.cards import command as command_module
 from nemotron_prove.cards.card import ROOT, Card, code_digest, is_stale, place, read_card, write_card
 from nemotron_prove.cards.command import measured
 from nemotron_prove.cards.items import ITEMS, Item
@@ -15,6 +17,7 @@ from nemotron_prove.cards.measured import FAILED, NOT_BUILT, STATUSES, VERIFIED,
 from nemotron_prove.cards.page import PAGE, page_of
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
+from nemotron_shared.runtime.provenance import ask_git, git_commit
 
 
 @pytest.fixture
@@ -113,3 +116,20 @@ def test_the_cheapest_items_measure_something(tmp_path: Path) -> None:
         packs.packed_inputs = original
     with pytest.raises(CannotRun):
         Item("nobody has built it", None).measure("nano3", tmp_path)
+
+
+def test_a_run_s_own_cards_do_not_make_the_commit_dirty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "ROOT", tmp_path)
+    git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.invalid")
+    for name in ("docs/cards/nano3/packing.yaml", "docs/cards.md", "code.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
+        subprocess.run([*git, *words], check=True)
+    for changed, dirty in (("docs/cards/nano3/packing.yaml", False), ("docs/cards.md", False), ("code.py", True)):
+        (tmp_path / changed).write_text("2")
+        git_commit.cache_clear()
+        ask_git.cache_clear()
+        assert (command_module.commit_of_code() or "").endswith("-dirty") == dirty
+    git_commit.cache_clear()
+    ask_git.cache_clear()

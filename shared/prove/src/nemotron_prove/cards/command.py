@@ -7,6 +7,7 @@ nemotron prove cards --list                           what there is; `stale`: it
 A card lies in docs/cards/FAMILY/ITEM.yaml, and only a run writes it. Exit code 1 where a measurement failed.
 """
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from nemotron_app.plain import table_lines
 from nemotron_prove.cards.card import FOLDER, ROOT, Card, code_digest, command_of, is_stale, read_card, write_card
 from nemotron_prove.cards.items import ITEMS, Item
 from nemotron_prove.cards.measured import FAILED, CannotRun
-from nemotron_prove.cards.page import write_page
+from nemotron_prove.cards.page import PAGE, write_page
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import say, tell, tell_json
@@ -91,7 +92,7 @@ def measured(family: str, name: str, item: Item) -> Card:
     return Card(
         status=status,
         command=command_of(family, name),
-        commit=git_commit(ROOT),
+        commit=commit_of_code(),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=f"{here['processor']}, {here['cores']} cores",
         code=code_digest(family, item),
@@ -99,6 +100,17 @@ def measured(family: str, name: str, item: Item) -> Card:
         tolerance=tolerance,
         notes=notes,
     )
+
+
+def commit_of_code() -> str | None:
+    """The commit, with `-dirty` where more than the cards themselves has changed since: each run writes some."""
+    commit = git_commit(ROOT)
+    if commit is None or not commit.endswith("-dirty"):
+        return commit
+    own = [f":!{path}" for path in (FOLDER, PAGE)]
+    changed = ["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no", "--", ".", *own]
+    done = subprocess.run(changed, capture_output=True, text=True, check=False)
+    return commit if done.returncode or done.stdout else commit.removesuffix("-dirty")
 
 
 def status_of(root: Path, family: str, name: str, item: Item) -> str:
