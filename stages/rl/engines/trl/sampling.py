@@ -26,7 +26,7 @@ from stages.rl.engines.trl.routes import noting_routes
 
 SAMPLED_EXPERTS = "sampled_experts"
 """Among the inputs of a loss: the `code` of the experts behind each token, (rows, tokens)."""
-FEWEST_IN_A_HALF = 16
+FEWEST_IN_A_HALF = 32
 """Rows below which a copy of the process takes longer than it spares."""
 
 
