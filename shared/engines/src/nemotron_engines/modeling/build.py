@@ -18,6 +18,7 @@ from transformers import (
     NemotronHConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    dynamic_module_utils,
     set_seed,
 )
 from transformers.utils.logging import disable_progress_bar
@@ -31,9 +32,11 @@ from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.code import config_of, needs_code
+from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
 
 disable_progress_bar()  # our own progress line is the only one
+# A part of a composite model is made without our word on its code; then transformers refuses, instead of asking.
+dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
 # Libraries that call each other's renamed settings; nothing a user could change.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
@@ -193,11 +196,14 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
     """The `config.json` of a model folder.
 
     Raises:
-        UserError: it is missing, damaged, or of a kind that transformers does not know.
+        UserError: it is missing, damaged, of a kind that transformers does not know, or needs code untrusted.
     """
+    needs = needs_code(config_of(path))
+    if needs:
+        require_loadable(str(path), config_of(path), trusted=trusted)
     try:
         # never None, which would ask the terminal; and no code of a model that the library knows itself
-        code = trusted and needs_code(config_of(path))
+        code = trusted and needs
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=code)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
