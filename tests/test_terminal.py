@@ -2,6 +2,8 @@
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,29 @@ def test_a_log_is_exact_in_a_file_and_readable_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     pass_on(log)
     assert capfd.readouterr().out == "step 1\nstep 2\\x1b[31m\ufffd\n"
+
+
+LIBRARY = """
+import logging, sys, warnings
+from nemotron_shared.errors import exit_code_of
+said = sys.stdin.read()
+def talk():
+    logging.getLogger("a.library").addHandler(logging.StreamHandler())
+    logging.getLogger("a.library").warning("\\x1b[1mUNEXPECTED\\x1b[0m %s", said)
+    logging.getLogger("another").error(said)
+    warnings.warn(said)
+exit_code_of(talk)
+"""
+
+
+def test_what_libraries_log_and_warn_is_spelled_out_too() -> None:
+    token = "hf_" + "aB3dE9" * 6
+    command = [sys.executable, "-c", LIBRARY]
+    done = subprocess.run(command, input=f"{ATTACK} {token}", capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("UNEXPECTED a\\x1b]0;title"), done.stderr
+    assert done.stderr.count("title") == done.stderr.count("***") == 3
+    assert token not in done.stderr
+    assert all(char.isprintable() or char in "\n\t" for char in done.stderr)
 
 
 def test_tables_of_rich_are_spelled_out_too() -> None:

@@ -9,7 +9,9 @@ and /v1/chat/completions. Answers are greedy: a request with another temperature
 """
 
 import hmac
+import io
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -28,8 +30,10 @@ LARGEST_BODY = 8 * 2**20
 MOST_PROMPTS = 1024
 MOST_TOKENS = 1 << 20
 MOST_CONNECTIONS = 512
+REQUEST_SECONDS = 10.0
+"""For the headers of a client that has not shown the key, however it spreads them; it gets one answer."""
 PATIENCE_SECONDS = 60.0
-"""For a client that sends, or reads, nothing."""
+"""For each request, body and answer of one that has."""
 
 
 class BadRequestError(ValueError):
@@ -77,10 +81,35 @@ class _Server(ThreadingHTTPServer):
         """A client that has gone, or was too slow, is nobody's concern."""
 
 
+class _Incoming(io.RawIOBase):
+    """What a client sends until a moment, whether it sends nothing or a byte now and then."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self.until = connection, 0.0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(left)
+        return self._connection.recv_into(into)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    timeout = PATIENCE_SECONDS
     server: "_Server"  # ty: ignore[incompatible-mutable-override]
+
+    def setup(self) -> None:
+        super().setup()
+        self._incoming, self._patience = _Incoming(self.connection), REQUEST_SECONDS
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        self._incoming.until = time.monotonic() + self._patience
+        super().handle_one_request()
 
     def do_GET(self) -> None:
         self._answer(self.server.answers.gets, lambda make: make())
@@ -98,6 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdecimal() and len(length) < 10 and int(length) <= LARGEST_BODY):
             self.close_connection = True  # what follows is not read
             raise BadRequestError(f"the body needs a Content-Length of at most {LARGEST_BODY} bytes")
+        self._incoming.until = time.monotonic() + PATIENCE_SECONDS
         return self.rfile.read(int(length))
 
     def _knows_key(self) -> bool:
@@ -106,8 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, routes: Mapping[str, Callable[..., dict[str, Any]]], call: Callable[..., dict[str, Any]]) -> None:
         make = routes.get(self.path.partition("?")[0].rstrip("/"))
-        if make != self.server.answers.health and not self._knows_key():
+        if self._knows_key():
+            self._patience = PATIENCE_SECONDS
+        else:
             self.close_connection = True
+        if make != self.server.answers.health and not self._knows_key():
             self._send(HTTPStatus.UNAUTHORIZED, _error("no key, or a wrong one: send Authorization: Bearer KEY"))
             return
         if make is None:
@@ -126,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.connection.settimeout(PATIENCE_SECONDS)
         self.end_headers()
         self.wfile.write(body)
 

@@ -6,6 +6,7 @@ import pytest
 
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.code import require_loadable
 from nemotron_shared.runtime.models.finding import find_model, newest_model
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
@@ -45,3 +46,15 @@ def test_what_is_damaged_or_holds_no_weights_is_refused(tmp_path: Path, monkeypa
     (folder / "config.json").write_text("{}")
     with pytest.raises(UserError, match="holds no weights"):
         find_model(store, str(folder), family="super3", trusted=False)
+
+
+def test_the_code_of_a_part_counts_at_any_depth() -> None:
+    part = {"model_type": "llama", "auto_map": {"AutoModel": "own.Model"}}
+    for config in ({"model_type": "fuyu", "text_config": part}, {"model_type": "fuyu", "a": [{"b": {"c": [part]}}]}):
+        with pytest.raises(UserError, match=r"m: a part of it \(auto_map\) needs the Python files"):
+            require_loadable("m", config, trusted=False)
+        require_loadable("m", config, trusted=True)
+    part["auto_map"] = {"AutoTokenizer": ["far/code--own.Model", None]}
+    with pytest.raises(UserError, match=r"another repository \(far/code\)"):
+        require_loadable("m", {"model_type": "fuyu", "text_config": part}, trusted=True)
+    require_loadable("m", {"model_type": "llama", "auto_map": {"AutoModel": "own.Model"}}, trusted=False)

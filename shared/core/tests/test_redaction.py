@@ -1,5 +1,6 @@
 """What opens doors is taken out of texts, and what only looks like it stays."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
         ("authorization: Bearer abc.def", "authorization: Bearer ***"),
         (f"nvapi-{'aB3-_x9Z' * 8} ghp_{'aB3dE9' * 6} github_pat_{'a' * 22}_{'B1' * 29}c", "*** *** ***"),
         ("key AKIAIOSFODNN7EXAMPLE glpat-aB3_dE9-hI4kL5mN6oP7", "key *** ***"),
+        ("see HTTPS://x.test/y?sig=1&k=2 wss://x.test/?token=zz", "see HTTPS://x.test/y?*** wss://x.test/?***"),
+        ("az://acct/x?sv=2020&sig=abc%2F&se=1", "az://acct/x?sv=2020&sig=***&se=1"),
+        ("https://u:pa/ss@h/x https://u:pa@ss@h, git@h", "https://***@h/x https://***@h, git@h"),
+        ("x-access-token:abc123@github.com", "x-access-token:***@github.com"),
+        ("Authorization: Token abcdefgh", "Authorization: Token ***"),
+        ('"authorization": "ApiKey abc=="', '"authorization": "ApiKey ***"'),
+        (f"dckr_pat_{'aB3-' * 6} npm_{'aB3d' * 9} AIza{'aB3-_' * 7} ya29.{'aB3-_' * 5}", "*** *** *** ***"),
         (f"wandb_v1_{'aB3_' * 15} sk-{'aB3' * 16} sk-proj-{'aB-_' * 30}", "*** *** ***"),
     ],
 )
@@ -43,6 +51,9 @@ def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
         f"hf_{'0123abcd' * 8} {'0123abcd' * 5} sha256:{'0123abcd' * 8} hf_{'0123abcd' * 5}/model.safetensors",
         "sk-learn-pipelines/x nvapi-responses-filtered/a.jsonl ghp_of_the_whole_team_and_more AKIA_DATA xoxb-messages",
         "2,272 tokens/s at 12:30; someone@example.com",
+        "http://h:8080/a@b docker://r.test:443/x@sha256:ab s3://b/k:v@2 http://[::1]:80/x@y git.test:8080?x",
+        "npm_install_of_the_whole_team_and_more dckr_pat_of_mine ya29.json AIza_data az://data/a?b*.jsonl",
+        "the authorization token is missing; ?signature is asked for",
     ],
 )
 def test_what_is_none_stays(text: str) -> None:
@@ -61,6 +72,31 @@ def test_values_of_telling_variables_are_hidden_wherever_they_stand(
         monkeypatch.setenv(name, value)
     said = {"a": ["with sword/fish", ("sword%2Ffish", 3)], "0a1b2c3d4e": None, "b": f"{key} a enabled"}
     assert redact_values(said) == {"a": ["with ***", ["***", 3]], "***": None, "b": f"{key} a enabled"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["SSHPASS", "MYSQL_PWD", "JWT", "CI_TOKENS", "HF_TOKEN_2", "GITHUB_PAT_2", "OPENAI_KEY_PROD", "KEY_B", "DB_PASS1"],
+)
+def test_the_names_of_secrets_have_many_forms(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "plainwords")
+    assert redact("a plainwords b") == "a *** b"
+
+
+@pytest.mark.parametrize(
+    "name", ["TOKENIZER", "KEYBOARD", "AUTHOR", "PATH_2", "PWD", "HF_TOKEN_PATH", "KEY_FIELD", "COMPASS", "PASSIVE"]
+)
+def test_names_that_only_sound_like_it_tell_nothing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "plainwords")
+    monkeypatch.setenv("MAX_TOKENS", "128000")
+    assert redact("a plainwords b, 128000") == "a plainwords b, 128000"
+
+
+@pytest.mark.parametrize("value", ['pa"ss\nword\\x', "pa'ss\"wörd", "it's a pass"])
+def test_a_value_is_hidden_in_the_spellings_of_json_and_python(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PGPASSWORD", value)
+    for text in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], f"{[value]}"[2:-2]):
+        assert redact(f"a {text} b") == "a *** b"
 
 
 @pytest.mark.parametrize("value", ["hf_of_our_own_mirror", "12345678", "/wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"])

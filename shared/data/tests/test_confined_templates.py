@@ -98,6 +98,16 @@ def test_in_a_group_the_one_that_takes_too_much_is_found() -> None:
     assert not isinstance(one, UserError) and not isinstance(three, UserError)
 
 
+def test_a_text_is_bounded_by_what_it_is_made_of() -> None:
+    shows = "{% for i in range(messages[0].content | int) %}{{ messages[1].content }}{% endfor %}"
+    template = ConfinedTemplate(shows, "own.jinja")
+    assert len(template.render([user("300"), bot("a" * 700)])) == 210_000
+    assert len(template.render([user("15"), bot("a" * 1_000_000)])) == 15_000_000
+    for times, content in (("30000", "a" * 20), ("20", "a" * 1_000_000)):
+        with pytest.raises(UserError, match=r"takes too much: a text of [\d,]+ characters, where .*, in own\.jinja"):
+            template.render([user(times), bot(content)])
+
+
 def test_it_renders_as_the_template_does_here() -> None:
     options = {"strftime_now": datetime(2026, 1, 2).strftime, "note": {"a": [1, None, 2.5]}}
     source = CHATML + "{{ strftime_now('%d') }}{{ note | tojson }}{{ eos_token }}"

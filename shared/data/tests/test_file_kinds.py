@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +15,12 @@ import pytest
 import zstandard
 
 from nemotron_data.prep.plan import make_shards
+from nemotron_data.sources import parquet
 from nemotron_data.sources.blends import find_blend
 from nemotron_data.sources.detect import detect
 from nemotron_data.sources.documents import with_choice
 from nemotron_data.sources.files import expand, local_file
-from nemotron_data.sources.reading import Range, Row, read_range
+from nemotron_data.sources.reading import BadRow, Range, Row, read_range
 from nemotron_data.sources.remote import Reading
 from nemotron_shared.errors import UserError
 
@@ -37,7 +39,7 @@ def table(delimiter: str) -> str:
     return made.getvalue()
 
 
-def parquet() -> bytes:
+def parquet_file() -> bytes:
     made = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(ROWS), made)
     return made.getvalue()
@@ -55,7 +57,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "comma.csv": lambda: table(",").encode(),
     "excel.csv": lambda: table(";").encode("utf-8-sig"),
     "tabs.tsv": lambda: table("\t").encode(),
-    "table.parquet": parquet,
+    "table.parquet": parquet_file,
     "lines.jsonl.gz": lambda: gzip.compress(lines().encode()),
     "list.json.zst": lambda: zstandard.ZstdCompressor().compress(json.dumps(ROWS).encode()),
     "table.csv.gz": lambda: gzip.compress(table(",").encode()),
@@ -170,3 +172,47 @@ def test_each_of_many_text_files_is_one_document(tmp_path: Path) -> None:
     files = with_choice([replace(file, reading=Reading(None, "auto")) for file in expand([tmp_path])])
     assert {file.reading.documents for file in files} == {"whole"}
     assert detect(tmp_path).kind == "text"
+
+
+def packed(file: Path, column: pa.Array, **options: Any) -> Path:
+    """A Parquet file of one column."""
+    pq.write_table(pa.table({"text": column}), file, compression="zstd", store_schema=False, **options)
+    return file
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "list", "delta"])
+def test_a_text_that_rows_share_is_not_repeated_for_all_of_them_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    shared = pa.DictionaryArray.from_arrays(pa.array([0] * 300, pa.int32()), pa.array(["word " * 400_000]))
+    listed = pa.ListArray.from_arrays(pa.array(range(0, 301, 3), pa.int32()), shared)
+    delta = {"column_encoding": {"text": "DELTA_BYTE_ARRAY"}, "use_dictionary": False} if kind == "delta" else {}
+    column = {"list": listed, "delta": shared.dictionary_decode()}.get(kind, shared)
+    file = packed(tmp_path / "a.parquet", column, **delta)
+    assert file.stat().st_size < 100_000
+    monkeypatch.setattr(parquet, "BATCH_BYTES", 8 << 20)
+    before = pa.total_allocated_bytes()
+    rows = read_range(Range(local_file(file), 0, 1))
+    for number, row in enumerate(rows):
+        assert isinstance(row, Row)
+        assert len(str(row.value)) > 2_000_000
+        assert pa.total_allocated_bytes() - before < 100 << 20
+        if number == 20:
+            break
+    rows.close()
+
+
+def test_rows_of_ordinary_size_come_many_at_once(tmp_path: Path) -> None:
+    file = packed(tmp_path / "a.parquet", pa.array([f"text {n} " * 300 for n in range(3000)]))
+    with file.open("rb") as opened, pq.ParquetFile(opened) as table:
+        column = table.metadata.row_group(0).column(0)
+        assert column.total_uncompressed_size > parquet.ORDINARY_DICTIONARY and column.has_dictionary_page
+        assert parquet.rows_at_once(opened, table.metadata.row_group(0)) > 50
+
+
+def test_a_cell_beyond_all_measure_is_a_bad_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemotron_data.sources.reading.LONGEST_LINE", 1000)
+    file = packed(tmp_path / "a.parquet", pa.array(["a", "b" * 2000, "c"]))
+    first, bad, last = read_range(Range(local_file(file), 0, 1))
+    assert isinstance(first, Row) and isinstance(last, Row)
+    assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "line too long")

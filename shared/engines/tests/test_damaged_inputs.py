@@ -1,5 +1,6 @@
 """Model folders and data that do not fit their model are refused, naming the file and what differs."""
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,30 @@ def test_files_that_cannot_be_read_are_an_error_for_the_user(whole: Path, tmp_pa
         with pytest.raises(UserError) as caught:
             load_model(folder, CHOICES)
         assert str(folder) in caught.value.message and caught.value.remedy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"vocab_size": 200_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
+        ({"hidden_size": 10_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
+        ({"layers_block_type": ["moe"] * 20_000}, r"20,000 layers, and its weights are \d+ tensors"),
+    ],
+)
+def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
+    whole: Path, tmp_path: Path, fields: dict, said: str
+) -> None:
+    import torch
+
+    from nemotron_engines.modeling.build import load_model
+
+    folder = shutil.copytree(whole, tmp_path / "model")
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | fields))
+    before = torch.get_rng_state()
+    with pytest.raises(UserError, match=rf"config\.json: speaks of {said}"):
+        load_model(folder, CHOICES)
+    assert torch.equal(torch.get_rng_state(), before), "nothing was drawn"
 
 
 def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path) -> None:

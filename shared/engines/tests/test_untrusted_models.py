@@ -98,7 +98,7 @@ def test_another_type_runs_its_code_only_when_it_is_trusted(tmp_path: Path, mark
     (tmp_path / "model").mkdir()
     folder = with_code(tmp_path / "model", mark, model_type="own_kind")
     save_file({"layer.weight": torch.zeros(2, 2)}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(UserError, match="not a model's config"):
+    with pytest.raises(UserError, match="needs the Python files"):
         load_model(folder, CHOICES)
     assert not mark.exists()
     plain = SimpleNamespace(attn_implementation="eager", allow_reference_kernels=False)
@@ -106,6 +106,25 @@ def test_another_type_runs_its_code_only_when_it_is_trusted(tmp_path: Path, mark
     assert mark.exists()
     save_model(model, folder, tmp_path / "saved")
     assert type(load_model(tmp_path / "saved", plain, trusted=True)).__name__ == "Model", "the code went along"
+
+
+@pytest.mark.parametrize("reference", ["own.Model", "elsewhere/code--own.Model"])
+def test_a_part_of_a_model_runs_no_code_and_nobody_is_asked(tmp_path: Path, mark: Path, monkeypatch, reference) -> None:
+    from transformers import CONFIG_MAPPING, AutoModel
+
+    from nemotron_engines.modeling.build import load_model
+
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the terminal was asked"))
+    (tmp_path / "model").mkdir()
+    folder = with_code(tmp_path / "model", mark)
+    # transformers knows the config of TrOCR, but has no AutoModel of it
+    part = {"model_type": "trocr", "auto_map": {"AutoModel": reference}, "_name_or_path": str(folder)}
+    (folder / "config.json").write_text(json.dumps({"model_type": "fuyu", "text_config": part}))
+    with pytest.raises(UserError, match=r"needs the Python files|lies in another repository"):
+        load_model(folder, CHOICES)
+    with pytest.raises(ValueError, match="trust_remote_code"):  # should it ever come so far
+        AutoModel.from_config(CONFIG_MAPPING["fuyu"](text_config=part).text_config)
+    assert not mark.exists()
 
 
 def test_the_table_of_types_is_the_librarys() -> None:

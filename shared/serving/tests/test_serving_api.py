@@ -236,9 +236,28 @@ def test_bodies_that_are_too_large_or_never_come(url: str, monkeypatch: pytest.M
     assert re.match(rb"HTTP/1.1 40[03]", raw(url, two))
 
 
-def test_a_connection_without_a_request_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "FIRST_REQUEST_SECONDS", 0.2)
-    assert raw(url, b"GET /health HT", wait=300) == b""
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /health HT",
+        HEALTH + b"\r\n" + HEALTH + b"X-A: ",
+        b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\nabc",
+    ],
+)
+def test_a_connection_on_which_a_request_does_not_come_is_closed(
+    url: str, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.3)
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=300) as connection:
+        connection.sendall(sent)
+        with pytest.raises(OSError, match=r"."):  # a byte now and then changes nothing
+            for _ in range(3000):
+                time.sleep(0.1)
+                connection.sendall(b"a")
 
 
 def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 import torch
 from evaluator_support import tiny_model
 
+from stages.eval import endpoint
 from stages.eval.batching import ModelQueue
 from stages.eval.endpoint import serve
 
@@ -190,3 +192,16 @@ def test_a_closed_queue_leaves_a_generation_in_the_middle(tiny: tuple[Any, Any])
     finally:
         listening.remove()
     assert passes == 2
+
+
+@pytest.mark.parametrize("whole", [b"", b"GET /health HTTP/1.1\r\n\r\n"])
+def test_half_requests_without_a_key_hold_no_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch, whole: bytes
+) -> None:
+    monkeypatch.setattr(endpoint, "REQUEST_SECONDS", 0.3)
+    with socket.create_connection((endpoint.LOOPBACK, int(url.rpartition(":")[2])), timeout=600) as line:
+        line.sendall(whole + b"GET /health HTTP/1.1\r\nX-A: ")
+        with pytest.raises(OSError, match=r"."):  # a byte now and then changes nothing
+            for _ in range(3000):
+                time.sleep(0.1)
+                line.sendall(b"a")

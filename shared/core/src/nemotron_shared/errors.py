@@ -6,10 +6,13 @@ error: tiny.yaml: unknown key 'train.train_iter'
 
 import difflib
 import errno
+import logging
 import os
+import re
 import select
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 
@@ -22,6 +25,8 @@ DISK_REMEDIES = (
 )
 """What a person can do about an error of the system; any other is our bug."""
 LONGEST_LINE = 1500
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_format_record, _format_warning = logging.Handler.format, warnings.formatwarning
 READER_LEFT = 141
 """What a shell reports of a program that SIGPIPE ended, as `nemotron artifacts | head` does."""
 
@@ -70,6 +75,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     Any other exception keeps its traceback: it is our bug, and the trace is what helps.
     """
     sys.excepthook = _print_traceback
+    spell_out_libraries()
     try:
         code = main() or 0
         sys.stdout.flush()
@@ -110,6 +116,29 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
 def disk_remedy(error: OSError) -> str | None:
     """What to do about a disk that is full, failing or not ours to write; None for every other error."""
     return next((remedy for numbers, remedy in DISK_REMEDIES if error.errno in numbers), None)
+
+
+def spell_out_libraries() -> None:
+    """Have what libraries log or warn, which may hold names out of a stranger's file, shown as our own lines are.
+
+    Every handler of this process asks `logging.Handler.format` for its text, whichever library has added it.
+    """
+
+    def record_as_text(self: logging.Handler, record: logging.LogRecord) -> str:
+        return _without_commands(_format_record(self, record))
+
+    def warning_as_text(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        return _without_commands(_format_warning(message, category, filename, lineno, line))
+
+    logging.Handler.format = record_as_text
+    warnings.formatwarning = warning_as_text  # ty: ignore[invalid-assignment]
+
+
+def _without_commands(text: str) -> str:
+    """Without secrets, colours, and what else a terminal would obey."""
+    return printable(redact(COLOUR.sub("", text)), keep="\n\t")
 
 
 def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

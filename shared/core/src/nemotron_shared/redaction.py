@@ -6,35 +6,52 @@ Secret are the values of environment variables with a telling name (HF_TOKEN, WA
 config reads with `${oc.env:NAME}`, tokens by their form, credentials in URLs, and what follows `password=`.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "***"
+WHICH = r"\d*(?:_(?:\d+|[A-Z]|PROD(?:UCTION)?|DEV|TEST|STAG(?:E|ING)|LIVE|OLD|NEW|MAIN|BACKUP))?$"
+"""What tells several variables of one meaning apart: `HF_TOKEN_2`, `OPENAI_KEY_PROD`."""
 TELLING = re.compile(
-    r"(?:^|_)(?:TOKEN|SECRET|PASS(?:WORD|WD|PHRASE)?|PAT|CREDENTIALS?|AUTH|(?:API|ACCESS|PRIVATE|SECRET)_?KEY(?:_ID)?"
-    r"|KEY)$|SECRET|PASSWORD",
+    r"(?:^|_)(?:TOKEN|SECRET|(?:SSH)?PASS(?:WORD|WD|PHRASE)?|PAT|PW|CREDENTIALS?|AUTH|JWT|COOKIE"
+    rf"|(?:API|ACCESS|PRIVATE|SECRET)_?KEY(?:_ID)?|KEY){WHICH}|_PWD{WHICH}|SECRET|PASSWORD",
     re.IGNORECASE,
 )
+TELLING_OF_TEXT = re.compile(r"(?:^|_)TOKENS$", re.IGNORECASE)
+"""Secret where the value is no number: tokens are counted, too."""
 SHORTEST = 6  # a shorter value stands in too many texts that have nothing to do with it
 # a signed address carries its signature there; in the other schemes "?" is a sign of a glob
-SIGNED = (re.compile(r"(\bhttps?://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}")
+SIGNED = (re.compile(r"(?i)(\b(?:https?|wss?)://[^\s?'\"]+)\?\S*[^\s).,;'\"]"), rf"\1?{HIDDEN}")
 PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # tokens that tell what they are by how they begin and how long they are: hub, GitHub, GitLab, NVIDIA, AWS, W&B,
-    # Slack, OpenAI. A path, a field or a data set may begin in the same way, and a digest may follow: these are shown.
+    # Slack, Docker, npm, Google, OpenAI. A path, a field or a data set may begin in the same way, and a digest may
+    # follow: these are shown.
     (re.compile(
         r"(?<![A-Za-z0-9])(?:hf_(?![0-9a-f]+(?![A-Za-z0-9]))[A-Za-z0-9]{30,}|gh[oprsu]_[A-Za-z0-9]{36,}"
         r"|github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}|glpat-(?=[\w-]*[A-Z0-9])[\w-]{20,}|nvapi-[\w-]{60,}"
         r"|A[KS]IA[A-Z0-9]{16}(?![A-Za-z0-9])|wandb_v\d_\w{40,}|xox[abeprs]-\d[\w-]{20,}"
+        r"|dckr_[op]at_[A-Za-z0-9-]{20,}|npm_[A-Za-z0-9]{36,}|AIza[\w-]{35,}|ya29\.[\w-]{20,}"
         r"|sk-(?:[A-Za-z0-9]{40,}|(?:proj|svcacct|admin|ant-\w+)-[\w-]{40,}))"),
      HIDDEN),
-    # credentials of a URL; the revision in hf://org/name@v2 is none
+    # credentials of a URL, whatever the password holds, but for a port and a path; then a name alone; the revision in
+    # hf://org/name@v2 is none
+    (re.compile(
+        r"(\b(?!hf:)\w[\w+.-]*://)(?!\[)[^/@\s'\":]*:(?!\d+(?:[/,?#]|$))[^\s'\"]{0,300}@(?=[\w\[])"),
+     rf"\1{HIDDEN}@"),
     (re.compile(r"(\b(?!hf:)\w[\w+.-]*://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(\b(?:x-access-token|oauth2|gitlab-ci-token|__token__):)(?!\*\*\*)[^\s@'\"]+(?=@)"), rf"\1{HIDDEN}"),
     SIGNED,
-    (re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+)[^\s'\"]+"), rf"\1{HIDDEN}"),
+    (re.compile(
+        r"(?i)([?&](?:sig|(?:x-(?:amz|goog)-)?signature|x-amz-security-token)=)(?!\*\*\*)[^\s&'\"]+"),
+     rf"\1{HIDDEN}"),
+    (re.compile(
+        r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token|api-?key)\s+)[^\s'\"]+"),
+     rf"\1{HIDDEN}"),
     # key=abc, "key": "abc" and --key abc; bos_token and its like are words of tokenizers
     (re.compile(
         r"(?i)((?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)"
@@ -115,12 +132,29 @@ def secret_values() -> list[str]:
 
 def _telling_values() -> set[str]:
     # whatever it looks like: a password may be a number, and a key of AWS may begin with a slash
-    return {value for name, value in os.environ.items() if TELLING.search(name) and not _is_file(value)}
+    return {value for name, value in os.environ.items() if _tells(name, value) and not _is_file(value)}
+
+
+def _tells(name: str, value: str) -> bool:
+    return bool(TELLING.search(name) or (TELLING_OF_TEXT.search(name) and not _is_plain(value)))
 
 
 def _spelled(values: set[str]) -> list[str]:
-    known = {value for value in values if len(value) >= SHORTEST}
-    return sorted(known | {quote(value, safe="") for value in known}, key=len, reverse=True)
+    known = [value for value in values if len(value) >= SHORTEST]
+    return sorted({spelling for value in known for spelling in _spellings(value)}, key=len, reverse=True)
+
+
+@cache
+def _spellings(value: str) -> tuple[str, ...]:
+    """As it is, in a URL, in JSON, and as Python shows it, whichever quotes it stands in."""
+    return (
+        value,
+        quote(value, safe="", errors="surrogateescape"),
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+        repr(value + "'\"")[1:-4],
+    )
 
 
 def holds_secret(text: str) -> bool:

@@ -20,23 +20,36 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from nemotron_shared.errors import UserError
 
 LOOPBACK = "127.0.0.1"
-FIRST_REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
+"""From the begin of a connection, or the end of an answer, to the end of the next request's headers."""
 GRACE_SECONDS = 5
 MOST_CONNECTIONS = 512
 LARGEST_HEADERS = 16 * 1024
 
 
 class Impatient(H11Protocol):
-    """Closes a connection whose first request does not come; uvicorn itself waits for ever."""
+    """Closes a connection on which the next request does not come in time.
+
+    uvicorn itself waits for ever once a byte of it is there, also for the rest of a body that nobody reads any more.
+    """
 
     def connection_made(self, transport: Any) -> None:
         """See the base class."""
         super().connection_made(transport)
-        self.loop.call_later(FIRST_REQUEST_SECONDS, self._require_request)
+        self._expect_request()
 
-    def _require_request(self) -> None:
-        if self.cycle is None:
+    def on_response_complete(self) -> None:
+        """See the base class, which may begin with the next request at once."""
+        self._expect_request()
+        super().on_response_complete()
+
+    def _expect_request(self) -> None:
+        self.loop.call_later(REQUEST_SECONDS, self._require_request, self.cycle)
+
+    def _require_request(self, last: Any) -> None:
+        if self.cycle is last:
             self.transport.close()
+            self.loop.call_later(GRACE_SECONDS, self.transport.abort)  # for who does not read what it still holds
 
 
 class Server(uvicorn.Server):

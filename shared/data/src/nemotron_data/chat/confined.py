@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NoReturn, Protocol
 
-from nemotron_data.chat.confined_program import CPU_SECONDS, TOO_MUCH, Answer, read_answer
+from nemotron_data.chat.confined_program import CPU_SECONDS, TOO_MUCH, Answer, most_for, read_answer
 from nemotron_data.chat.rows import Message
 from nemotron_data.chat.template import SHIPPED, ChatTemplate, Conversation
 from nemotron_data.chat.turns import Span
@@ -144,12 +144,13 @@ class ConfinedTemplate:
         Raises:
             UserError: a call ended the process.
         """
-        request, ended = pickle.dumps((verb, calls, options), pickle.HIGHEST_PROTOCOL), 0
+        most = [most_for(call, options) for call in calls]
+        request, ended = pickle.dumps((verb, calls, options, most), pickle.HIGHEST_PROTOCOL), 0
         for _ in range(ATTEMPTS):
             with _lock:
                 process = _process()
                 try:
-                    return process.ask(self._known_as, request, len(calls))
+                    return process.ask(self._known_as, request, most)
                 except (EOFError, ConnectionError):
                     ended = process.end()
                 except TimeoutError:
@@ -179,8 +180,11 @@ class _Process:
         self._answers = self._socket.makefile("rb", buffering=1 << 16)
         self._known: dict[bytes, int] = {}
 
-    def ask(self, template: bytes, request: bytes, calls: int) -> list[tuple[Answer, str]]:
-        """The answers to a request of so many calls.
+    def ask(self, template: bytes, request: bytes, most: Sequence[int]) -> list[tuple[Answer, str]]:
+        """The answers to a request, one for each call.
+
+        Args:
+            most: characters that each may have.
 
         Raises:
             EOFError, ConnectionError: the process has ended.
@@ -190,7 +194,7 @@ class _Process:
         about = pickle.dumps((len(self._known), template) if number is None else (number, None))
         self._known.setdefault(template, len(self._known))
         self._socket.sendall(about + request)
-        return [read_answer(self._answers) for _ in range(calls)]
+        return [read_answer(self._answers, characters) for characters in most]
 
     def end(self) -> int:
         """End it, and tell how it ended where it already had."""

@@ -3,7 +3,7 @@
 It begins with limits that it cannot lift again: memory, no files, no programs. Each call has so much processor time
 before SIGPROF ends the process, whatever it is doing then.
 
-    <-  pickled (number of a template, its source and tokens where it is new), (verb, arguments, options)
+    <-  pickled (number of a template, its source and tokens where it is new), (verb, arguments, options, characters)
     ->  {"length": 42, "spans": [[12, 30]]}\\n and so many bytes of text;  {"error": "...", "remedy": "..."}\\n
 """
 
@@ -21,7 +21,11 @@ from nemotron_shared.errors import UserError
 CPU_SECONDS = 10
 MEMORY_BYTES = 1 << 30
 LONGEST = 1 << 26
-"""Characters of a text."""
+"""Characters of a text, whatever it is made of."""
+ADDED = 1 << 18
+"""Characters that a template may put into any conversation: many are kept and tokenized together."""
+TIMES = 16
+"""How often it may show what it was given; JSON inside of JSON takes six characters for one."""
 LARGEST_HEAD = 1 << 26
 """Bytes of the line before the text."""
 TOO_MUCH = "the chat template takes too much: "
@@ -42,8 +46,16 @@ class Answer(TypedDict, total=False):
     remedy: str | None
 
 
-def read_answer(stream: Any) -> tuple[Answer, str]:
+def most_for(arguments: Any, options: Any) -> int:
+    """Characters that the text of a call may have."""
+    return min(LONGEST, ADDED + TIMES * (len(pickle.dumps(arguments)) + len(pickle.dumps(options))))
+
+
+def read_answer(stream: Any, most: int) -> tuple[Answer, str]:
     """One answer, as JSON and UTF-8: whoever got out of the template's sandbox can send no more than that.
+
+    Args:
+        most: characters of the text.
 
     Raises:
         EOFError: the process has ended.
@@ -52,7 +64,7 @@ def read_answer(stream: Any) -> tuple[Answer, str]:
     if not line.endswith(b"\n"):
         raise EOFError
     answer: Answer = json.loads(line)
-    length = min(answer.get("length", 0), 4 * LONGEST)
+    length = min(answer.get("length", 0), 4 * most)
     text = stream.read(length)
     if len(text) < length:
         raise EOFError
@@ -70,17 +82,23 @@ def main() -> None:
         with suppress(EOFError, ConnectionError):
             while True:
                 number, new = pickle.load(requests)
-                verb, calls, options = pickle.load(requests)
-                for arguments in calls:
+                verb, calls, options, most = pickle.load(requests)
+                for arguments, characters in zip(calls, most, strict=True):
                     signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-                    head, text = _answer(templates, number, new, verb, arguments, options)
+                    head, text = _answer(templates, number, new, verb, arguments, options, characters)
                     answers.write(json.dumps({"length": len(text)} | head).encode() + b"\n" + text)
                 signal.setitimer(signal.ITIMER_PROF, 0)
                 answers.flush()
 
 
 def _answer(
-    templates: dict[int, ChatTemplate], number: int, new: bytes | None, verb: str, arguments: Any, options: Any
+    templates: dict[int, ChatTemplate],
+    number: int,
+    new: bytes | None,
+    verb: str,
+    arguments: Any,
+    options: Any,
+    most: int,
 ) -> tuple[Answer, bytes]:
     try:
         if new is not None and number not in templates:
@@ -88,8 +106,8 @@ def _answer(
             templates[number] = ChatTemplate(source, **dict(tokens))
         made = None if verb == "check" else getattr(templates[number], verb)(*arguments, **options)
         text, spans = made if isinstance(made, tuple) else (made or "", [])
-        if len(text) > LONGEST:
-            return {"error": f"{TOO_MUCH}a text of more than {LONGEST:,} characters"}, b""
+        if len(text) > most:
+            return {"error": f"{TOO_MUCH}a text of {len(text):,} characters, where {most:,} are the most"}, b""
         return {"spans": spans}, text.encode("utf-8", "surrogatepass")
     except UserError as error:
         return {"error": error.message, "remedy": error.remedy}, b""

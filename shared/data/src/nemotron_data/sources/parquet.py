@@ -1,11 +1,22 @@
-"""What the end of a Parquet file tells: its row groups, without reading a row."""
+"""What the end of a Parquet file tells, without reading a row: its row groups, and how much their rows may take."""
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import accumulate
+from typing import IO, TYPE_CHECKING, Any
 
 from nemotron_data.sources.files import open_input
 from nemotron_data.sources.remote import InputFile, reported
 from nemotron_shared.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+BATCH_ROWS = 256
+BATCH_BYTES = 256 << 20
+ORDINARY_DICTIONARY = 1 << 20
+"""Bytes of a column up to which nobody looks how large its dictionary is."""
 
 
 @cache
@@ -31,6 +42,57 @@ def wanted_groups(file: InputFile) -> tuple[int, int]:
     ends = list(accumulate(counts))
     starts = [end - count for end, count in zip(ends, counts, strict=True)]
     return sum(end <= first for end in ends), sum(behind is None or start < behind for start in starts)
+
+
+def rows_at_once(file: IO[bytes], group: "pq.RowGroupMetaData") -> int:
+    """How many rows of a group fit into memory together, were each as large as a dictionary lets it be.
+
+    A text that stands in the file once, in a dictionary, becomes as many texts as there are rows that name it.
+    """
+    rows = max(1, group.num_rows)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    row = sum(
+        column.total_uncompressed_size // rows + _repeated(file, column) * -(-column.num_values // rows)
+        for column in columns
+        if column.physical_type == "BYTE_ARRAY"
+    )
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row)))
+
+
+def _repeated(file: IO[bytes], column: "pq.ColumnChunkMetaData") -> int:
+    """Bytes that any value of a column may have by naming others."""
+    whole = column.total_uncompressed_size
+    if "DELTA_BYTE_ARRAY" in column.encodings:  # a value names the beginning that it shares with the one before
+        return whole
+    if not column.has_dictionary_page:
+        return 0
+    if whole <= ORDINARY_DICTIONARY or column.dictionary_page_offset is None:
+        return whole
+    file.seek(column.dictionary_page_offset)
+    return _page_size(file.read(16)) or whole
+
+
+def _page_size(header: bytes) -> int | None:
+    """The second field of a page's header, its size without compression; each is a tag and a zigzag number."""
+    fields, position = [], 0
+    while len(fields) < 2 and header[position : position + 1] == b"\x15":
+        value, shift, position = 0, 0, position + 1
+        while position < len(header):
+            byte = header[position]
+            value, shift, position = value | (byte & 0x7F) << shift, shift + 7, position + 1
+            if byte < 0x80:
+                fields.append(value >> 1)
+                break
+    return fields[1] if len(fields) == 2 else None
+
+
+def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | None]:
+    """The rows of a batch; None for one of more bytes than `longest`."""
+    if batch.nbytes <= longest:
+        yield from batch.to_pylist()
+        return
+    for one in (batch.slice(number, 1) for number in range(batch.num_rows)):
+        yield one.to_pylist()[0] if one.nbytes <= longest else None
 
 
 def not_parquet(file: InputFile, error: Exception) -> UserError:

@@ -22,7 +22,7 @@ from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
 from nemotron_data.sources.json_lists import rows_of_list
-from nemotron_data.sources.parquet import not_parquet, row_groups, wanted_groups
+from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
 from nemotron_data.sources.tables import table_rows
 from nemotron_shared.errors import UserError
@@ -120,8 +120,7 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
             if place.lines == 1 and part.low == 0 and line is not None:
                 line = line.removeprefix(codecs.BOM_UTF8)
             if line is None:
-                detail = f"more than {LONGEST_LINE >> 20} MiB"
-                yield BadRow(name, place.lines, "line too long", detail, "")
+                yield _too_long(name, place.lines)
             elif line.isspace() or not line:
                 place.blank_lines += 1
             else:
@@ -264,19 +263,25 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    name = part.file.path
     try:
         with open_input(part.file) as file, pq.ParquetFile(file) as table:
-            _require_unique(table.schema_arrow.names, part.file.path)
+            _require_unique(table.schema_arrow.names, name)
             groups = range(part.low, min(part.high, table.num_row_groups))
             place.lines = sum(table.metadata.row_group(group).num_rows for group in range(part.low))
             for group in groups:
-                for batch in table.iter_batches(batch_size=256, row_groups=[group], use_threads=False):
-                    for value in batch.to_pylist():
+                rows = rows_at_once(file, table.metadata.row_group(group))
+                for batch in table.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
+                    for value in values_of(batch, LONGEST_LINE):
                         place.lines += 1
-                        yield Row(value, part.file.path, place.lines)
+                        yield Row(value, name, place.lines) if value is not None else _too_long(name, place.lines)
                 place.bytes += table.metadata.row_group(group).total_byte_size
     except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: the name of a column
         raise not_parquet(part.file, error) from error
+
+
+def _too_long(name: str, number: int) -> BadRow:
+    return BadRow(name, number, "line too long", f"more than {LONGEST_LINE >> 20} MiB", "")
 
 
 def _require_unique(columns: list[str], name: str) -> None:

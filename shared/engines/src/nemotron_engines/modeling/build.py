@@ -18,6 +18,7 @@ from transformers import (
     NemotronHConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    dynamic_module_utils,
     set_seed,
 )
 from transformers.utils.logging import disable_progress_bar
@@ -26,18 +27,23 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.facts import parameters_in
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
-from nemotron_shared.runtime.models.code import config_of, needs_code
+from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
 
 disable_progress_bar()  # our own progress line is the only one
+# A part of a composite model is made without our word on its code; then transformers refuses, instead of asking.
+dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
 # Libraries that call each other's renamed settings; nothing a user could change.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
 ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
+MOST_OF_ONE = 16
+"""Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
 # Deprecated names that NemotronHConfig still takes and turns into others.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
@@ -139,14 +145,16 @@ def load_model(
         # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
         # is what `lift_time_step_limit` sets and saves.
         config.time_step_min = NemotronHConfig().time_step_min
+    code = trusted and needs_code(config_of(path))
     try:
+        _require_sizes(path, config, count=not code)
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
             path,
             config=config,
             dtype=dtype,
             local_files_only=True,
-            trust_remote_code=trusted and needs_code(config_of(path)),
+            trust_remote_code=code,
             weights_only=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -177,6 +185,24 @@ def load_model(
     return model
 
 
+def _require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
+    """Refuse a config that speaks of far more than its weights hold, before memory and time are taken for it.
+
+    Args:
+        count: make the model without memory, to count its parameters.
+    """
+    stored, layers = parameters_in(path), getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    if stored is None:
+        return
+    said = ""
+    if isinstance(layers, int) and layers > stored.tensors:
+        said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
+    elif count and (wanted := count_parameters(config)) > MOST_OF_ONE * stored.total:
+        said = f"{wanted:,} parameters, and its weights have {stored.total:,}"
+    if said:
+        raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
+
+
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled with those of another process."""
     _install_kernels()
@@ -193,11 +219,14 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
     """The `config.json` of a model folder.
 
     Raises:
-        UserError: it is missing, damaged, or of a kind that transformers does not know.
+        UserError: it is missing, damaged, of a kind that transformers does not know, or needs code untrusted.
     """
+    needs = needs_code(config_of(path))
+    if needs:
+        require_loadable(str(path), config_of(path), trusted=trusted)
     try:
         # never None, which would ask the terminal; and no code of a model that the library knows itself
-        code = trusted and needs_code(config_of(path))
+        code = trusted and needs
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=code)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
@@ -221,7 +250,7 @@ def load_tokenizer(path: Path) -> Any:
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
 
 
-def count_parameters(config: NemotronHConfig) -> int:
+def count_parameters(config: PreTrainedConfig) -> int:
     """Parameters of a model, counted without allocating them."""
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()

@@ -28,10 +28,12 @@ DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Parameters:
-    """How many there are, and how many of them are in routed experts, which other processes may hold."""
+    """How many there are, how many of them are in routed experts, which other processes may hold, and in how many
+    tensors a folder holds them."""
 
     total: int
     experts: int = 0
+    tensors: int = 0
 
 
 def parameters_of(fields: dict[str, Any], vocab_size: int) -> Parameters:
@@ -69,7 +71,8 @@ def parameters_in(folder: Path) -> Parameters | None:
     if not shapes:
         return None
     sizes = {name: math.prod(shape) for name, shape in shapes.items()}
-    return Parameters(sum(sizes.values()), sum(size for name, size in sizes.items() if ".experts." in name))
+    in_experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    return Parameters(sum(sizes.values()), in_experts, len(sizes))
 
 
 def differences(config: dict[str, Any], fields: dict[str, Any]) -> list[str]:

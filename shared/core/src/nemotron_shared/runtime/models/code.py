@@ -1,11 +1,13 @@
 """Code that comes with a model: whether it is needed, and that nobody runs it unasked.
 
-A model whose `model_type` the installed transformers knows needs none, whatever its `auto_map` offers. Others need
-`--trust-code`, which is an option of the command line so that no file can give it.
+A model whose `model_type` the installed transformers knows needs none, whatever its `auto_map` offers; but an
+`auto_map` of one of its parts (`text_config` of a composite model) counts, for transformers decides about each part
+anew. Others need `--trust-code`, which is an option of the command line so that no file can give it.
 """
 
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,8 +35,23 @@ def known_types() -> frozenset[str]:
 
 
 def needs_code(config: dict[str, Any]) -> bool:
-    """Whether a model can only be loaded by running the Python files that come with it."""
-    return bool(config.get("auto_map")) and config.get("model_type") not in known_types()
+    """Whether a model can only be loaded by running the Python files that come with it, as a whole or in a part."""
+    own = config.get("auto_map") and config.get("model_type") not in known_types()
+    return bool(own) or bool(_auto_maps([*config.values()]))
+
+
+def _all_in(tree: Any) -> Iterator[Any]:
+    """Every value of a tree, at any depth."""
+    left = [tree]
+    while left:
+        value = left.pop()
+        yield value
+        if isinstance(value, dict | list):
+            left += value.values() if isinstance(value, dict) else value
+
+
+def _auto_maps(tree: Any) -> list[Any]:
+    return [value["auto_map"] for value in _all_in(tree) if isinstance(value, dict) and value.get("auto_map")]
 
 
 def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> None:
@@ -47,20 +64,23 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
         UserError: with the way out.
     """
     kind, known = config.get("model_type"), known_types()
-    if not known or kind in known or (kind is None and not needs_code(config)):
-        return  # a config that names no type is left to whoever loads it
+    if not known:
+        return
     if not needs_code(config):
+        if kind in known or kind is None:
+            return  # a config that names no type is left to whoever loads it
         what = f"{label}: its model_type '{kind}' is not known to the installed transformers, and it brings no code"
         raise UserError(what, "give another model: run.model=FOLDER or run.model=hf://org/name")
-    targets = config["auto_map"].values() if isinstance(config["auto_map"], dict) else [config["auto_map"]]
-    elsewhere = sorted({str(target).split("--")[0] for target in targets if "--" in str(target)})
+    classes = [value for value in _all_in(_auto_maps(config)) if isinstance(value, str)]
+    elsewhere = sorted({name.split("--")[0] for name in classes if "--" in name})
     if elsewhere:
         what = f"{label}: its code lies in another repository ({', '.join(elsewhere)}), whose revision nothing pins"
         raise UserError(
             what, "download both, put the Python files into the model's folder, and give run.model=./FOLDER"
         )
     if not trusted:
-        what = f"{label}: its model_type '{kind}' needs the Python files that come with the model"
+        whose = "a part of it (auto_map)" if kind in known else f"its model_type '{kind}'"
+        what = f"{label}: {whose} needs the Python files that come with the model"
         raise UserError(what, f"read them, then add {OPTION} to the command")
 
 
