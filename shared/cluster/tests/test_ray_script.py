@@ -216,12 +216,16 @@ TELLS = """#!/bin/bash
 
 
 @pytest.mark.parametrize(
-    ("later", "how", "code"),
-    [("JobState=COMPLETING Restarts=1", "stopped 0", None), ("JobState=RUNNING Restarts=0", "begun 1", "130\n")],
-    ids=["lost node", "by hand"],
+    ("later", "before", "how", "code", "written"),
+    [
+        ("JobState=COMPLETING Restarts=1", "0", "stopped 0", 130, None),
+        ("JobState=RUNNING Restarts=0", "0", "begun 1", 130, "130\n"),
+        ("JobState=RUNNING Restarts=1", "1", "stopped 0", 0, None),
+    ],
+    ids=["lost node", "by hand", "echo of the attempt before"],
 )
 def test_a_step_that_slurm_ends_before_it_says_so_is_not_ended_by_hand(
-    tmp_path: Path, later: str, how: str, code: str | None
+    tmp_path: Path, later: str, before: str, how: str, code: int, written: str | None
 ) -> None:
     for name, text in {"srun": "#!/bin/bash\nexit 130\n", "scontrol": TELLS}.items():
         (tmp_path / name).write_text(text)
@@ -232,9 +236,9 @@ def test_a_step_that_slurm_ends_before_it_says_so_is_not_ended_by_hand(
     script = folder / "job.sh"
     script.write_text(render(Job("x", ("-m", "step"), "/py"), PLAIN, PurePosixPath(folder)))
     own = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    environment = os.environ | own | {"RECORD": str(tmp_path / "record"), "LATER": later}
+    environment = os.environ | own | {"RECORD": str(tmp_path / "record"), "LATER": later, "SLURM_RESTART_COUNT": before}
     done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 130, done.stderr
-    written = folder / "exit_code"
-    assert (written.read_text() if written.exists() else None) == code
+    assert done.returncode == code, done.stderr
+    told = folder / "exit_code"
+    assert (told.read_text() if told.exists() else None) == written
     assert (folder / "attempts").read_text().splitlines()[-1] == how

@@ -112,6 +112,9 @@ was_stopped() { ((code == 130 || code == 143)); }
 # A preempted step is told by Slurm itself where the site does not pass the warning on.
 preempted() { scontrol show job "$SLURM_JOB_ID" | grep -q 'PreemptTime=[0-9]'; }
 
+# A node that was lost and is back is sent, a minute late, what was meant for the step that had this number before.
+echoes() { ((attempt > 1 && SECONDS < 300)); }
+
 # A line of the setup has failed, or left with `exit`.
 on_exit() {
     local code=$? line=$BASH_COMMAND
@@ -208,7 +211,7 @@ if [ "$code" = 0 ]; then
     close 0
     exit 0
 fi
-if [ -n "$asked$fate" ] || { was_stopped && preempted; }; then
+if [ -n "$asked$fate" ] || { was_stopped && { preempted || echoes; }; }; then
     code=130
     note stopped
 elif was_stopped; then # by hand, such as with scancel --signal=TERM
