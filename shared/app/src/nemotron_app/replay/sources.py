@@ -70,7 +70,8 @@ def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
 
 
 def _is_file(source: Source) -> bool:
-    return _has_content(source) and not is_remote(source.uri)
+    is_code = source.uri.startswith("package:")  # of an added chat format
+    return _has_content(source) and not is_code and not is_remote(source.uri)
 
 
 def _has_content(source: Source) -> bool:
