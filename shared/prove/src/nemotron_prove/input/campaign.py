@@ -37,13 +37,14 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What came of the inputs of a target. `seconds` are of processor time; `damaged` are those that are no examples."""
+    """What came of the inputs of a target. `seconds` are of processor time."""
 
     target: str
     kinds: Counter[str] = field(default_factory=Counter)
     failures: dict[str, Failure] = field(default_factory=dict)
     seconds: float = 0.0
     damaged: int = 0
+    """Of the inputs, those that are no examples."""
 
     @property
     def inputs(self) -> int:

@@ -40,7 +40,7 @@ SHOWN_BYTES = 400
     type=click.IntRange(1),
     default=COUNT,
     show_default=True,
-    help="damaged inputs, over all parsers; undamaged examples come besides",
+    help="damaged inputs, over all parsers",
 )
 @click.option("--budget", type=click.FloatRange(0.1), default=MINUTES, show_default=True, help="minutes, at most")
 @click.option("--see", type=click.IntRange(0), metavar="NUMBER", help="show one input of the parser --target names")
