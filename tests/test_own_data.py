@@ -58,3 +58,12 @@ def test_a_config_of_the_user_counts_as_given_by_hand(run, tmp_path: Path) -> No
     (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\ndata_prep: {source: mine.jsonl}\n")
     shown = run(*nemotron("super3", "sft"), "-c", "./mine.yaml", "--dry-run").stdout
     assert "none with data_prep.source" in shown
+
+
+def test_a_dry_run_of_a_preparation_says_what_it_reads(run, tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("Once upon a time. " * 10)
+    words = nemotron("super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.source=[0.txt,1.txt,2.txt,3.txt]")
+    assert "sources: 4 (720 bytes): 0.txt, 1.txt, 2.txt and 1 more" in run(*words, "--dry-run").stdout
+    told = json.loads(run(*words, "--dry-run", "--json").stdout)["sources"]
+    assert told == {"count": 4, "bytes": 720, "first": ["0.txt", "1.txt", "2.txt"]}

@@ -1,11 +1,12 @@
 """`nemotron artifacts replay`: an artifact made again from its manifest has the same bytes, or is told apart."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from support import nemotron, short
+from support import nemotron, run_forked, short
 
 from nemotron_shared.artifacts import Artifact, Producer, Store
 
@@ -86,3 +87,28 @@ def test_a_training_and_all_before_it_is_the_same_bit_by_bit(run, tmp_path: Path
     assert order.index("super3-pretrain-data:v1") < order.index("super3-pretrain-model:v1") < len(order) - 1
     assert order[-1] == "super3-sft-model:v1" and len(order) == 4
     assert all(one["same"] and one["promised"] and one["changes"] == [] for one in done)
+
+
+def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_path: Path) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    work.mkdir()
+    prepare = nemotron("super3", "data", "prep", "rl", "-c")
+    rows = "".join(json.dumps({"question": f"{n} + 1?", "expected_answer": str(n + 1)}) + "\n" for n in range(60))
+    (work / "sums.jsonl").write_text(rows)
+    (work / "mine.yaml").write_text("defaults:\n  - tiny\n  - _self_\ndata_prep:\n  source: work/sums.jsonl\n")
+    run(*prepare, "work/mine.yaml", "data_prep.workers=1")
+    (work / "mine.yaml").rename(work / "moved.yaml")
+    elsewhere = tmp_path / "home" / "elsewhere"
+    elsewhere.mkdir()
+    again = run_forked([*REPLAY, "rl-data"], elsewhere, os.environ | {"NEMOTRON_HOME": str(home)})
+    assert again.returncode == 0, again.stderr
+    assert "the same bytes" in again.stdout and "the recorded values" in again.stderr
+
+    (work / "sums.jsonl").write_text(rows.replace("1 + 1?", "1 + 1 = ?"))
+    changed = run(*REPLAY, "rl-data", ok=False)
+    assert changed.returncode == 2 and "[replay]" not in changed.stderr
+    assert "super3-rl-data:v1: its source work/sums.jsonl has other content now" in changed.stderr
+    (work / "sums.jsonl").rename(work / "gone.jsonl")
+    gone = run(*REPLAY, "rl-data", ok=False)
+    assert f"was made from work/sums.jsonl, which is not there: {work / 'sums.jsonl'}" in gone.stderr
+    assert "put a file of the same content (SHA-256 " in gone.stderr

@@ -139,3 +139,17 @@ def test_a_folder_from_outside_has_no_history(store: Store, tmp_path: Path) -> N
     outside = store.resolve(str(tmp_path / "model"))
     assert tree_text(store, outside) == f"{outside.path}  ModelArtifact"
     assert mermaid(store, outside).count("\n") == 1
+
+
+def test_of_many_sources_people_see_the_first(store: Store) -> None:
+    folder = store.home / "work"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+    made = store.publish(
+        folder, name="a-data", type="SFTDataArtifact", fingerprint="f",
+        producer=Producer("s", "v", "0", "0", "", "", None, "", {}),
+        sources=[Source(f"raw/{n:04}.jsonl", "0123456789abcdef") for n in range(4000)],
+    )  # fmt: skip
+    lines = tree_text(store, made).splitlines()
+    assert lines[10:] == ["├── source: raw/0009.jsonl  0123456789ab", "└── and 3,990 more sources"]
+    assert len(edges(store, made)) == 4000

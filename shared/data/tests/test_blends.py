@@ -129,7 +129,6 @@ def test_an_unknown_shipped_blend_names_the_known_ones(tmp_path):
         ('{"text": "one"}\n{"text": "two"}\n', False),
         ("[1]", False),
         ("", False),
-        ("{broken", False),
     ],
 )
 def test_a_json_file_is_a_blend_by_its_content(tmp_path, content, is_blend):
@@ -177,3 +176,25 @@ def test_an_empty_data_set_leaves_its_part_to_the_others():
     assert [row["epochs"] for row in rows] == [None, 10.0, None]
     nothing = realised_weights({"a": 1}, {})
     assert (nothing[0]["realised_share"], nothing[0]["available_share"], nothing[0]["epochs"]) == (0.0, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"datasets": [\n  {"name": "a", "path": "b"}\n]', "3:2: not valid JSON: Expecting ',' delimiter"),
+        ('{"datasets": [{"name": "a", "path": "b"}]', "1:42: not valid JSON: Expecting ',' delimiter"),
+        ('{"text": "a"}\n{"text": "b"\n', None),  # rows, one of them broken
+        ('{"text": "a"\n{"text": "b"}\n', None),
+    ],
+)
+def test_a_broken_object_is_told_with_its_place_and_rows_are_left_to_their_reader(
+    tmp_path: Path, text: str, place: str | None
+) -> None:
+    path = tmp_path / "blend.json"
+    path.write_text(text)
+    if place is None:
+        assert find_blend(str(path), tmp_path) is None
+        return
+    with pytest.raises(UserError) as error:
+        find_blend(str(path), tmp_path)
+    assert error.value.message == f"{path}:{place}"

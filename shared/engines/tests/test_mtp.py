@@ -15,9 +15,11 @@ from torch.nn.functional import cross_entropy, softmax
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.checks import local_needs
+from nemotron_engines.mismatch import require_alike
 from nemotron_engines.modeling.build import ONLY_MADE, load_model, save_model
 from nemotron_engines.modeling.mtp import following
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.machine import Machine
 
 PASSES, WEIGHT, STARTS = 2, 0.7, [[0, 5], [0, 4, 9]]
@@ -182,5 +184,10 @@ def test_a_model_without_the_one_block_is_refused_before_any_work(blocks: int, r
 
 
 def test_depths_without_a_weight_are_refused() -> None:
-    with pytest.raises(ValidationError, match="set both, or both to 0"):
+    with pytest.raises(ValidationError, match=r"add engine\.mtp_loss_scaling_factor=0\.3, as"):
         engine(mtp_num_layers=2)
+
+
+def test_a_mismatch_is_told_with_the_digits_that_show_it() -> None:
+    with pytest.raises(UserError, match=r"is 1\.00000002, more than grpo\.sampling_mismatch_limit=1\.00000001"):
+        require_alike(1, 1.00000002, 1.00000001)

@@ -170,9 +170,11 @@ def test_answers_that_took_hours_are_judged(tmp_path: Path, said: bytes, gold: b
 def test_the_command_counts_and_shows_one_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--target", "slice", "--count", "30", "--json"], standalone_mode=False) == 0
     (found,) = json.loads(capsys.readouterr().out)["targets"]
-    assert found["inputs"] == 30 == found["accepted"] + found["refused"]
+    assert found["damaged"] == 30 < found["inputs"] == found["accepted"] + found["refused"]
     assert command.main(["--target", "slice", "--see", "0"], standalone_mode=False) == 0
     assert "train[1024:]" in capsys.readouterr().out
+    assert command.main(["--target", "slice", "--target", "gpus", "--count", "8"], standalone_mode=False) == 0
+    assert "2 of 2 parsers met fewer than 20 damaged inputs" in capsys.readouterr().out
     with pytest.raises(UserError, match="one parser"):
         command.main(["--see", "0"], standalone_mode=False)
 

@@ -98,7 +98,7 @@ def test_steps_that_were_trained_on_something_else_are_found() -> None:
 
 
 def test_a_number_without_its_option_is_one_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["prove", "resume", "--seed", "1", "--kills", "1", "2"]) == 2
+    assert main(["prove", "resume", "--kills", "1", "2"]) == 2
     assert "say: --processes 2" in capsys.readouterr().err
 
 

@@ -32,6 +32,14 @@ def test_every_way_is_counted_and_none_differs(tmp_path: Path, monkeypatch: pyte
     assert table(proof).startswith("tiny:v1, float32: the same bits in every way\n")
 
 
+def test_a_batch_has_at_most_the_tokens_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr("nemotron_prove.sampled.Sampler._compare_time", lambda *args: None)
+    sampler = Sampler(tiny_model("nano3", tmp_path), seed=3)
+    for most in (50, 1):
+        assert 0 < sum(len(answer.ids) for answer in sampler.sample(most).answers) <= most
+
+
 def test_one_other_bit_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setattr("nemotron_prove.sampled.LARGEST_BATCH", 3)

@@ -26,13 +26,14 @@ from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
 from nemotron_shared.artifacts.index import Entry, entry_of
-from nemotron_shared.artifacts.lineage import edges, inputs, mermaid, tree_text
+from nemotron_shared.artifacts.lineage import edges, few_sources, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
 FILES_SHOWN = 20
+LONGEST = 400
 REPLAY = "replay"
 REFERENCE = click.argument("reference", metavar="NAME[:V]", shell_complete=complete.artifacts)
 
@@ -96,6 +97,7 @@ def show(look: Look, reference: str) -> int:
     files = [f"{name}  {naturalsize(entry.bytes)}" for name, entry in manifest.files.items()]
     if len(files) > FILES_SHOWN:
         files[FILES_SHOWN:] = [f"and {len(files) - FILES_SHOWN} more"]
+    made_from, more = few_sources(inputs(look.store, artifact))
     details = {
         "artifact": [artifact.reference],
         "also": [", ".join(also)],
@@ -105,8 +107,8 @@ def show(look: Look, reference: str) -> int:
         "command": [producer.command],
         "code": [producer.git or producer.code_digest[:12]],
         "made from": [
-            f"{found.role}: {found.label}{f'  [{found.problem}]' if found.problem else ''}"
-            for found in inputs(look.store, artifact)
+            *(f"{found.role}: {found.label}{f'  [{found.problem}]' if found.problem else ''}" for found in made_from),
+            f"and {more:,} more sources" if more else "",
         ],
         "metrics": _pairs(manifest.metrics),
         "metadata": _pairs(manifest.metadata),
@@ -261,4 +263,5 @@ def _problem(error: UserError) -> str:
 
 
 def _pairs(values: dict[str, Any]) -> list[str]:
-    return [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    pairs = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return [text if len(text) <= LONGEST else f"{text[:LONGEST]} ... (--json has all)" for text in pairs]

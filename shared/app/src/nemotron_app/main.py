@@ -109,7 +109,12 @@ def dispatch(words: list[str]) -> int:
         return 0
     except click.UsageError as error:
         asked = error.ctx.command_path.removesuffix(f" {STEP}") if error.ctx else "nemotron"
-        raise UserError(error.format_message(), f"see: {asked} --help") from error
+        remedy = f"see: {asked} --help"
+        if error.ctx and (wrong := re.fullmatch(r"No such command '(.+)'\.", error.message)):
+            group = error.ctx.command
+            known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
+            remedy = did_you_mean(wrong[1], known, remedy) or remedy
+        raise UserError(error.format_message(), remedy) from error
 
 
 class Nemotron(click.Group):

@@ -10,8 +10,10 @@ def require_alike(step: int, error: float, limit: float | None) -> None:
         UserError: it is larger.
     """
     if limit is not None and error > limit:
+        # as many digits as show the two apart
+        shown = next((text for n in range(4, 17) if float(text := f"{error:.{n}g}") > limit), repr(error))
         raise UserError(
-            f"step {step}: what is sampled is not what is trained: token_mult_prob_error is {error:.4g}, more than "
+            f"step {step}: what is sampled is not what is trained: token_mult_prob_error is {shown}, more than "
             f"grpo.sampling_mismatch_limit={limit}",
             "raise the limit, or leave it out: grpo.sampling_mismatch_limit=null",
         )

@@ -49,15 +49,23 @@ class Sampler:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._random = random.Random(seed)
 
-    def sample(self) -> "Batch":
-        """One batch of random size; of the first one, transformers' `generate` is timed as well."""
+    def sample(self, most: int | None = None) -> "Batch":
+        """One batch of random size; of the first one, transformers' `generate` is timed as well.
+
+        Args:
+            most: tokens that it may have.
+        """
         pick, words = self._random, self.model.config.vocab_size
         count = pick.randint(1, LARGEST_BATCH)
         lengths = [pick.randint(1, LONGEST_PROMPT) for _ in range(count)]
         prompts = [[pick.randrange(words) for _ in range(length)] for length in lengths]
         prompts += prompts[: pick.randint(0, count)]  # groups share a prompt
         generator = torch.Generator().manual_seed(pick.randrange(1 << 62))
-        draws = torch.rand(len(prompts), pick.randint(2, LONGEST_ANSWER), generator=generator, dtype=torch.float64)
+        longest = pick.randint(2, LONGEST_ANSWER)
+        if most is not None:  # a model that does not stop fills every answer
+            longest = min(longest, most)
+            prompts = prompts[: most // longest]
+        draws = torch.rand(len(prompts), longest, generator=generator, dtype=torch.float64)
         with self.timed("decoding"):
             answers = sample(self.model, prompts, draws, self._ends())
         if len(self.seconds) == 1:

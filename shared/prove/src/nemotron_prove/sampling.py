@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, field
 import click
 
 from nemotron_serving.options import Chosen, model_options
-from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.console import clock, doing
+from nemotron_shared.runtime.heartbeat import heartbeat
 
 THEIRS = "transformers"
 """What ways of computing begin with that are not ours, and need not agree."""
@@ -67,15 +68,18 @@ def command(chosen: Chosen, tokens: int, seed: int, dtype: str) -> int:
     set_threads(1)  # more would cut arrays in other places
     model = load(chosen, dtype)
     proof, sampler = Proof(chosen.artifact.reference, dtype), Sampler(model, seed)
-    done, told = 0, time.monotonic()
-    while done < tokens:
-        batch = sampler.sample()
-        done += sum(len(answer.ids) for answer in batch.answers)
-        for way, found in batch.ways():
-            proof.ways.setdefault(way, Count()).add(*found)
-        if time.monotonic() - told > 5:
-            told = time.monotonic()
-            say(f"[prove] {min(done, tokens):,} of {tokens:,} tokens")
+    done, began = 0, time.monotonic()
+    doing(f"0 of {tokens:,} tokens")
+    with heartbeat("prove"):
+        while done < tokens:
+            batch = sampler.sample(tokens - done)
+            new = sum(len(answer.ids) for answer in batch.answers)
+            doing(f"{done:,} of {tokens:,} tokens computed again, {done + new:,} sampled")
+            for way, found in batch.ways():
+                proof.ways.setdefault(way, Count()).add(*found)
+            done += new
+            left = (time.monotonic() - began) / done * (tokens - done)
+            doing(f"{done:,} of {tokens:,} tokens computed again, about {clock(left)} left")
     proof.seconds = dict(sampler.seconds)
     chosen.look.tell(asdict(proof) | {"holds": proof.holds}, table(proof))
     return 0 if proof.holds else 1

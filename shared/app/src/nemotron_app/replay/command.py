@@ -19,7 +19,8 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.past import IMPORT, Past, inputs_of, link, look_ahead, past_of, reading
+from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
+from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import ancestors
@@ -67,26 +68,31 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     """Make an artifact again in the store `scratch`, and what it was made from too where `lineage` asks for it.
 
     Raises:
-        UserError: an input is missing, or a step failed.
+        UserError: an input is missing or has other content, or a step failed.
     """
     line = [artifact]
     if lineage:
         line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
     pasts = [past_of(store, one) for one in line]
-    for one in line:
-        inputs_of(store, one)  # all that is missing is told of before the first step takes its time
+    # all that is missing or has changed is told of before the first step takes its time
+    aheads = [_ahead(store, past, scratch) for past in pasts]
     stand_ins: dict[str, str] = {}
     found = []
-    for number, past in enumerate(pasts, start=1):
+    for number, (past, ahead) in enumerate(zip(pasts, aheads, strict=True), start=1):
         say(f"[replay] {past.artifact.reference}: {number} of {len(pasts)}")
-        found.append(_again(store, past, scratch, stand_ins))
+        with where_it_was(past.artifact):
+            found.append(_again(store, past, ahead, scratch, stand_ins))
         stand_ins[past.artifact.reference] = found[-1].now.reference
     return found
 
 
-def _again(store: Store, past: Past, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
+def _ahead(store: Store, past: Past, scratch: Store) -> Ahead:
+    with where_it_was(past.artifact):
+        return look_ahead(past, Store(scratch.home / "ahead"), inputs_of(store, past.artifact))
+
+
+def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
     inputs = inputs_of(store, past.artifact)
-    ahead = look_ahead(past, Store(scratch.home / "ahead"), inputs)
     say(f"[replay] by {ahead.told_by}")
     if not past.promises:
         count = len(past.artifact.manifest.segments)

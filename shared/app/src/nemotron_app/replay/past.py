@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nemotron_app.replay.sources import require_there, require_unchanged
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
@@ -24,7 +25,7 @@ from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import WHAT
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.identity import Identity, differences
-from nemotron_shared.runtime.plan import identify
+from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
 from nemotron_shared.runtime.segments import changed_modules
@@ -95,17 +96,27 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
         store: one of its own, in which nothing but the inputs of then will stand.
 
     Raises:
-        UserError: something is missing.
+        UserError: something is missing, or a source has other content now.
     """
+    require_there(past.artifact)
     references = {role: link(store, one) for role, one in inputs.items()}
-    identity = _identity(past, reading(past.how, store.home, references))
-    told_by = f"the recorded command: {past.artifact.manifest.producer.command}"
-    if identity.result != past.artifact.manifest.producer.config_digest and past.file is not None:
+    told_by, how, plan, error = f"the recorded command: {past.artifact.manifest.producer.command}", past.how, None, None
+    try:
+        plan = _plan(past, reading(how, store.home, references))
+    except UserError as wrong:  # a config that it names may have gone
+        error = wrong
+    is_as_it_was = plan is not None and plan.identity.result == past.artifact.manifest.producer.config_digest
+    if not is_as_it_was and past.file is not None:
         recorded = replace(past.how, config=str(past.file), overrides=())
         with suppress(UserError):
-            now = _identity(past, reading(recorded, store.home, references))
-            return Ahead(recorded, f"the recorded values: {past.file}", _changes(past, now))
-    return Ahead(past.how, told_by, _changes(past, identity))
+            plan = _plan(past, reading(recorded, store.home, references))
+            how, told_by = recorded, f"the recorded values: {past.file}"
+    if plan is None:
+        assert error is not None
+        raise error
+    if plan.identity.result != past.artifact.manifest.producer.config_digest:
+        require_unchanged(past.artifact, plan.all_sources())
+    return Ahead(how, told_by, _changes(past, plan.identity))
 
 
 def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
@@ -114,12 +125,12 @@ def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Argume
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
-def _identity(past: Past, how: Arguments) -> Identity:
+def _plan(past: Past, how: Arguments) -> Plan:
     made = past.artifact.manifest.producer
     step = importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
     checked = preflight(step, how)
     refuse(checked.problems + checked.lacking)
-    return identify(step, checked).identity
+    return identify(step, checked)
 
 
 def _changes(past: Past, now: Identity) -> list[str]:

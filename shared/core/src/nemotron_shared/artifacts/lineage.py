@@ -18,6 +18,8 @@ from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.artifacts.store import Store
 from nemotron_shared.errors import UserError, printable
 
+MOST_SOURCES = 10
+
 
 @dataclass(frozen=True)
 class Input:
@@ -67,6 +69,16 @@ def inputs(store: Store, artifact: Artifact) -> list[Input]:
     return found + [Input(source.uri, source.digest, "source") for source in artifact.manifest.sources]
 
 
+def few_sources(read: list[Input]) -> tuple[list[Input], int]:
+    """What is shown to people of inputs: all but long lists of sources, of which the first; and how many are left out.
+
+    Sources come last in what `inputs` gives.
+    """
+    sources = [one for one in read if one.is_source]
+    more = len(sources) - MOST_SOURCES if len(sources) > MOST_SOURCES + 1 else 0
+    return read[: len(read) - more], more
+
+
 def edges(store: Store, artifact: Artifact) -> list[Edge]:
     """Every step of the history once, the oldest first."""
     found: list[Edge] = []
@@ -97,9 +109,9 @@ def tree_text(store: Store, artifact: Artifact) -> str:
     seen = {artifact.reference}
 
     def branch(artifact: Artifact, indent: str) -> None:
-        below = inputs(store, artifact)
+        below, more = few_sources(inputs(store, artifact))
         for found in below:
-            last = found is below[-1]
+            last = found is below[-1] and not more
             repeated = found.artifact is not None and found.label in seen
             about = found.artifact.manifest.type if found.artifact else found.digest[:12]
             note = " (as above)" if repeated else ""
@@ -110,6 +122,8 @@ def tree_text(store: Store, artifact: Artifact) -> str:
             if found.artifact and not repeated:
                 seen.add(found.label)
                 branch(found.artifact, indent + ("    " if last else "│   "))
+        if more:
+            lines.append(f"{indent}└── and {more:,} more sources")
 
     branch(artifact, "")
     return "\n".join(lines)

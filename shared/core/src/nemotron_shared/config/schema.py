@@ -242,7 +242,10 @@ class TransformersEngine(LocalEngine):
             told = " ".join(f"engine.{name}=0" for name in wanted)
             raise ValueError(f"adapters (engine.peft) train none of that: set {told}, or engine.peft=null")
         if bool(self.mtp_num_layers) != bool(self.mtp_loss_scaling_factor):
-            raise ValueError("engine.mtp_num_layers and engine.mtp_loss_scaling_factor: set both, or both to 0")
+            alone = self.mtp_num_layers or self.mtp_loss_scaling_factor
+            given = f"engine.{'mtp_num_layers' if self.mtp_num_layers else 'mtp_loss_scaling_factor'}={alone}"
+            other = "engine.mtp_loss_scaling_factor=0.3" if self.mtp_num_layers else "engine.mtp_num_layers=2"
+            raise ValueError(f"{given} does nothing alone: add {other}, as the recipes have it, or set both to 0")
         return self
 
 

@@ -85,7 +85,7 @@ class GRPOSection(Section):
     """Where sampling and training do not compute alike, the loss of a token is multiplied by its probability in
     training over that with which it was drawn, and by this at most. `null` leaves it out; with NeMo-RL it leaves what
     `engine.base` says."""
-    sampling_mismatch_limit: How[float | None]
+    sampling_mismatch_limit: How[float | None] = Field(ge=1)
     """Stop when a step's `token_mult_prob_error` is above this: probabilities of sampling and of training that are too
     far apart. 1 would be none; `null` never stops."""
 

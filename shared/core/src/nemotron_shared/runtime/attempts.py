@@ -117,6 +117,10 @@ def _what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def _listed(found: list[str]) -> str:
+    sources = [one for one in found if one.startswith("source ")]
+    if len(sources) > 1:  # a change of thousands of files is one
+        more = f"{sources[0]} and {len(sources) - 1:,} more sources"
+        found = [*(one for one in found if not one.startswith("source ")), more]
     more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
     return "; ".join(found[:MOST_SHOWN]) + more
 

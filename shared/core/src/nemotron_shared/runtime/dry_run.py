@@ -7,6 +7,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import with_origins
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 CANNOT_RUN = 1
+SHOWN = 3
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Preview:
     origins: dict[str, str]
     inputs: dict[str, str | None]
     produces: str
+    sources: dict[str, Any]
     rendered: str | None = None
     disk_bytes: int = 0
     estimate: dict[str, Any] | None = None
@@ -81,6 +84,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         origins=checked.composed.origins,
         inputs=checked.shown,
         produces=step.produces.format(family=checked.run.family),
+        sources=_summary(checked.sources),
         rendered=rendered,
         disk_bytes=checked.needs.disk_bytes,
         estimate=estimate.as_json() if estimate else None,
@@ -90,12 +94,27 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     )
 
 
+def _summary(sources: list[Source]) -> dict[str, Any]:
+    """What is read from outside the store; the preflight has found all of it, so nothing is looked at again."""
+    size = sum(one.detail.get("bytes", 0) for one in sources)
+    return {"count": len(sources), "bytes": size, "first": [one.uri for one in sources[:SHOWN]]}
+
+
+def _read(found: dict[str, Any]) -> list[str]:
+    if not found["count"]:
+        return []
+    more = f" and {found['count'] - SHOWN:,} more" if found["count"] > SHOWN else ""
+    total = f"{found['count']:,} ({found['bytes']:,} bytes)" if found["bytes"] else f"{found['count']:,}"
+    return [f"sources: {total}: {', '.join(found['first'])}{more}"]
+
+
 def _as_text(preview: Preview) -> str:
     lines = [
         "# resolved configuration, and where each value comes from",
         *with_origins(preview.config, preview.origins),
     ]
     lines += ["", "# inputs", *(f"{role}: {text or 'none'}" for role, text in preview.inputs.items())]
+    lines += _read(preview.sources)
     lines += ["", "# makes", preview.produces, "", "# command", preview.command]
     lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []

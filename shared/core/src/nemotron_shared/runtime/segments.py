@@ -15,13 +15,15 @@ from nemotron_shared.artifacts.artifact import utc
 from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact_values
+from nemotron_shared.redaction import redact, redact_values
 from nemotron_shared.runtime.distributed import world_size
 from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.machine import hardware
 from nemotron_shared.runtime.provenance import environment
 
 SEGMENTS = "segments.json"
+FOLDER = "folder"
+"""Of a segment's machine: where the command was given, which its relative paths belong to. It changes no result."""
 MOST_NAMED = 6
 
 
@@ -38,7 +40,8 @@ class Segment:
 
 def new_segment(identity: Identity) -> Segment:
     """An attempt that begins now, here."""
-    machine = {"host": platform.node(), "processes": world_size(), **hardware(), **environment()}
+    folder = {FOLDER: redact(str(Path.cwd()))}
+    machine = {"host": platform.node(), **folder, "processes": world_size(), **hardware(), **environment()}
     return Segment(utc(time.time()), None, redact_values(identity.how), identity.modules, machine)
 
 
@@ -80,7 +83,8 @@ def continued(segments: list[Segment], step: int) -> list[Segment]:
 def changes(before: Segment, now: Segment) -> list[str]:
     """What differs between two attempts, one phrase each: settings of how, modules, libraries, machine."""
     found = differences(before.how, now.how) + changed_modules(before.modules, now.modules)
-    return found + differences(before.machine, now.machine)
+    machines = [{key: value for key, value in one.machine.items() if key != FOLDER} for one in (before, now)]
+    return found + differences(*machines)
 
 
 def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:

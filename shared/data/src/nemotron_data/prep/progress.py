@@ -64,7 +64,7 @@ class Progress:
             bar(done / self._total) if self._in_place else "",
             f"{done / self._total:4.0%}",
             f"{done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB",
-            f"{done / seconds / 1e6:,.0f} MB/s",
+            speed_of(done, seconds),
             f"{short(tokens)} tokens, {short(tokens / seconds)}/s" if tokens else "",
             f"{clock(left)} left" if done else "",
             rejected_text(self._rejected),
@@ -80,8 +80,14 @@ class Progress:
         if kind is None:
             seconds = max(1e-3, time.monotonic() - self._begun)
             tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
-            speed = f"{self._done / 1e6 / seconds:,.0f} MB/s{tokens}"
-            self._setting.announce(f"read {self._done / 1e6:,.1f} MB in {seconds:.2f} s: {speed}")
+            said = f"read {self._done / 1e6:,.1f} MB in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}"
+            self._setting.announce(said)
+
+
+def speed_of(read: int, seconds: float) -> str:
+    """Bytes by time, in a unit that leaves digits."""
+    speed = read / seconds
+    return f"{speed / 1e6:,.0f} MB/s" if speed >= 1e6 else f"{speed / 1e3:,.0f} kB/s"
 
 
 def short(number: float) -> str:

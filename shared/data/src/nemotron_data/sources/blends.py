@@ -11,6 +11,7 @@ Or, already split by their owner, {"train": [...], "valid": [...], "test": [...]
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,12 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text)
-    except ValueError:  # not one JSON value in UTF-8, so rows; their reader says what is wrong with them
+    except UnicodeDecodeError:  # not in UTF-8, so rows; their reader says what is wrong with them
+        return None
+    except ValueError as error:
+        if isinstance(error, json.JSONDecodeError) and _begins_an_object(text):
+            what = f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
+            raise UserError(what, "correct the file: it begins as one object, which a blend is") from error
         return None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", "check its permissions") from error
@@ -130,6 +136,20 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
         return None  # an object with one list of rows, of which "train" may be the name
     known = not Blend.model_fields.keys().isdisjoint(content)
     return path if known or "\n" in text.strip() else None
+
+
+def _begins_an_object(text: str) -> bool:
+    """Whether broken JSON was to be one object: what begins as one, and is no list of objects of a line each."""
+    lines = [line for line in text.splitlines() if line.strip()][:2]
+    if not lines or not lines[0].lstrip().startswith("{"):
+        return False
+    return not any(map(_is_object, lines)) and not (len(lines) == 2 and lines[1].startswith("{"))
+
+
+def _is_object(line: str) -> bool:
+    with suppress(ValueError):
+        return line.startswith("{") and isinstance(json.loads(line), dict)
+    return False
 
 
 def realised_weights(

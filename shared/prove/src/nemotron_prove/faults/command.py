@@ -39,7 +39,7 @@ Campaigns of faults that were recorded, the newest last. docs/prove.md says what
 
 
 @click.command("faults", help=__doc__)
-@click.option("--seed", type=int, required=True, metavar="N", help="draws the faults")
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="draws the faults")
 @click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="MINUTES", help="stop after so long")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="so many faults")
 @click.option("--only", multiple=True, metavar="CASE", help="this case; may be repeated")
@@ -86,7 +86,9 @@ def _check(budget: float | None, count: int | None, only: tuple[str, ...]) -> No
     for name in only:
         part, _, number = name.rpartition("-")
         if part not in PARTS or not number.isdecimal():
-            raise UserError(f"--only {name}: no case", f"cases are called {', '.join(f'{one}-1' for one in PARTS)}")
+            parts = f"the parts are {', '.join(PARTS)}; a case is a part and a number, such as {next(iter(PARTS))}-17"
+            what = "is not a part of the campaign" if number.isdecimal() else "is not a case"
+            raise UserError(f"--only {name}: '{part if number.isdecimal() else name}' {what}", parts)
 
 
 def _start_under_the_shim() -> None:

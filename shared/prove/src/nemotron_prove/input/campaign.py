@@ -43,6 +43,8 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     failures: dict[str, Failure] = field(default_factory=dict)
     seconds: float = 0.0
+    damaged: int = 0
+    """Of the inputs, those that are no examples."""
 
     @property
     def inputs(self) -> int:
@@ -54,9 +56,10 @@ class Tally:
         """How many of them failed."""
         return sum(self.kinds[kind] for kind in FAILURES)
 
-    def add(self, number: int, verdict: Verdict, files: Files) -> bool:
+    def add(self, number: int, verdict: Verdict, files: Files, *, damaged: bool = True) -> bool:
         """Count one; tells whether it is a failure of a kind that is new."""
         self.kinds[verdict.kind] += 1
+        self.damaged += damaged
         is_new = verdict.kind in FAILURES and verdict.signature not in self.failures
         if is_new:
             self.failures[verdict.signature] = Failure(number, verdict, files)
@@ -76,7 +79,7 @@ def run_here(target: Target, seed: int, numbers: Iterable[int], folder: Path, en
         if time.monotonic() > end:
             break
         files = input_of(target, examples, seed, number)
-        tally.add(number, tried(target, files, folder / "in"), files)
+        tally.add(number, tried(target, files, folder / "in"), files, damaged=number >= len(examples))
     tally.seconds = time.process_time() - began
     return tally
 
@@ -120,15 +123,17 @@ def _some(name: str, seed: int, numbers: range, end: float, total: Tally) -> int
                 return numbers.stop
     child.kill()
     child.join()
-    files = input_of(target_named(name), list(target_named(name).examples()), seed, at.value)
+    examples = list(target_named(name).examples())
+    files = input_of(target_named(name), examples, seed, at.value)
     how = "no answer" if child.exitcode == -9 else f"exit code {child.exitcode}"
-    total.add(at.value, Verdict("died", how, f"died: {how}"), files)
+    total.add(at.value, Verdict("died", how, f"died: {how}"), files, damaged=at.value >= len(examples))
     return at.value + 1
 
 
 def _merge(total: Tally, tally: Tally) -> None:
     total.kinds += tally.kinds
     total.seconds += tally.seconds
+    total.damaged += tally.damaged
     total.failures = tally.failures | total.failures
 
 
@@ -158,7 +163,7 @@ def _try_all(
         at.value = number
         files = input_of(target, examples, seed, number)
         verdict = tried(target, files, folder / "in")
-        if tally.add(number, verdict, files) and verdict.signature not in seen:
+        if tally.add(number, verdict, files, damaged=number >= len(examples)) and verdict.signature not in seen:
             seen.add(verdict.signature)
             tally.failures[verdict.signature] = made_small(target, tally.failures[verdict.signature], folder)
         if time.monotonic() > min(told + EVERY, end):

@@ -1,6 +1,6 @@
 """`nemotron prove input`: damaged files and words for every parser of the project.
 
-nemotron prove input --seed 1                                all parsers, 20,000 inputs
+nemotron prove input --seed 1                                all parsers, 20,000 damaged inputs
 nemotron prove input --seed 1 --count 1000000 --budget 60    a campaign of at most an hour
 nemotron prove input --target manifest --count 500           one parser
 nemotron prove input --target manifest --seed 1 --see 42     one input of a campaign, and what came of it
@@ -27,13 +27,21 @@ from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.machine import hardware
 
 COUNT, MINUTES = 20_000, 30.0
+ENOUGH = 20
+"""Damaged inputs of one parser; fewer hardly reach each of the ways in which an input is damaged."""
 SHOWN_BYTES = 400
 
 
 @click.command("input", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
 @click.option("--seed", type=int, default=1, show_default=True, help="another seed gives other inputs")
 @click.option("--target", "names", multiple=True, metavar="NAME", help="this parser; may be given several times")
-@click.option("--count", type=click.IntRange(1), default=COUNT, show_default=True, help="inputs, over all parsers")
+@click.option(
+    "--count",
+    type=click.IntRange(1),
+    default=COUNT,
+    show_default=True,
+    help="damaged inputs, over all parsers",
+)
 @click.option("--budget", type=click.FloatRange(0.1), default=MINUTES, show_default=True, help="minutes, at most")
 @click.option("--see", type=click.IntRange(0), metavar="NUMBER", help="show one input of the parser --target names")
 @click.option("--record", is_flag=True, help="add the table to benchmarks/input.md of the repository")
@@ -53,7 +61,7 @@ def command(
     if as_json:
         tell_json({"seed": seed, "seconds": wall, "targets": [_figures(one) for one in tallies]})
     else:
-        tell("\n".join(table(tallies)))
+        tell("\n".join([*table(tallies), *_too_few(tallies)]))
         for one in tallies:
             for failure in one.failures.values():
                 tell("\n".join(_failure(one.target, seed, failure)))
@@ -69,13 +77,22 @@ def _campaign(chosen: Sequence[Target], seed: int, count: int, budget: float) ->
     seconds = 60 * budget * cores / len(chosen)
 
     def run(target: Target) -> Tally:
-        inputs = max(len(target.examples()), round(count * target.share / weight))
-        made = run_apart(target.name, seed, inputs, seconds)
+        damaged = max(1, round(count * target.share / weight))
+        made = run_apart(target.name, seed, len(target.examples()) + damaged, seconds)
         say(f"{target.name}: {made.inputs:,} inputs, {made.failed:,} failed, {made.seconds:.0f} s")
         return made
 
     with ThreadPoolExecutor(cores) as pool:
         return list(pool.map(run, chosen))
+
+
+def _too_few(tallies: Sequence[Tally]) -> list[str]:
+    """Whether the campaign says little, and how a longer one is made."""
+    few = [one for one in tallies if one.damaged < ENOUGH]
+    if not few:
+        return []
+    what = f"{len(few)} of {len(tallies)} parsers met fewer than {ENOUGH} damaged inputs, which says little of them"
+    return [f"{what}: give a larger --count, or more minutes by --budget"]
 
 
 def _show(target: Target, seed: int, number: int) -> int:
@@ -107,4 +124,11 @@ def _figures(tally: Tally) -> dict[str, Any]:
         {"number": one.number, "kind": one.verdict.kind, "what": one.verdict.said} for one in tally.failures.values()
     ]
     counts = {kind: tally.kinds[kind] for kind in sorted(tally.kinds)}
-    return {"target": tally.target, "inputs": tally.inputs, "seconds": tally.seconds, **counts, "failures": failures}
+    return {
+        "target": tally.target,
+        "inputs": tally.inputs,
+        "damaged": tally.damaged,
+        "seconds": tally.seconds,
+        **counts,
+        "failures": failures,
+    }

@@ -14,7 +14,7 @@ HEAD = """# Bad input
 Recorded campaigns, the oldest first. How one is made, and what the columns mean:
 [docs/prove.md](../docs/prove.md#bad-input).
 """
-COLUMNS = ("parser", "reads", "inputs", "accepted", "refused", *FAILURES, "CPU s")
+COLUMNS = ("parser", "reads", "inputs", "damaged", "accepted", "refused", *FAILURES, "CPU s")
 
 
 def table(tallies: Sequence[Tally]) -> Iterator[str]:
@@ -27,11 +27,12 @@ def table(tallies: Sequence[Tally]) -> Iterator[str]:
     for tally in tallies:
         total.kinds += tally.kinds
         total.seconds += tally.seconds
+        total.damaged += tally.damaged
     yield _row(total, "all", "")
 
 
 def _row(tally: Tally, name: str, about: str) -> str:
-    counts = [tally.inputs, *(tally.kinds[kind] for kind in ("accepted", "refused", *FAILURES))]
+    counts = [tally.inputs, tally.damaged, *(tally.kinds[kind] for kind in ("accepted", "refused", *FAILURES))]
     return f"| {' | '.join([name, about, *(f'{count:,}' for count in counts), f'{tally.seconds:.0f}'])} |"
 
 

@@ -40,7 +40,9 @@ Campaigns that were recorded, the newest last. docs/prove.md says what is compar
 
 
 @click.command("resume", help=__doc__)
-@click.option("--seed", type=click.IntRange(min=0), required=True, metavar="N", help="draws trainings and moments")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="draws the trainings"
+)
 @click.option("--kills", type=click.IntRange(min=1), required=True, metavar="N", help="for each number of processes")
 @click.option("--processes", type=click.IntRange(min=1), multiple=True, metavar="N...", help="1 without it")
 @click.argument("more", type=click.IntRange(min=1), nargs=-1, metavar="")

@@ -1,0 +1,87 @@
+"""Raw inputs of a replay: they are read from the folder that the command was given in, and must be what they were."""
+
+import os
+from collections.abc import Generator, Sequence
+from contextlib import chdir, contextmanager
+from pathlib import Path
+
+from nemotron_data.sources.remote import is_remote
+from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_shared.artifacts import Artifact, Source
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.segments import FOLDER
+
+
+def folder_of(artifact: Artifact) -> str | None:
+    """The folder in which the command was given, as its last attempt recorded it."""
+    segments = artifact.manifest.segments
+    found = segments[-1].get("machine", {}).get(FOLDER) if segments else None
+    return found if isinstance(found, str) else None
+
+
+@contextmanager
+def where_it_was(artifact: Artifact) -> Generator[None]:
+    """Stand in the folder of then, where there still is one: relative paths of command and config mean files there."""
+    folder = folder_of(artifact)
+    if folder is None or not os.path.isdir(folder):  # noqa: PTH112 - a manifest of others may hold any text
+        yield
+        return
+    with chdir(folder):
+        yield
+
+
+def require_there(artifact: Artifact) -> None:
+    """Look for the local files among the sources.
+
+    Raises:
+        UserError: one is gone.
+    """
+    gone = [one for one in artifact.manifest.sources if _is_file(one) and not os.path.exists(one.uri)]  # noqa: PTH110
+    if not gone:
+        return
+    first, folder = gone[0], folder_of(artifact)
+    place = Path(folder or "", first.uri)
+    what = f"{artifact.reference} was made from {first.uri}{_and_more(gone)}, which is not there: {place.absolute()}"
+    content = f"a file of the same content (SHA-256 {first.digest[:12]}...)"
+    if first.detail.get("digest_of", "content") != "content":
+        content = "the same file, with the time of its last change (cp -p)"
+    if folder is None and not place.is_absolute():
+        raise UserError(what, "replay it from the folder that it was made in, which it did not record")
+    raise UserError(what, f"put {content} there; a replay reads every source where it was read then")
+
+
+def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
+    """Compare what would be read with what was read then.
+
+    Raises:
+        UserError: a source has other content, is not read any more, or is read in addition.
+    """
+    before = {one.uri: one for one in artifact.manifest.sources if _has_content(one)}
+    after = {one.uri: one for one in now if _has_content(one)}
+    other = [one for uri, one in before.items() if uri in after and after[uri].digest != one.digest]
+    for found, said in (
+        (other, "has other content now"),
+        ([one for uri, one in before.items() if uri not in after], "would not be read any more"),
+        ([one for uri, one in after.items() if uri not in before], "was not read then, and would be now"),
+    ):
+        if found:
+            what = f"{artifact.reference}: its source {found[0].uri}{_and_more(found)} {said}"
+            raise UserError(what, f"restore it: {_identified(found[0])} is what counts")
+
+
+def _is_file(source: Source) -> bool:
+    is_code = source.uri.startswith("package:")  # of an added chat format
+    return _has_content(source) and not is_code and not is_remote(source.uri)
+
+
+def _has_content(source: Source) -> bool:
+    """Rows that are made are settings: a change of these is told of, and no error."""
+    return not source.uri.startswith(f"{SYNTHETIC}:")
+
+
+def _identified(source: Source) -> str:
+    return source.detail.get("digest_of", "content")
+
+
+def _and_more(found: Sequence[Source]) -> str:
+    return f" and {len(found) - 1:,} more" if len(found) > 1 else ""
