@@ -10,9 +10,10 @@ from torch import Tensor
 from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
 
 from nemotron_engines.exact.decode import Answer, drawn, follow, sample
-from nemotron_engines.exact.scoring import Scores, places_of_mask, places_of_starts, score
+from nemotron_engines.exact.scoring import Scores, places_of_mask, places_of_starts, score, score_exactly
 from nemotron_engines.exact.support import why_not
 from nemotron_engines.kernels.mamba_install import install_cpu_ops, lift_time_step_limit
+from nemotron_engines.transformers.experts import ExpertLoad
 
 torch.set_num_threads(1)
 WORDS, MOST = 96, 40
@@ -160,3 +161,20 @@ def test_what_keeps_a_model_from_it_is_said() -> None:
         assert "run.threads=1" in (why_not(model.to(torch.float32)) or "")
     finally:
         torch.set_num_threads(1)
+
+
+def test_the_load_of_experts_is_that_of_the_tokens_whoever_computes_it_and_however_it_is_padded() -> None:
+    model, load = model_of("nano").train(), ExpertLoad()
+    load.watch(model)
+    pick = torch.Generator().manual_seed(3)
+    rows = [torch.randint(8, WORDS, (length,), generator=pick) for length in (5, 19, 11)]
+    for row in rows:
+        model(input_ids=row[None])
+    alone = load.take()
+    ids = torch.stack([torch.nn.functional.pad(row, (25 - len(row), 0)) for row in rows])
+    mask = (ids != 0).long()
+    model(input_ids=ids, attention_mask=mask)
+    assert load.take() == alone
+    score_exactly(model, 1.0, [])
+    model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100), fused_lm_head=True)
+    assert load.take() == alone

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from nemotron_engines.exact.experts import Routes
 from nemotron_engines.exact.forward import block_of, documents, hidden_states, log_probabilities, whole_tiles
+from nemotron_engines.real_rows import note_real_rows
 
 
 class Scores(NamedTuple):
@@ -34,7 +35,8 @@ def score(model: PreTrainedModel, ids: Tensor, place: Tensor, wanted: Tensor, te
     real = place >= 0
     document = ((place == 0) & real).flatten().cumsum(0).view(place.shape) - 1
     lengths = torch.bincount(document[real])
-    filled, _ = documents([*ids[real].split(lengths.tolist())], block_of(model))
+    filled, filled_to = documents([*ids[real].split(lengths.tolist())], block_of(model))
+    note_real_rows(torch.arange(filled.shape[1], device=ids.device) < filled_to[:, None])
     rows, columns = (wanted & (place > 0)).nonzero(as_tuple=True)
     owner, before = document[rows, columns], place[rows, columns] - 1
     routes = Routes(owner * filled.shape[1] + before)

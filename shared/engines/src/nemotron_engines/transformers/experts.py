@@ -5,17 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nemotron_engines.real_rows import note_real_rows, real_rows
 from nemotron_shared.runtime.metrics import EXPERT_METRIC
 
 
 class ExpertLoad:
-    """Counts the tokens of each expert while a model trains; validation and sampling do not count."""
+    """Counts the tokens of each expert while a model trains; validation, sampling and padding do not count."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Tensor] = {}
 
     def watch(self, model: nn.Module) -> None:
         """Count from now on; a model without experts has nothing to count."""
+        model.register_forward_pre_hook(_note_padding, with_kwargs=True)
         for name, module in model.named_modules():
             if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
                 layer = next((part for part in name.split(".") if part.isdigit()), name)
@@ -40,7 +42,12 @@ class ExpertLoad:
     def _counter(self, layer: str, experts: int) -> Any:
         def count(module: nn.Module, given: tuple[Tensor, ...]) -> None:
             if module.training and torch.is_grad_enabled():
-                found = torch.bincount(given[1].flatten(), minlength=experts)
+                found = torch.bincount(real_rows(given[1]).flatten(), minlength=experts)
                 self._counts[layer] = self._counts[layer] + found if layer in self._counts else found
 
         return count
+
+
+def _note_padding(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    mask = kwargs.get("attention_mask")
+    note_real_rows(mask if isinstance(mask, Tensor) and mask.dim() == 2 else None)
