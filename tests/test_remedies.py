@@ -26,6 +26,7 @@ from support import MEMBERS, ROOT, STAGES, call_here, member_folder
 from nemotron_app.finetune.command import USE
 from nemotron_app.main import main
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_prove.cards.page import COMMANDS as CARD_COMMANDS
 from nemotron_shared.artifacts.verified import forced_command
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import ENVIRONMENTS
@@ -168,7 +169,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "data_prep.tokenizer.model=./FOLDER; or name the fields of the chats: data_prep.prompt_field=... "
     "data_prep.response_field=...": {},
 }
-NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
+NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}", CARD_COMMANDS}
 OPTIONAL_PACKAGES = 7
 """Calls of `how_to_add`; one more wants its packages in the row above."""
 

@@ -8,20 +8,18 @@ from nemotron_shared.atomic import write_text
 from nemotron_shared.families import families
 
 PAGE = Path("docs", "cards.md")
-HEAD = """# Verification cards
-
-```text
+COMMANDS = """```text
 nemotron prove cards --list                           what there is, and what is stale
 nemotron prove cards                                  measure every item of every family
 nemotron prove cards --family nano3 --item packing    measure one
 ```
-
 """
-HEAD += (
+HEAD = (
+    f"# Verification cards\n\n{COMMANDS}\n"
     "What was measured of each family, on its tiny shape and on a CPU. This page is made of the cards in `docs/cards`, "
-    "which only a run writes; [Proofs](prove.md#cards) has the commands, and how to see which cards are stale because "
-    "their code has changed. `not built` means that there was no measurement of the item when the card was written; "
-    "where there is one by now, the card is listed as stale.\n"
+    "which only a run writes; [Proofs](prove.md#cards) says how to read them. The figures are those of the commit beside "
+    "them: `--list` shows which cards are stale because their code has changed since. `not built` means that there was "
+    "no measurement of the item when the card was written.\n"
 )
 
 
