@@ -18,8 +18,8 @@ HEAD = (
     f"# Verification cards\n\n{COMMANDS}\n"
     "What was measured of each family, on its tiny shape and on a CPU. This page is made of the cards in `docs/cards`, "
     "which only a run writes; [Proofs](prove.md#cards) says how to read them. The figures are those of the commit "
-    "beside them: `--list` shows which cards are stale because their code has changed since. `not built` means that there was "
-    "no measurement of the item when the card was written.\n"
+    "beside them: `--list` shows which cards are stale because their code has changed since. `not built` means that "
+    "there was no measurement of the item when the card was written.\n"
 )
 
 
