@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nemotron_app import copies
+from nemotron_shared.runtime import machine
 
 STEP = """
 import atexit, os, signal, sys, time
@@ -101,7 +102,7 @@ def test_it_ends_with_the_process_that_started_it(program: Callable[[str], Any],
 
 def test_none_is_made_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("threading.active_count", lambda: 1)  # the tests' own process has more
-    monkeypatch.setattr(copies, "ACCELERATORS", (tmp_path / "none",))
+    monkeypatch.setattr(machine, "ACCELERATORS", (tmp_path / "none",))
     assert copies.possible()
-    monkeypatch.setattr(copies, "ACCELERATORS", (tmp_path / "none", tmp_path))
+    monkeypatch.setattr(machine, "ACCELERATORS", (tmp_path / "none", tmp_path))
     assert not copies.possible()

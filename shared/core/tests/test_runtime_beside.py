@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nemotron_shared.runtime import beside
+from nemotron_shared.runtime import beside, machine
 from nemotron_shared.runtime.beside import Beside, core_to_spare, in_halves
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="copies of a process are made on Linux only")
@@ -66,7 +66,7 @@ def test_nothing_is_left_of_a_copy_when_our_half_fails() -> None:
 
 @linux
 def test_a_core_is_to_spare_where_twice_the_threads_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "DRIVER", beside.DRIVER / "none")
+    monkeypatch.setattr(machine, "ACCELERATORS", ())
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     assert [core_to_spare(threads) for threads in (1, 2, 3, None)] == [True, True, False, False]
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -18,14 +18,10 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
 
-from nemotron_shared.runtime.machine import DRIVER
+from nemotron_shared.runtime.machine import has_accelerator
 from nemotron_shared.runtime.process import end_with_parent
-
-ACCELERATORS = (DRIVER, Path("/dev/kfd"), Path("/dev/dxg"))
-"""A library may ask a driver as it is imported, and a copy of a process that has asked cannot use the GPU."""
 
 _ready: set[str] = set()
 
@@ -33,7 +29,7 @@ _ready: set[str] = set()
 def possible() -> bool:
     """Whether a copy of this process would work."""
     alone = sys.platform == "linux" and threading.active_count() == 1
-    return alone and not any(place.exists() for place in ACCELERATORS)
+    return alone and not has_accelerator()
 
 
 def get_ready(steps: Mapping[str, str]) -> None:

@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from multiprocessing.connection import Connection
+from typing import Any, Generic, TypeVar
 
 from nemotron_shared.runtime.process import end_with_parent
 
@@ -23,6 +24,55 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
 
 
+class Fork(Generic[Result]):
+    """A copy of this process that calls a function. What it does to what it has stays with it.
+
+    Args:
+        function: its result must be picklable.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        context = multiprocessing.get_context("fork")
+        self._answer, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(function, theirs, os.getpid()), daemon=True)
+        self._process.start()
+        theirs.close()  # the copy holds its own, whose end is seen
+
+    def result(self, patience: float | None = None) -> Result:
+        """What the function returned.
+
+        Args:
+            patience: seconds to wait for it; None: as long as the copy is there.
+
+        Raises:
+            EOFError: the copy has ended without a result, or takes longer.
+        """
+        try:
+            if self._answer.poll(patience):
+                return self._answer.recv()
+        except OSError as error:  # it ended in the middle of its answer
+            raise EOFError from error
+        raise EOFError
+
+    def end(self) -> None:
+        """Leave nothing of it."""
+        self._process.kill()
+        self._process.join()
+        self._answer.close()
+
+
+def _work(function: Callable[[], Any], answer: Connection, parent: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent(parent, signal.SIGKILL)
+    code = 1
+    try:
+        answer.send(function())
+        code = 0
+    finally:
+        os._exit(code)  # nothing that the parent has opened is to be closed or flushed here
+
+
 def call_in_background(function: Callable[..., Result], *arguments: Any) -> Callable[[], Result]:
     """Begin `function(*arguments)` in a copy of this process; where none can be made, it is called when asked for.
 
@@ -31,33 +81,22 @@ def call_in_background(function: Callable[..., Result], *arguments: Any) -> Call
     """
     if not can_fork():
         return lambda: function(*arguments)
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    parent = os.getpid()
 
-    def work() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        end_with_parent(parent, signal.SIGKILL)
+    def told() -> tuple[bool, Any]:
         try:
-            theirs.send((True, function(*arguments)))
+            return True, function(*arguments)
         except Exception as error:
-            theirs.send((False, error))
-        theirs.close()
-        os._exit(0)  # nothing that the parent has opened is to be closed or flushed here
+            return False, error
 
-    process = context.Process(target=work, daemon=True)
-    process.start()
-    theirs.close()
+    fork = Fork(told)
 
     def answer() -> Result:
         try:
-            good, result = ours.recv()
+            good, result = fork.result()
         except EOFError:
             return function(*arguments)  # the copy was killed; what killed it may not stop this one
         finally:
-            ours.close()
-            process.join()
+            fork.end()
         if not good:
             raise result
         return result

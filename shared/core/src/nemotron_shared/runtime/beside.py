@@ -7,20 +7,17 @@ A copy has all that this process holds, at no cost in time or memory worth namin
 it: only the result comes back.
 """
 
-import multiprocessing
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from nemotron_shared.runtime.background import Fork
 from nemotron_shared.runtime.distributed import world_size
-from nemotron_shared.runtime.machine import DRIVER
-from nemotron_shared.runtime.process import end_with_parent
+from nemotron_shared.runtime.machine import has_accelerator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,7 +31,7 @@ def core_to_spare(threads: int | None) -> bool:
 
     Ranks share the cores already, and a process that may have talked to a GPU cannot be copied.
     """
-    if sys.platform != "linux" or threads is None or world_size() > 1 or DRIVER.exists():
+    if sys.platform != "linux" or threads is None or world_size() > 1 or has_accelerator():
         return False
     return len(os.sched_getaffinity(0)) >= 2 * threads
 
@@ -59,36 +56,17 @@ class Beside(Generic[Result]):
         self._work = work
 
     def __enter__(self) -> "Beside[Result]":
-        context = multiprocessing.get_context("fork")
-        self._answer, ours = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=(self._work, ours, os.getpid()), daemon=True)
-        self._process.start()
-        ours.close()  # the copy holds its own, and its end is seen
-        self._began = time.monotonic()
+        self._fork, self._began = Fork(self._work), time.monotonic()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Nothing is left of the copy."""
-        self._process.kill()
-        self._process.join()
-        self._answer.close()
+        self._fork.end()
 
     def result(self) -> Result:
         """What came out of it, as soon as it is there."""
-        with suppress(EOFError, OSError):
-            if self._answer.poll(PATIENT_SECONDS + PATIENCE * (time.monotonic() - self._began)):
-                return self._answer.recv()
+        with suppress(EOFError):
+            return self._fork.result(PATIENT_SECONDS + PATIENCE * (time.monotonic() - self._began))
         return self._work()
-
-
-def _work(work: Callable[[], Result], answer: Connection, parent: int) -> None:
-    # the parent ends the copy; a Ctrl-C that reaches both is the parent's
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent, signal.SIGKILL)
-    try:
-        answer.send(work())
-    except BaseException:  # the work is done again, where it can be told what is wrong
-        os._exit(1)

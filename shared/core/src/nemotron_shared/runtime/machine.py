@@ -38,6 +38,8 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 
 DRIVER = Path("/proc/driver/nvidia/version")
+ACCELERATORS = (DRIVER, Path("/dev/kfd"), Path("/dev/dxg"))
+"""A library may ask a driver as it is imported, and a copy of a process that has asked cannot use the GPU."""
 STATM, CPUINFO = Path("/proc/self/statm"), Path("/proc/cpuinfo")
 MIB = 2**20
 MOST_GPUS = 1024
@@ -176,6 +178,11 @@ def hardware() -> dict[str, str | int | float]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GB, 1),
     }
     return found | ({"gpus": f"{len(gpus)} x {gpus[0].name}, {gpus[0].memory / GB:.0f} GB"} if gpus else {})
+
+
+def has_accelerator() -> bool:
+    """Whether there is a driver that a process may have asked by now."""
+    return any(place.exists() for place in ACCELERATORS)
 
 
 def memory_held() -> float:
