@@ -136,11 +136,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, routes: Mapping[str, Callable[..., dict[str, Any]]], call: Callable[..., dict[str, Any]]) -> None:
         make = routes.get(self.path.partition("?")[0].rstrip("/"))
-        if self._knows_key():
+        knows_key = self._knows_key()
+        if knows_key:
             self._patience = PATIENCE_SECONDS
         else:
             self.close_connection = True
-        if make != self.server.answers.health and not self._knows_key():
+        if make != self.server.answers.health and not knows_key:
             self._send(HTTPStatus.UNAUTHORIZED, _error("no key, or a wrong one: send Authorization: Bearer KEY"))
             return
         if make is None:

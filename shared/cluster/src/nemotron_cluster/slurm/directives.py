@@ -42,12 +42,11 @@ def directives(options: Mapping[str, object]) -> Iterator[str]:
     Raises:
         UserError: a value would end its line, and what stands behind it would be a command of the script.
     """
-    for name, value in options.items():
-        if any(unicodedata.category(char) == "Cc" for char in str(value)):
-            what = f"--{name}={str(value)!r}: a line break or another control character in an option of sbatch"
+    for name, text in ((name, str(value)) for name, value in options.items() if value is not None):
+        if any(unicodedata.category(char) == "Cc" for char in text):
+            what = f"--{name}={text!r}: a line break or another control character in an option of sbatch"
             raise UserError(what, "rename the folder, or correct the setting or the profile that it comes from")
-        if value is not None:
-            yield f"#SBATCH --{name}={_escaped(str(value))}"
+        yield f"#SBATCH --{name}={_escaped(text)}"
 
 
 def _escaped(value: str) -> str:

@@ -144,7 +144,8 @@ class ConfinedTemplate:
         Raises:
             UserError: a call ended the process.
         """
-        most = [most_for(call, options) for call in calls]
+        shared = len(pickle.dumps(options))
+        most = [most_for(len(pickle.dumps(call)) + shared) for call in calls]
         request, ended = pickle.dumps((verb, calls, options, most), pickle.HIGHEST_PROTOCOL), 0
         for _ in range(ATTEMPTS):
             with _lock:

@@ -46,9 +46,9 @@ class Answer(TypedDict, total=False):
     remedy: str | None
 
 
-def most_for(arguments: Any, options: Any) -> int:
-    """Characters that the text of a call may have."""
-    return min(LONGEST, ADDED + TIMES * (len(pickle.dumps(arguments)) + len(pickle.dumps(options))))
+def most_for(given: int) -> int:
+    """Characters that the text of a call may have that was given so many bytes."""
+    return min(LONGEST, ADDED + TIMES * given)
 
 
 def read_answer(stream: Any, most: int) -> tuple[Answer, str]:

@@ -221,13 +221,13 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
     Raises:
         UserError: it is missing, damaged, of a kind that transformers does not know, or needs code untrusted.
     """
-    needs = needs_code(config_of(path))
+    found = config_of(path)
+    needs = needs_code(found)
     if needs:
-        require_loadable(str(path), config_of(path), trusted=trusted)
+        require_loadable(str(path), found, trusted=trusted)
     try:
         # never None, which would ask the terminal; and no code of a model that the library knows itself
-        code = trusted and needs
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=code)
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted and needs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
 

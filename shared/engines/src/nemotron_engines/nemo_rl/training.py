@@ -118,10 +118,10 @@ def train(
 
     def note() -> None:
         write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path)
-        if isinstance(config, GRPOConfig):
-            for entry in read_metrics(run.metrics.path) if run.metrics.path.is_file() else ():
-                error = entry.get("token_mult_prob_error", 1.0)
-                require_alike(entry["step"], error, config.grpo.sampling_mismatch_limit)
+        limit = config.grpo.sampling_mismatch_limit if isinstance(config, GRPOConfig) else None
+        if limit is not None and run.metrics.path.is_file():
+            for entry in read_metrics(run.metrics.path):
+                require_alike(entry["step"], entry.get("token_mult_prob_error", 1.0), limit)
 
     log = run.directory / "nemo_rl.log"
     run.say(f"one driver starts; its output: {log}" + (f"; it continues from step {last[0]}" if last else ""))
