@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from nemotron_engines.real_rows import note_real_rows
 from nemotron_engines.transformers.experts import ExpertLoad
 
 
@@ -44,6 +45,15 @@ def test_the_busiest_expert_is_told_per_layer_as_a_multiple_of_an_even_share() -
     # expert 0 of layer 0 has 4 of 8 choices, where 2 were even; each of layer 2 has 2
     assert load.take() == {"expert_load/0": 2.0, "expert_load/2": 1.0}
     assert load.take() == {}
+
+
+def test_rows_that_a_trainer_says_are_padding_do_not_count() -> None:
+    model, load = Model(), ExpertLoad()
+    load.watch(model)
+    note_real_rows(torch.tensor([[True, True, False]]))
+    model([[0, 1], [2, 3], [0, 1]], [[0, 1], [0, 1], [2, 3]])
+    note_real_rows(None)
+    assert load.take() == {"expert_load/0": 1.0, "expert_load/2": 2.0}
 
 
 def test_validation_and_sampling_do_not_count() -> None:

@@ -50,4 +50,5 @@ class ExpertLoad:
 
 def _note_padding(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     mask = kwargs.get("attention_mask")
-    note_real_rows(mask if isinstance(mask, Tensor) and mask.dim() == 2 else None)
+    if isinstance(mask, Tensor) and mask.dim() == 2:  # without one, whoever trains has said it
+        note_real_rows(mask)

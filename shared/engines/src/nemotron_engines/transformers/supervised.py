@@ -9,6 +9,7 @@ from torch.utils.data import SequentialSampler
 from transformers import EvalPrediction, Trainer
 
 from nemotron_engines.modeling.mtp import Prediction
+from nemotron_engines.real_rows import note_real_rows
 from nemotron_engines.transformers.balance import LoadBalancing
 from nemotron_engines.transformers.trainer import StageTrainer
 from nemotron_shared.config.schema import TransformersEngine
@@ -37,6 +38,7 @@ class ScheduledTrainer(StageTrainer, Trainer):
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """The loss of a micro batch; with load balancing, the routers' auxiliary loss goes into its gradient."""
         real = inputs.pop("real", None)
+        note_real_rows(real)
         if self._balancing is None or not model.training:
             return super().compute_loss(model, inputs, *args, **kwargs)
         with self._balancing.passing(1 / self.current_gradient_accumulation_steps, real):
