@@ -15,7 +15,6 @@ Every command takes --json, --home DIR and --family NAME.
 
 import json
 from importlib import import_module
-from itertools import groupby
 from typing import Any
 
 import click
@@ -29,7 +28,7 @@ from nemotron_shared.artifacts.index import Entry, entry_of
 from nemotron_shared.artifacts.lineage import edges, few_sources, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
-from nemotron_shared.artifacts.store import Store
+from nemotron_shared.artifacts.store import ALIASES, REUSED, Shelf, Store
 from nemotron_shared.errors import UserError, printable
 
 FILES_SHOWN = 20
@@ -62,15 +61,16 @@ def command(look: Look) -> int | None:
 def print_list(look: Look) -> int:
     """Print one line for each version of each artifact."""
     listed, rows = [], []
-    for name, shelf in groupby(look.store.entries(), lambda found: found[0].name):
-        versions = {int(reference.version): found for reference, found in shelf}
-        also = other_names(look.store, name, list(versions))
-        for version, found in versions.items():
+    for shelf in look.store.listed():
+        name, versions = shelf.name, list(shelf.versions)
+        also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
+        for version, found in shelf.versions.items():
+            others = also.get(version, [])
             if look.json:
                 place = str(look.store.root / name / f"v{version}")
-                listed.append({"reference": f"{name}:v{version}", "aliases": also[version]} | _summary(found, place))
+                listed.append({"reference": f"{name}:v{version}", "aliases": others} | _summary(found, place))
             else:
-                rows.append([f"{name}:v{version}", ", ".join(also[version]), *_cells(found)])
+                rows.append([f"{name}:v{version}", ", ".join(others), *_cells(found)])
     headings = ("artifact", "also", "type", "created", "files", "size")
     nothing = f"no artifacts in {look.store.root}; the stages put theirs there"
     look.tell(listed, *(table_lines(headings, rows, right=("size",)) if rows else [nothing]))
@@ -225,6 +225,11 @@ def gc(look: Look, keep: int, yes: bool) -> int:
     value = {"versions": versions, "leftovers": leftovers, "bytes": size, "removed": yes}
     look.tell(value, *([*lines, total] if lines else ["nothing to remove"]))
     return 0
+
+
+def named_apart(shelf: Shelf) -> bool:
+    """Whether files beside the versions may call any of them something; where none lies, none needs to be read."""
+    return ALIASES in shelf.files or REUSED in shelf.files
 
 
 def other_names(store: Store, name: str, versions: list[int]) -> dict[int, list[str]]:

@@ -19,12 +19,12 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
@@ -56,6 +56,19 @@ def default_home() -> Path:
     here, top = Path.cwd(), Path(__file__).resolve().parents[5]
     is_repository = (top / "uv.lock").is_file() and (top / "stages").is_dir()
     return (top if is_repository and here.is_relative_to(top) else here) / DEFAULT_HOME
+
+
+class Shelf(NamedTuple):
+    """A name in a list of all: what lies in its folder, and its versions, oldest first, or why one cannot be read."""
+
+    name: str
+    files: list[str]
+    versions: dict[int, Entry | UserError]
+
+
+def numbers_in(files: Iterable[str]) -> list[int]:
+    """The numbers of the folders that may hold versions, lowest first."""
+    return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, files) if match)
 
 
 @dataclass(frozen=True)
@@ -105,24 +118,31 @@ class Store:
         folder = self.root / name / f"v{version}"
         return Artifact(read_as(folder / MANIFEST, name, version), folder)
 
-    def entries(self) -> Iterator[tuple[Reference, Entry | UserError]]:
-        """What lists show of every version, by name and then age, or why its manifest cannot be read.
+    def listed(self) -> "Iterator[Shelf]":
+        """What lists show of every name that has versions, in the order of names.
 
         Only manifests that were touched since they were last read are read.
         """
         there = []
         with entries_of(self.home) as entries:
             for name in self._shelf_names():
-                for version in self._numbers(name):
-                    try:
-                        found: Entry | UserError = entries.of(name, version)
-                    except FileNotFoundError:
-                        continue  # without a manifest it is no version
-                    except UserError as error:
-                        found = error
-                    there.append((name, version))
-                    yield Reference(name, version), found
+                shelf = Shelf(name, self._files_of(name), {})
+                for version in numbers_in(shelf.files):
+                    with suppress(FileNotFoundError):  # without a manifest it is no version
+                        try:
+                            shelf.versions[version] = entries.of(name, version)
+                        except UserError as error:
+                            shelf.versions[version] = error
+                if shelf.versions:
+                    there += [(name, version) for version in shelf.versions]
+                    yield shelf
             entries.keep_only(there)
+
+    def entries(self) -> Iterator[tuple[Reference, Entry | UserError]]:
+        """What lists show of every version, by name and then age, or why its manifest cannot be read."""
+        for shelf in self.listed():
+            for version, found in shelf.versions.items():
+                yield Reference(shelf.name, version), found
 
     def readable(self, kind: ArtifactType) -> Iterator[Artifact]:
         """Every version of a type whose manifest can be read."""
@@ -285,11 +305,13 @@ class Store:
         return sorted(filter(names.WORD.fullmatch, os.listdir(self.root))) if self.root.is_dir() else []  # noqa: PTH208 - see `_numbers`
 
     def _numbers(self, name: str) -> list[int]:
+        return numbers_in(self._files_of(name))
+
+    def _files_of(self, name: str) -> list[str]:
         try:
-            found = os.listdir(f"{self.root}/{name}")  # noqa: PTH208 - names alone, for ten thousand versions
+            return os.listdir(f"{self.root}/{name}")  # noqa: PTH208 - names alone, for ten thousand versions
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, found) if match)
 
     def version_of(self, reference: Reference) -> int:
         """The number that a reference means, without reading the manifest."""
