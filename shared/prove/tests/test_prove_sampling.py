@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemotron_prove.cards.measures.tiny import tiny_model
+from nemotron_prove.cards.measures.tiny import tiny_folder, tiny_model
 from nemotron_prove.sampled import Sampler
-from nemotron_prove.sampling import THEIRS, Count, Proof, table
+from nemotron_prove.sampling import HEAD, THEIRS, Count, Proof, command, table
 
 
 def proof_of(tmp_path: Path) -> Proof:
@@ -54,3 +54,14 @@ def _slightly_wrong(*args: object) -> object:
 
     found = scoring.score(*args)  # ty: ignore[invalid-argument-type]
     return found._replace(logps=torch.nextafter(found.logps, torch.tensor(1.0)))
+
+
+def test_a_proof_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "sampling.md"
+    monkeypatch.setattr("nemotron_prove.records.FOLDER", tmp_path)
+    tiny_folder("nano3", tmp_path / "model")
+    words = [str(tmp_path / "model"), "--tokens", "2", "--home", str(tmp_path / "home"), "--record"]
+    for times in (1, 2):
+        assert command.main(words, standalone_mode=False) == 0
+        assert page.read_text().count("the same bits in every way") == times
+    assert page.read_text().startswith(HEAD)

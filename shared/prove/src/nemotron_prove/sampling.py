@@ -2,6 +2,7 @@
 
 nemotron prove sampling rl                        100,000 tokens that the model samples
 nemotron prove sampling ./folder --tokens 5000 --seed 7 --dtype bfloat16
+nemotron prove sampling rl --record               and note the result in benchmarks/sampling.md
 
 The model continues random prompts, in batches of random size. Then the log-probability of each token is computed
 again in every way that training or another batch could meet it, and compared bit by bit with the one that it was
@@ -13,10 +14,15 @@ from dataclasses import asdict, dataclass, field
 
 import click
 
+from nemotron_prove import records
 from nemotron_serving.options import Chosen, model_options
-from nemotron_shared.runtime.console import clock, doing
+from nemotron_shared.runtime.console import clock, doing, say
 from nemotron_shared.runtime.heartbeat import heartbeat
 
+HEAD = """# Sampling and training
+
+Proofs that were recorded, the newest last. docs/prove.md says what is compared.
+"""
 THEIRS = "transformers"
 """What ways of computing begin with that are not ours, and need not agree."""
 
@@ -60,8 +66,10 @@ class Proof:
 @click.option("--tokens", type=click.IntRange(min=1), default=100_000, show_default=True, help="tokens to sample")
 @click.option("--seed", type=click.IntRange(min=0), default=1234, show_default=True, help="of prompts, draws, batches")
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
-def command(chosen: Chosen, tokens: int, seed: int, dtype: str) -> int:
+@click.option("--record", is_flag=True, help="append the result to benchmarks/sampling.md")
+def command(chosen: Chosen, tokens: int, seed: int, dtype: str, record: bool) -> int:
     """See the head of this module."""
+    code = records.code_to_record() if record else ""
     from nemotron_engines.modeling.threads import set_threads
     from nemotron_prove.sampled import Sampler, load
 
@@ -82,6 +90,9 @@ def command(chosen: Chosen, tokens: int, seed: int, dtype: str) -> int:
             doing(f"{done:,} of {tokens:,} tokens computed again, about {clock(left)} left")
     proof.seconds = dict(sampler.seconds)
     chosen.look.tell(asdict(proof) | {"holds": proof.holds}, table(proof))
+    if record:
+        about = f"{proof.model}, {dtype}, seed {seed}, {(time.monotonic() - began) / 60:.0f} minutes"
+        say(f"appended to {records.add('sampling.md', HEAD, about, code, ['```text', table(proof), '```'])}")
     return 0 if proof.holds else 1
 
 
