@@ -8,6 +8,7 @@ import pytest
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.background import call_in_background, can_fork
+from nemotron_shared.runtime.process import ENDING
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +55,8 @@ def test_beside_a_thread_nothing_is_forked(monkeypatch: pytest.MonkeyPatch) -> N
     finally:
         done.set()
         thread.join()
+
+
+def test_the_copy_hears_what_asks_it_to_end() -> None:
+    answer = call_in_background(lambda: ENDING & signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+    assert answer() == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.runtime.process import end_group, ending_with_us
+from nemotron_shared.runtime.process import ENDING, end_group, ending_with_us, forking
 
 PATIENCE = 300.0
 # A parent that starts argv[2:] as its child and waits; the child's standard output is the parent's.
@@ -81,3 +81,16 @@ def test_a_child_whose_parent_is_gone_before_it_begins_ends() -> None:
     command = ending_with_us([sys.executable, "-c", "import time; time.sleep(600)"])
     command[command.index(str(os.getpid()))] = str(os.getpid() + 1)
     assert subprocess.run(command, check=False).returncode == -signal.SIGTERM
+
+
+def test_a_signal_waits_until_a_copy_was_made() -> None:
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append("came"))
+    try:
+        with forking():
+            os.kill(os.getpid(), signal.SIGTERM)
+            came.append("forked")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == ["forked", "came"]
+    assert not ENDING & signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,18 @@ def test_a_broken_connection_to_a_stopped_rank_is_no_error(tmp_path: Path, monke
         send()
         monkeypatch.setattr("nemotron_shared.runtime.run.world_size", lambda: 2)
         raise RuntimeError("Connection closed by peer")
+
+
+def test_a_request_that_came_in_a_destructor_is_made_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Closing:
+        def __del__(self) -> None:
+            send()
+
+    before = sys.unraisablehook
+    with pytest.raises(Stopped), open_run(tmp_path, "work", ""):
+        Closing()
+        time.sleep(60)
+    assert sys.unraisablehook is before
+    said = capfd.readouterr().err
+    assert said.count("stopping") == 1
+    assert "Traceback" not in said

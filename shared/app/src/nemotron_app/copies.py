@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import IO
 
 from nemotron_shared.runtime.machine import has_accelerator
-from nemotron_shared.runtime.process import end_with_parent
+from nemotron_shared.runtime.process import end_with_parent, forked, forking
 
 _ready: set[str] = set()
 
@@ -57,7 +57,8 @@ class Copy:
     def __init__(self, module: str, words: Sequence[str], stdout: IO[bytes] | None = None) -> None:
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_become, args=(module, words, stdout, os.getpid()))
-        self._process.start()
+        with forking():
+            self._process.start()
 
     def send_signal(self, number: int) -> None:
         """Signal it, where it still runs."""
@@ -77,6 +78,7 @@ def _become(module: str, words: Sequence[str], stdout: IO[bytes] | None, parent:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent, signal.SIGTERM)
+    forked()
     if stdout is not None:
         os.dup2(stdout.fileno(), sys.stdout.fileno())
     sys.argv = [module, *words]

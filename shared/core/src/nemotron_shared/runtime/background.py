@@ -14,7 +14,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
-from nemotron_shared.runtime.process import end_with_parent
+from nemotron_shared.runtime.process import end_with_parent, forked, forking
 
 Result = TypeVar("Result")
 
@@ -35,7 +35,8 @@ class Fork(Generic[Result]):
         context = multiprocessing.get_context("fork")
         self._answer, theirs = context.Pipe(duplex=False)
         self._process = context.Process(target=_work, args=(function, theirs, os.getpid()), daemon=True)
-        self._process.start()
+        with forking():
+            self._process.start()
         theirs.close()  # the copy holds its own, whose end is seen
 
     def result(self, patience: float | None = None) -> Result:
@@ -65,6 +66,7 @@ def _work(function: Callable[[], Any], answer: Connection, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handlers have come along, and would save
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent, signal.SIGKILL)
+    forked()
     code = 1
     try:
         answer.send(function())

@@ -54,7 +54,8 @@ def say(line: str) -> None:
     """Print a line, from rank 0 only; on a terminal in place of one that renews itself."""
     if rank() == 0:
         _doing.said = time.monotonic()
-        print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}", file=sys.stderr, flush=True)
+        # the end of the line in the same piece: a copy of this process may say something at the same time
+        print(f"{CLEAR if sys.stderr.isatty() else ''}{_shown(line)}\n", end="", file=sys.stderr, flush=True)
 
 
 def tell(text: str = "", *, end: str = "\n", out: TextIO | None = None) -> None:

@@ -14,6 +14,8 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 FAILED = NO_ROOM | {errno.EIO}
 FAILED_REMEDY = "look after the disk or file server, then run the same command again to continue"
 REMEDY = "free some space there and run the same command again to continue"
+UNOPENED = "a file in it could not be opened"
+UNOPENED_REMEDY = "check the permissions there and the room, then run the same command again to continue"
 
 
 def require_room(folder: Path, needed: int, what: str) -> None:
@@ -33,7 +35,7 @@ def require_room(folder: Path, needed: int, what: str) -> None:
 
 
 def full_disk_error(error: BaseException, path: Path) -> UserError | None:
-    """The error that a person reads when a disk was full, or failed, as `path` was written; None for other causes."""
+    """The error that a person reads when a disk did not take what was written to `path`; None for other causes."""
     reason = _reason(error)
     if reason is None:
         return None
@@ -43,7 +45,8 @@ def full_disk_error(error: BaseException, path: Path) -> UserError | None:
         )
     folder = next(parent for parent in (path, *path.parents) if parent.exists())
     free = size(shutil.disk_usage(folder).free)
-    return UserError(f"{path} could not be written: {reason} ({free} are free)", REMEDY)
+    remedy = UNOPENED_REMEDY if reason == UNOPENED else REMEDY
+    return UserError(f"{path} could not be written: {reason} ({free} are free)", remedy)
 
 
 @contextmanager
@@ -70,8 +73,9 @@ def _reason(error: BaseException) -> str | None:
     """Why the disk did not take it, in the system's words.
 
     safetensors has the system's number in its text only. torch's writer drops it, and then says either that it failed
-    or, from the broken file it closes, that a position is not the expected one. Errors of torch's reader come from the
-    same file of its sources and are something else. Our own atomic writer has already said it in a UserError.
+    or, from the broken file it closes, that a position is not the expected one; of a file that it may not open, only
+    C++'s own words are left. Errors of torch's reader come from the same file of its sources and are something else.
+    Our own atomic writer has already said it in a UserError.
     """
     if isinstance(error, OSError) and error.errno in FAILED:
         return os.strerror(error.errno)
@@ -81,6 +85,8 @@ def _reason(error: BaseException) -> str | None:
         return os.strerror(int(number[1]))
     if isinstance(error, RuntimeError) and "inline_container" in text and "PytorchStreamReader" not in text:
         return "not all bytes were taken"
+    if isinstance(error, RuntimeError) and "iostream error" in text:
+        return UNOPENED
     if isinstance(error, UserError) and isinstance(error.__cause__, OSError):
         return _reason(error.__cause__)
     return None

@@ -12,13 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 
 LOOK_AGAIN_SECONDS = 0.5
 GRACE_SECONDS = 5.0
 """How long another program has to end after SIGTERM: whoever stopped us allows ten seconds in all."""
 PR_SET_PDEATHSIG = 1
+ENDING = {signal.SIGINT, signal.SIGTERM}
 
 
 def ending_with_us(command: Sequence[str], *, group: bool = False) -> list[str]:
@@ -59,6 +60,33 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
         threading.Thread(target=watch, daemon=True).start()
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
+
+
+@contextmanager
+def forking() -> Generator[None]:
+    """Let what asks this process to end wait until a copy of it was made; the copy calls `forked`.
+
+    In the copy the handlers of this process would do what is not the copy's, and what they raise here, in a hook of
+    the fork, would go nowhere.
+    """
+    came: list[int] = []
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # which runs the handlers, whatever thread is signalled
+        handlers = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # none: one that Python does not know
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        for number in came:
+            signal.raise_signal(number)
+
+
+def forked() -> None:
+    """In a copy, once it has handlers of its own."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:

@@ -8,12 +8,15 @@ with stop_signals(run):
                 ...
 """
 
+import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
@@ -21,6 +24,8 @@ from nemotron_shared.runtime.console import say
 STOPPED_EXIT_CODE = 130
 ECHO_SECONDS = 2.0
 """One request may come several times: Slurm signals every process of a job, and parents pass on what they get."""
+
+ONCE_MORE_SECONDS = 0.05
 
 
 class Stopped(UserError):
@@ -50,25 +55,43 @@ class Stoppable(Protocol):
 def stop_signals(run: Stoppable) -> Generator[None]:
     """The first signal asks the work to stop; another, later than an echo of the first, ends the process."""
     asked_at = 0.0
+    again: threading.Timer | None = None
 
     def request(number: int, frame: FrameType | None) -> None:
-        nonlocal asked_at
+        nonlocal asked_at, again
         now = time.monotonic()
-        if run.stop_requested:
+        if again is not None:
+            again = None
+        elif run.stop_requested:
             if now - asked_at < ECHO_SECONDS:
                 return
             asked_at = now
             raise KeyboardInterrupt
-        run.stop_requested, asked_at = True, now
-        with suppress(RuntimeError):  # the signal came while another line was being printed
-            say(f"[{run.name}] {signal.Signals(number).name}: stopping (again to stop at once)")
+        else:
+            run.stop_requested, asked_at = True, now
+            with suppress(RuntimeError):  # the signal came while another line was being printed
+                say(f"[{run.name}] {signal.Signals(number).name}: stopping (again to stop at once)")
         if run.stop_at_once:
             raise Interrupted
 
+    def unraised(lost: Any) -> None:
+        """What a signal raises in a destructor goes nowhere: it comes once more, when that has ended."""
+        nonlocal again
+        if lost.exc_type is not Interrupted:
+            report(lost)
+            return
+        again = threading.Timer(ONCE_MORE_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+        again.start()
+
+    report, sys.unraisablehook = sys.unraisablehook, unraised
     before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
+        if again is not None:
+            again.cancel()
+            again.join()
+        sys.unraisablehook = report
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -16,7 +16,7 @@ from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import Receipt
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.background import can_fork
-from nemotron_shared.runtime.process import end_with_parent
+from nemotron_shared.runtime.process import end_with_parent, forked, forking
 
 ATTEMPTS = 3
 Result = tuple[Shard, Receipt | UserError]
@@ -68,7 +68,8 @@ def _pool(job: Any, shards: Sequence[Shard], workers: int, progress: Any) -> Ite
         while running or waiting:
             while waiting and len(running) < 2 * workers:
                 shard = waiting.pop()
-                running[pool.submit(_process, shard)] = shard
+                with forking():  # the first ones start the workers
+                    running[pool.submit(_process, shard)] = shard
             for future in wait(running, timeout=0.5, return_when=FIRST_COMPLETED).done:
                 shard = running.pop(future)
                 try:
@@ -99,6 +100,7 @@ def _start(job: Any, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent(parent, signal.SIGKILL)
+    forked()
 
 
 def _process(shard: Shard) -> Receipt:

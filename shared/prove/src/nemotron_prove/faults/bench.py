@@ -71,6 +71,8 @@ class Bench:
     place: Path
     page: Page = field(default_factory=Page)
     references: dict[str, Reference] = field(default_factory=dict)
+    makers: dict[str, Target] = field(default_factory=dict)
+    """Targets by the name of their result."""
 
     @property
     def home(self) -> Path:
@@ -105,6 +107,7 @@ class Bench:
         if ran.code:
             raise UserError(f"{target.name} does not work without any fault: {ran.last_line}", str(target.command))
         self.references[target.name] = Reference(self.digest(target), self.page.calls, ran.seconds)
+        self.makers[target.result] = target
         self.keep(target.name)
 
     def _note_modules(self) -> None:

@@ -1,5 +1,6 @@
 """What became of one fault: the step is run again without it, and everything that must hold afterwards is looked at."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,10 +85,10 @@ def judge(
 def judge_damage(bench: Bench, target: Target, what: str, file: Path) -> Tried:
     """The step after bytes of a file were damaged.
 
-    It makes the right result again, or refuses; then it does as the error says: forced, or without the file.
+    It makes the right result again, or refuses; then it does as the error says: forced, without the file, or once
+    the step before it has made its own result again.
     """
     tried = Tried(what)
-    wanted = contents_of(bench.references[target.name].digest)
     ran = run(target.command, bench.home)
     _look_at(ran, tried)
     if ran.code == REFUSED and file.is_file() and str(file) in ran.said and "delete" in ran.said:
@@ -97,16 +98,30 @@ def judge_damage(bench: Bench, target: Target, what: str, file: Path) -> Tried:
     if ran.code == REFUSED:
         ran = run(target.forced, bench.home)
         _look_at(ran, tried)
+    judged = target
+    while ran.code == REFUSED and (maker := _maker_of_damaged(ran, bench)) and maker is not judged:
+        judged = maker  # its bytes are the same; an evaluation writes down which versions it asked
+        ran = run(maker.forced, bench.home)
+        _look_at(ran, tried)
+        if not ran.code:
+            ran = run(target.command, bench.home)
+            _look_at(ran, tried)
     if ran.code:
         tried.wrong.append(f"cannot be made again, not even with --force: {ran.last_line}")
         return tried
-    versions = bench.store.versions(target.result)
-    if not versions or bench.content(target, bench.store.latest_of(target.result, versions)) not in wanted:
+    wanted, versions = contents_of(bench.references[judged.name].digest), bench.store.versions(judged.result)
+    if not versions or bench.content(judged, bench.store.latest_of(judged.result, versions)) not in wanted:
         tried.silent = True
         tried.wrong.append("success was reported for another result")
     tried.finished = not tried.silent
     _look_for_leftovers(bench, tried)
     return tried
+
+
+def _maker_of_damaged(ran: Ran, bench: Bench) -> Target | None:
+    """What makes the artifact that the error says is damaged."""
+    named = re.search(r"error: \S+ ([\w-]+):v\d+ is damaged", ran.said)
+    return bench.makers.get(named[1]) if named else None
 
 
 def _look_at(ran: Ran, tried: Tried) -> None:
