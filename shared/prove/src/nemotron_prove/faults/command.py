@@ -30,6 +30,7 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 
 SHIM = "NEMOTRON_FAULTS_SHIM"
 """Set in the process that was started under the shim: the folder that it lies in."""
+LINES_SHOWN = 30
 HEADINGS = ("part", "kind", "faults", "finished", "bytes lost", "silent", "tracebacks", "left", "failed")
 SHOWN_EVERY = 100
 HEADER = """# Faults
@@ -116,6 +117,8 @@ class _Shown:
         if outcome.tried.wrong:
             self._failed += 1
             say(f"{outcome.case}  {outcome.target}: {outcome.tried.what}: {'; '.join(outcome.tried.wrong)}")
+            for line in outcome.tried.said.splitlines()[-LINES_SHOWN:]:  # a moment in time may not come again
+                say(f"    | {line}")
             say(f"    {again(self._seed, outcome)}")
         if self._seen % SHOWN_EVERY == 0:
             say(f"[faults] {self._seen} tried, {self._failed} failed; now {outcome.part}")

@@ -136,7 +136,7 @@ def _look_at(ran: Ran, tried: Tried) -> None:
         tried.wrong.append(f"exit code {ran.code}: {ran.last_line}")
     elif ran.code == REFUSED and "error: " not in ran.said:
         tried.wrong.append(f"exit code 2 without an error: {ran.last_line}")
-    if ran.code:
+    if ran.code or ran.has_traceback:
         tried.said = ran.said
 
 
