@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RECORDS = Path(__file__).with_name("records.md")
 MODELS = ("base", "sft", "rl")
@@ -35,6 +35,7 @@ class Record(NamedTuple):
     rl: float
     wall: float
     cpu: float
+    steps: str
 
 
 def main() -> None:
@@ -64,7 +65,14 @@ def run(seed: int, home: Path) -> Record:
         sys.exit(done.stderr)
     results = json.loads((home / "artifacts/super3-eval-results/v1/results.json").read_text(encoding="utf-8"))
     scores = {entry["model"]: entry["value"] for entry in results["scores"] if entry["task"] == "sums"}
-    return Record(seed, *(scores[model] for model in MODELS), wall, cpu_seconds() - before)
+    steps = [manifest_of(home, f"super3-{model}-model")["metadata"]["step"] for model in ("pretrain", "sft", "rl")]
+    numbers = " + ".join(map(str, steps))
+    return Record(seed, *(scores[model] for model in MODELS), wall, cpu_seconds() - before, numbers)
+
+
+def manifest_of(home: Path, name: str) -> Any:
+    """Of the first version of an artifact."""
+    return json.loads((home / "artifacts" / name / "v1" / "manifest.json").read_text(encoding="utf-8"))
 
 
 def cpu_seconds() -> float:
@@ -86,7 +94,7 @@ def section(records: list[Record]) -> str:
     ]
     lines = [
         f"## {time.strftime('%Y-%m-%d')}, {commit.strip()}",
-        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}; {records[0].steps} steps",
         "| seed | base | SFT | RL | wall s | CPU s |\n|--:|--:|--:|--:|--:|--:|\n" + "\n".join(map(row, records)),
         "; ".join(summary),
     ]

@@ -11,7 +11,7 @@ import tiny_run
 
 
 def test_a_section_of_the_records_has_every_run_and_the_spread() -> None:
-    records = [tiny_run.Record(1, 0.0, 0.55, 0.99, 100.4, 120.0), tiny_run.Record(2, 0.02, 0.60, 0.97, 90.0, 110.0)]
+    records = [tiny_run.Record(1, 0.0, 0.55, 0.99, 100.4, 120.0, "4 + 3 + 2"), tiny_run.Record(2, 0.02, 0.60, 0.97, 90.0, 110.0, "4 + 3 + 2")]
     text = tiny_run.section(records)
     assert "| 1 | 0.0% | 55.0% | 99.0% | 100 | 120 |\n| 2 | 2.0% | 60.0% | 97.0% | 90 | 110 |" in text
     assert "sft: median 57.5%, 55.0% to 60.0%" in text
