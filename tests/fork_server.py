@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,8 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     return module.main(words) if program == "nemotron_app.main" else module.STEP.main(words)
 
 
-def run_again(command: list[str], stdout: Any = None) -> int:
-    """Stands for the function that `nemotron` starts a step by."""
+def run_again(command: list[str], stdout: Any = None, meanwhile: Callable[[], None] | None = None) -> int:
+    """Stands for the function that `nemotron` starts a step by; what could be imported meanwhile is there already."""
     from support import Forked
 
     sys.stdout.flush()

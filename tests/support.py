@@ -60,7 +60,7 @@ def argv(words: Sequence[str]) -> list[str]:
     return [sys.executable, *rest]
 
 
-def call_here(command: Sequence[str], stdout: object = None) -> int:
+def call_here(command: Sequence[str], stdout: object = None, meanwhile: object = None) -> int:
     """Run `python -m stages.sft.train ...` in this process, which saves a second for each of many commands."""
     assert command[1] == "-m"
     return importlib.import_module(command[2]).STEP.main(command[3:])

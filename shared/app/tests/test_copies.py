@@ -42,8 +42,8 @@ assert copies.can_run([sys.executable, "-m", "own_step"])
 assert not copies.can_run([sys.executable, "-m", "absent_step"])
 assert not copies.can_run(["/usr/bin/python3", "-m", "own_step"])
 assert "TQDM_DISABLE" not in os.environ
-def run(*words, stdout=None):
-    return run_process([sys.executable, "-m", "own_step", *words], stdout)
+def run(*words, stdout=None, meanwhile=None):
+    return run_process([sys.executable, "-m", "own_step", *words], stdout, meanwhile)
 """
 
 
@@ -98,6 +98,24 @@ def test_it_ends_with_the_process_that_started_it(program: Callable[[str], Any],
     while Path(f"/proc/{step}").exists() and time.monotonic() < until:
         time.sleep(0.1)
     assert not Path(f"/proc/{step}").exists()
+
+
+def test_what_is_done_meanwhile_keeps_no_signal_from_the_step(program: Callable[[str], Any], tmp_path: Path) -> None:
+    """The step waits for ever; what is done meanwhile asks this process to end, and goes on to its own end."""
+    done = program("""
+        import os, signal, time
+        def meanwhile():
+            while not os.path.getsize("begun"):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            print("meanwhile", flush=True)
+        with open("begun", "wb") as file:
+            os.dup2(file.fileno(), 2)
+        print(run("waits", meanwhile=meanwhile), flush=True)
+    """)
+    out, _ = done.communicate()
+    assert out == "waits\nmeanwhile\n130\n"
+    assert (tmp_path / "begun").read_text().startswith("pid ")
 
 
 def test_none_is_made_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

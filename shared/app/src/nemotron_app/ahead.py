@@ -1,10 +1,12 @@
 """What a pipeline that has everything before it does at the same time as something else.
 
     pretrain data prep | pretrain ............. | sft ......... | rl .......... | eval
-    imports            | sft data prep          | rl data prep  | eval data prep |
+    imports for it     | sft data prep          | rl data prep  | eval data prep |
+                       | imports for the others
 
-The libraries of the trainings are imported while the first data is prepared, once for all (see `copies.py`). The data
-of the next stage is prepared while a training keeps another core busy; its lines are shown when its turn comes.
+The libraries of the trainings are imported once for all (see `copies.py`): those of the first one while its data is
+prepared, the others while it runs. The data of the next stage is prepared while a training keeps another core busy;
+its lines are shown when its turn comes.
 """
 
 import json
@@ -81,6 +83,8 @@ class Ahead:
     def __init__(self, order: Sequence[Verb], requests: Mapping[str, "Request"], *, fresh: bool) -> None:
         self._order, self._requests, self._fresh = order, requests, fresh
         self._started: dict[Verb, Started] = {}
+        self._libraries: dict[str, str] = {}
+        """Of the trainings to come that run in this Python, by the module of the step."""
         self._files = ExitStack()
 
     def __enter__(self) -> "Ahead":
@@ -99,16 +103,17 @@ class Ahead:
         here = self._order.index((stage, verb))
         if self._fresh and here == 0 and copies.possible():
             self._begin(self._order[0], hidden=False)
-            doing("importing the libraries of all steps")
+            self._libraries = self._find_libraries()
+            doing("importing the libraries of the first training")
             with heartbeat("pipeline"):  # its thread is gone before the first copy is made
-                copies.get_ready(self._libraries())
+                self._import(most=1)
         following = self._order[here + 1 : here + 2]
         if self._fresh and verb == TRAINS and cores() > 1 and following and following[0][1] == PREPARES:
             self._begin(following[0], hidden=True)
         if (started := self._started.pop((stage, verb), None)) is not None:
             return started.finish()
         began = time.time()
-        code, answer = ask_step(stage, verb, self._requests[stage])
+        code, answer = ask_step(stage, verb, self._requests[stage], meanwhile=self._import)
         return Ended(code, answer, time.time() - began)
 
     def _begin(self, step: Verb, *, hidden: bool) -> None:
@@ -119,8 +124,13 @@ class Ahead:
             self._files.enter_context(file)
         self._started[step] = Started(step_command(stage, verb, request), answer, lines)
 
-    def _libraries(self) -> dict[str, str]:
-        """Of the trainings that run in this Python, by the module of the step."""
+    def _import(self, most: int | None = None) -> None:
+        """Import what the trainings to come need, or that of the first few."""
+        steps = list(self._libraries)[:most]
+        if steps:
+            copies.get_ready({step: self._libraries.pop(step) for step in steps})
+
+    def _find_libraries(self) -> dict[str, str]:
         found = {stage: libraries_of(stage, self._requests[stage]) for stage, verb in self._order if verb == TRAINS}
         return {f"stages.{stage}.{TRAINS}": module for stage, module in found.items() if module is not None}
 

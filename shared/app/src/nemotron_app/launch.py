@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -35,10 +35,16 @@ def run_step(stage: str, verb: str, request: "Request") -> int:
     return run_process(step_command(stage, verb, request))
 
 
-def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, Any]]:
-    """Run one step; returns its exit code and what it tells a program, which is nothing where it failed."""
+def ask_step(
+    stage: str, verb: str, request: "Request", meanwhile: Callable[[], None] | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Run one step; returns its exit code and what it tells a program, which is nothing where it failed.
+
+    Args:
+        meanwhile: what this process does while the step runs in another.
+    """
     with tempfile.TemporaryFile() as answer:
-        code = run_process(step_command(stage, verb, replace(request, json=True)), stdout=answer)
+        code = run_process(step_command(stage, verb, replace(request, json=True)), answer, meanwhile)
         answer.seek(0)
         return code, {} if code else json.loads(answer.read())
 
@@ -144,14 +150,16 @@ def libraries_of(stage: str, request: "Request") -> str | None:
     return engines.load(name).libraries
 
 
-def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
+def run_process(
+    command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: Callable[[], None] | None = None
+) -> int:
     """Run a command to its end, in a copy of this process where that saves imports; it ends when this one is killed."""
     if copies.can_run(command):
-        return wait_for(copies.Copy(command[2], command[3:], stdout))
-    return wait_for(subprocess.Popen(ending_with_us(command), stdout=stdout))
+        return wait_for(copies.Copy(command[2], command[3:], stdout), meanwhile)
+    return wait_for(subprocess.Popen(ending_with_us(command), stdout=stdout), meanwhile)
 
 
-def wait_for(process: "subprocess.Popen[bytes] | copies.Copy") -> int:
+def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Callable[[], None] | None = None) -> int:
     """Wait for the end of a step's process, passing on every SIGTERM and SIGINT; its exit code.
 
     Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request.
@@ -165,6 +173,8 @@ def wait_for(process: "subprocess.Popen[bytes] | copies.Copy") -> int:
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
+        if meanwhile is not None:
+            meanwhile()
         code = process.wait()
     finally:
         for number, handler in before.items():
