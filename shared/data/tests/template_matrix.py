@@ -27,32 +27,32 @@ COMPILE = chat_template_utils._compile_jinja_template
 INTRODUCTION = """\
 # Chat templates without marks
 
-Where a chat template has no `{% generation %}`, data preparation finds the assistant's text itself: by the loop over \
-the messages, each turn of which puts out one message's text. What it counts:
+Where a chat template has no `{% generation %}`, data preparation finds the assistant's text itself by following the \
+loop over the messages, each pass of which outputs one message's text. What it counts:
 
-- everything behind the header that the prompt ends with, such as `<|im_start|>assistant\\n`: tool calls, the text, \
-and the reasoning, also where the prompt opens it with `<think>\\n`;
-- the mark that ends the turn, and the line's end after it; not a space;
-- the end-of-text token after the last turn, where the template puts one there;
-- not the reasoning that a template strips from earlier turns, for that is not in the text. `data_prep.split_turns` \
-says whether such a conversation becomes one sequence for each question.
+- everything after the header that the prompt ends with, such as `<|im_start|>assistant\\n`: tool calls, the text, \
+and the reasoning, even where the prompt opens it with `<think>\\n`;
+- the mark that ends the turn, and the line break after it; not a space;
+- the end-of-text token after the last turn, if the template puts one there;
+- not the reasoning that a template strips from earlier turns, because it is not in the text. \
+`data_prep.split_turns` says whether such a conversation becomes one sequence for each question.
 
-An answer's text has to be what the template gives for it in a plain conversation, without a system prompt, \
-tools or other fields, and there hold nothing but marks besides what the message says. So a template that puts a \
-reminder, a time, another one's words or the next turn's header into the assistant's turn is refused with the \
-reason, and so is one that mixes two authors in a turn or keeps no order of turns: mark it, or give another. And \
-a template that ends an answer only by beginning the next turn, as GLM's does, teaches no end.
+An answer's text must be what the template gives for it in a plain conversation, without a system prompt, tools or \
+other fields, and there it may hold only marks besides what the message says. So a template that puts a reminder, a \
+time, someone else's words or the next turn's header into the assistant's turn is refused with the reason, as is one \
+that mixes two authors in a turn or keeps no order of turns: mark it, or give another. A template that ends an \
+answer only by beginning the next turn, as GLM's does, teaches no end.
 
-Names of control tokens in a message go through the template as text, see \
-[Control tokens in texts](data.md#control-tokens-in-texts): a mark that no text has stands inside of them, and is \
-taken out behind the template.
+Names of control tokens in a message go through the template as text, see [Control tokens in \
+texts](data.md#control-tokens-in-texts): a mark that occurs in no text is put inside them, and removed after \
+rendering.
 
 A template that takes more than any conversation needs is one error: 10 million turns of loops, 64 Mi characters, \
 widths over 10,000.
 
-Below, templates written in the styles of public ones, each on {count} conversations: with tools and without, \
-reasoning, system prompts, several turns, empty contents, and texts that look like markup. **Same** has the text of \
-transformers' own rendering, and the mask of the same template marked by hand. The page is written by \
+The table covers templates written in the styles of public ones, each on {count} conversations: with and without \
+tools, reasoning, system prompts, several turns, empty contents, and texts that look like markup. **Same** means the \
+text of transformers' own rendering and the mask of the same template marked by hand. The page is written by \
 `shared/data/tests/template_matrix.py`.
 
 | style | templates | conversations | same | refused | different |
