@@ -47,8 +47,8 @@ Names of control tokens in a message go through the template as text, see [Contr
 texts](data.md#control-tokens-in-texts): a mark that occurs in no text is put inside them, and removed after \
 rendering.
 
-A template that takes more than any conversation needs is one error: 10 million turns of loops, 64 Mi characters, \
-widths over 10,000.
+A template that takes more than any conversation needs is one error: 10 s of processor time, 1 GiB of memory, or a \
+text of more than 262,144 characters plus 16 times the conversation's.
 
 The table covers templates written in the styles of public ones, each on {count} conversations: with and without \
 tools, reasoning, system prompts, several turns, empty contents, and texts that look like markup. **Same** means the \
