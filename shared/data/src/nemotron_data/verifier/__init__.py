@@ -2,7 +2,7 @@
 
     judge("<think>3+4=7</think>The answer is 7.", "7")     Verdict(strict=True, lenient=True, answer="7")
     judge("So Ann has 7 apples left.", "7")                Verdict(strict=False, lenient=True, answer="7 apples left.")
-    judge("<think>so 7", "7")                            Verdict(strict=False, lenient=False, answer=None)
+    judge("<think>so 7", "7")                              Verdict(strict=False, lenient=False, answer=None)
 
 `lenient`: the final answer has the value of the expected one, whatever its form. `strict`: it is also given cleanly,
 so that a program finds it: alone, in \\boxed{...}, after ####, or as "The answer is ..." at the end. What stands after
