@@ -14,7 +14,7 @@ from nemotron_data.sources.files import InputFile, expand, identity, local_file
 from nemotron_data.sources.remote import Reading
 from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
 from nemotron_shared.artifacts import Source
-from nemotron_shared.atomic import open_atomic
+from nemotron_shared.atomic import open_atomic, write_bytes
 from nemotron_shared.config.schema import SourceSection, TokenizerSection
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
@@ -24,13 +24,15 @@ SyntheticRows = Callable[[int, int], Iterable[dict[str, Any]]]
 
 
 def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, count: int) -> list[InputFile]:
-    """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there."""
+    """The files to prepare. `count` synthetic rows are written to `made` first, unless they are there unharmed."""
     if section.source != SYNTHETIC:
         return own_rows(section)
-    if not made.is_file():
+    mark = made.with_suffix(".sha256")
+    if not (made.is_file() and mark.is_file() and mark.read_bytes() == file_digest(made).encode()):
         with open_atomic(made, "wb") as file:
             for row in synthetic(section.seed, count):
                 file.write(orjson.dumps(row) + b"\n")
+        write_bytes(mark, file_digest(made).encode())
     return [local_file(made)]
 
 
