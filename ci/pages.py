@@ -1,4 +1,4 @@
-"""Write the parts of the documents that the code knows better: tables of modules, settings and metrics.
+"""Write the parts of the documents that the code knows better: tables of modules, settings, metrics and runs.
 
     uv run python ci/pages.py            # write them
     uv run python ci/pages.py --check    # exit code 1 where a page is out of date, for CI
@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from runs import runs_table
 from settings import engine_table, stage_tables
 
 from nemotron_shared.runtime.metrics import METRICS, MORE_METRICS
@@ -50,6 +51,8 @@ def pages() -> dict[Path, str]:
         for section, table in stage_tables(stage).items():
             text = replaced(text, f"settings of {section}", table)
         made[page] = text
+    page = ROOT / "README.md"
+    made[page] = replaced(page.read_text(encoding="utf-8"), "runs", runs_table(ROOT / "benchmarks" / "records.md"))
     rows = [f"| `{name}` | {meaning} |" for name, meaning in METRICS.items()]
     rows += [
         f"| `{name.format(name='NAME', layer='LAYER', depth='DEPTH')}` | {meaning} |"
