@@ -99,6 +99,7 @@ FOUND: list[tuple[str, Files]] = [
     ("gpus", {WORD: b"A100-" + b"9" * 400 + b"GB"}),
     ("gpus", {WORD: b"8 RTX 4090"}),
     ("machine", {"machine.yaml": b"processes: true\n"}),
+    ("machine", {"machine.toml": b"processes=4\nmemory_gb=2\r[gpus]\nname='A'\ncount=4"}),
     ("machine", {"machine.yaml": b"processes: 4\ngpus: {name: H100, count: 4294967296}\n"}),
     ("env_toml", {"env.toml": b"[mine]\nexecutor = [[]]\n"}),
     ("env_toml", {"env.toml": b"[mine]\nnodes = \xff\n"}),

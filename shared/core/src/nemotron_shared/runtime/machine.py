@@ -96,7 +96,7 @@ class Machine:
         if not file.is_file():
             raise UserError(f"--machine: there is no file {file}", "see docs/configuration.md, What a run would do")
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_bytes().decode()  # lines as they are: a lone carriage return ends none in TOML
             values = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
         except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(
