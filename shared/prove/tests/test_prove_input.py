@@ -147,6 +147,7 @@ CHANGED: list[tuple[str, str, bytes, bytes]] = [
     ("rl_rows", "train.jsonl", b'"expected_answer": "12"', b'"expected_answer": " "'),
     ("results", "results.json", b'"task": "sums"', b'"task": "other"'),
     ("weights", "model.safetensors", b'"shape": [2, 3]', b'"shape": [2, 9]'),
+    ("tokenizer", "tokenizer.json", b'"unk_token": "<unk>"', b'"unk_token": "<none>"'),
     ("tokenizer", "tokenizer_config.json", b'"eos_token": "<|im_end|>"', b'"eos_token": {"a": 1}'),
     ("bin_idx", "a.bin", b"\x0b\x00\x00\x00", b"\x0b\x00\x00\xff"),
 ]

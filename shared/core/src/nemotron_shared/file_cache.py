@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class FileCache:
         self.path = path
         self._made_by = made_by
         self._entries: dict[str, list[Any]] = {}
+        self._asked: set[str] = set()
         self._changed = False
         with suppress(OSError, ValueError, KeyError, TypeError):
             heading, _, content = path.read_bytes().partition(b"\n") if path else (b"{}", b"", b"")
@@ -46,25 +47,24 @@ class FileCache:
     def get(self, file: Path | str, find_out: Callable[[Any], Any], aspect: str = "") -> Any:
         """`find_out(file)`, known or found out now; `aspect` tells several values of one file apart."""
         key = f"{file} {aspect}" if aspect else str(file)
-        began, state = time.time_ns(), _state(file)
-        entry = self._entries.get(key)
-        if entry and entry[:-1] == state:
-            return entry[-1]
-        value = find_out(file)
+        self._asked.add(key)
+        state, entry = _state(file), self._entries.get(key)
+        if entry and entry[0] == state:
+            return entry[1]
+        began, value = time.time_ns(), find_out(file)
         # What was written a moment ago may be written again within the same tick, so it is not known yet.
         whole_seconds = all(time_ns % 1_000_000_000 == 0 for time_ns in state[2:])
         settled = max(state[2:]) + (COARSE_TICK_NS if whole_seconds else TICK_NS) < began
         if settled and _state(file) == state:
-            self._entries[key] = [*state, value]
+            self._entries[key] = [state, value]
             self._changed = True
         return value
 
-    def keep_only(self, files: Collection[str]) -> None:
-        """Forget all other files, which are gone."""
-        gone = self._entries.keys() - files
-        self._changed |= bool(gone)
-        for key in gone:
+    def forget_others(self) -> None:
+        """Forget the files that nobody has asked for since this was opened: they are gone."""
+        for key in self._entries.keys() - self._asked:
             del self._entries[key]
+            self._changed = True
 
     def save(self) -> None:
         """Keep what was learned for the next process. Where that cannot be written, it is found out again."""

@@ -1,6 +1,7 @@
 """What a list or a search asks of ten thousand manifests, without reading them again.
 
-    cache/artifacts.json                   an `Entry` for each manifest, as long as nothing has touched the file
+    cache/artifacts.json                   an `Entry` for each manifest, as long as nothing has touched the file, and
+                                           what lies in each artifact's folder, as long as nothing comes or goes
     artifacts/super3-sft-model/index.json  {"1": "9c1f...", "3": null}: what each version was published as;
                                            null: removed, its number stays taken
 
@@ -10,7 +11,8 @@ may be deleted, and may lack what another process learned at the same time: they
 """
 
 import hashlib
-from collections.abc import Generator, Iterable, Mapping
+import os
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -51,19 +53,23 @@ class Entries:
             FileNotFoundError: it has no manifest, so there is no such version.
             UserError: its manifest cannot be read, or is of another version.
         """
-        path = self._path(name, version)
+        path = f"{self._root}/{name}/v{version}/{MANIFEST}"
         return Entry(*self._cache.get(path, lambda _: entry_of(read_as(Path(path), name, version))))
 
-    def keep_only(self, versions: Iterable[tuple[str, int]]) -> None:
-        """Forget the versions that are gone."""
-        self._cache.keep_only({self._path(name, version) for name, version in versions})
+    def files_of(self, name: str) -> list[str]:
+        """What lies in an artifact's folder; nothing where there is none."""
+        try:
+            return self._cache.get(f"{self._root}/{name}", files_in)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def forget_others(self) -> None:
+        """Forget what nobody has asked for since this was opened: it is gone."""
+        self._cache.forget_others()
 
     def save(self) -> None:
         """Keep what was learned, where that can be written."""
         self._cache.save()
-
-    def _path(self, name: str, version: int) -> str:
-        return f"{self._root}/{name}/v{version}/{MANIFEST}"
 
 
 @contextmanager
@@ -74,6 +80,14 @@ def entries_of(home: Path) -> Generator[Entries]:
         yield entries
     finally:
         entries.save()
+
+
+def files_in(folder: str) -> list[str]:
+    """Names of what lies in a folder; nothing where there is none."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names alone, for ten thousand versions
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def read_published(shelf: Path) -> dict[int, str | None]:

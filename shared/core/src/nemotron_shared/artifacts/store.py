@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
 from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_digest, utc
-from nemotron_shared.artifacts.index import Entry, entries_of, read_as, read_published, record
+from nemotron_shared.artifacts.index import Entry, entries_of, files_in, read_as, read_published, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
@@ -123,20 +123,19 @@ class Store:
 
         Only manifests that were touched since they were last read are read.
         """
-        there = []
         with entries_of(self.home) as entries:
             for name in self._shelf_names():
-                shelf = Shelf(name, self._files_of(name), {})
+                shelf = Shelf(name, entries.files_of(name), {})
                 for version in numbers_in(shelf.files):
-                    with suppress(FileNotFoundError):  # without a manifest it is no version
-                        try:
-                            shelf.versions[version] = entries.of(name, version)
-                        except UserError as error:
-                            shelf.versions[version] = error
+                    try:
+                        shelf.versions[version] = entries.of(name, version)
+                    except FileNotFoundError:  # without a manifest it is no version
+                        continue
+                    except UserError as error:
+                        shelf.versions[version] = error
                 if shelf.versions:
-                    there += [(name, version) for version in shelf.versions]
                     yield shelf
-            entries.keep_only(there)
+            entries.forget_others()
 
     def entries(self) -> Iterator[tuple[Reference, Entry | UserError]]:
         """What lists show of every version, by name and then age, or why its manifest cannot be read."""
@@ -308,10 +307,7 @@ class Store:
         return numbers_in(self._files_of(name))
 
     def _files_of(self, name: str) -> list[str]:
-        try:
-            return os.listdir(f"{self.root}/{name}")  # noqa: PTH208 - names alone, for ten thousand versions
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        return files_in(f"{self.root}/{name}")
 
     def version_of(self, reference: Reference) -> int:
         """The number that a reference means, without reading the manifest."""

@@ -15,7 +15,6 @@ import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
 from nemotron_shared.errors import UserError, did_you_mean
@@ -86,5 +85,7 @@ class Registry(Generic[Item]):
 @cache
 def installed(group: str) -> tuple[tuple[str, str, str], ...]:
     """Name, "module:NAME" and package of each entry point of a group, by name."""
+    from importlib.metadata import entry_points  # here: a tenth of the start of a command that chooses nothing
+
     found = {(point.name, point.value, point.dist.name if point.dist else "?") for point in entry_points(group=group)}
     return tuple(sorted(found))

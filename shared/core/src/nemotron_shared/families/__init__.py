@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
@@ -71,6 +70,8 @@ def read_family(file: Path, configs: Path | None = None) -> Family:
     Raises:
         UserError: the file is no YAML or no mapping, has a key that no family has, or a value of the wrong kind.
     """
+    from nemotron_shared.config.files import parsed, read_text  # here: commands about artifacts do without YAML
+
     content = parsed(file, read_text(file))
     if not isinstance(content, dict) or "title" not in content:
         raise UserError(f"{file}: not a family", "write a mapping with at least a `title`")

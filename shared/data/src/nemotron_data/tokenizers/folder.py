@@ -20,6 +20,9 @@ from nemotron_shared.runtime.models.links import require_own_files
 
 TINY = "tiny"
 AGAIN = "download or copy the file again"
+UNKNOWN_REMEDY = "name an unknown token (unk_token, unk_id) in tokenizer.json that its vocabulary holds"
+RARE = "\U0002a6a5 \ue000"
+"""An ideograph and a character of private use: one of them is in no vocabulary but those made of bytes."""
 ROLES = ("bos_token", "eos_token", "pad_token")
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
@@ -38,6 +41,18 @@ def _silent() -> Generator[None]:
         os.close(nowhere)
 
 
+@contextmanager
+def _refused(what: str, remedy: str) -> Generator[None]:
+    """Whatever the library raises, as one error. It has no class of its own, and its panics are no `Exception`."""
+    try:
+        with _silent():
+            yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise UserError(f"{what}: {str(error)[:300]}", remedy) from error
+
+
 @dataclass(frozen=True)
 class TokenizerFolder:
     """`tokenizer.json` and what stands beside it."""
@@ -49,13 +64,11 @@ class TokenizerFolder:
         """The tokenizer, ready to encode."""
         self.require()
         file = self.path / "tokenizer.json"
-        try:
-            with _silent():
-                return Tokenizer.from_file(str(file))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the library has no class of its own, and its panics are no `Exception`
-            raise UserError(f"{file}: no tokenizer: {str(error)[:300]}", AGAIN) from error
+        with _refused(f"{file}: no tokenizer", AGAIN):
+            tokenizer = Tokenizer.from_file(str(file))
+        with _refused(f"{file}: cannot encode every text", UNKNOWN_REMEDY):
+            tokenizer.encode(RARE, add_special_tokens=False)
+        return tokenizer
 
     def require(self) -> None:
         """Raise `UserError` where there is no tokenizer."""
