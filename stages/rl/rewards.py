@@ -10,12 +10,15 @@ as right is judged by `nemotron_data.verifier`, as in evaluation.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
-from nemotron_data.verifier import judge
+from nemotron_data.verifier import judge as judge_anew
 from nemotron_data.verifier.claims import CLOSE, OPEN
 from nemotron_shared.config.registry import Registry
 
 Reward = Callable[[str, str], float]
+judge = lru_cache(maxsize=512)(judge_anew)
+"""Completions of one prompt are often alike, and two rewards may ask for the same verdict."""
 
 
 def strict(completion: str, expected: str) -> float:
