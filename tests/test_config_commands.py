@@ -50,7 +50,7 @@ def test_diff_shows_what_differs_and_nothing_else(capsys: pytest.CaptureFixture[
 
 def test_explain_has_the_words_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(capsys, "config", "explain", "train.train_iters")
-    assert "Optimizer steps." in text and "pretrain" in text and "tiny 750" in text
+    assert "Optimizer steps." in text and "pretrain" in text and "tiny 600" in text
     section = json.loads(ask(capsys, "config", "explain", "grpo", "--stage", "rl", "--json"))
     assert {one["key"] for one in section} >= {"grpo.temperature", "grpo.top_p"}
     assert "transformers: " in ask(capsys, "config", "explain", "engine.dtype")

@@ -145,6 +145,7 @@ CHANGED: list[tuple[str, str, bytes, bytes]] = [
     ("blend", "in/blend.json", b'"1.0", "a"', b'"1.0", "/"'),
     ("blend_file", "blend.json", b'"name": "web"', b'"name": "' + b"a" * 300 + b'"'),
     ("rl_rows", "train.jsonl", b'"expected_answer": "12"', b'"expected_answer": " "'),
+    ("expectations", "mine.yaml", b"metric: loss", b"metric: " + b"9" * 400),
     ("results", "results.json", b'"task": "sums"', b'"task": "other"'),
     ("weights", "model.safetensors", b'"shape": [2, 3]', b'"shape": [2, 9]'),
     ("tokenizer", "tokenizer.json", b'"unk_token": "<unk>"', b'"unk_token": "<none>"'),

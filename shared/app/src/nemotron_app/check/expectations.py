@@ -33,6 +33,8 @@ from nemotron_shared.runtime.metrics import METRICS
 from nemotron_shared.stages import STAGES
 
 FOLDER = "expect"
+SHOWN = 80
+"""Characters of a wrong name that its message repeats."""
 READ = {
     "step": "The steps that have begun.",
     "steps": "How many steps the log says there will be.",
@@ -118,7 +120,9 @@ class Expectation(Section):
         """A name that nothing can ever have would be waited for in vain."""
         known = (*METRICS, *READ)
         if name is not None and name not in known and "/" not in name:
-            raise ValueError(f"no metric '{name}'; {did_you_mean(name, known, 'there are: ' + ', '.join(known))}")
+            raise ValueError(
+                f"no metric '{name[:SHOWN]}'; {did_you_mean(name, known, 'there are: ' + ', '.join(known))}"
+            )
         return name
 
     @model_validator(mode="after")

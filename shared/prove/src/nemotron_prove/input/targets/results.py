@@ -130,9 +130,11 @@ def _results_fault(files: Files, made: object) -> str | None:
         require(
             not any("/" in model or model in ("", ".", "..") for model in models), "a model's name that leads elsewhere"
         )
+        scored = {entry["task"] for entry in value["scores"]}  # answers of another task are never read
         for name, content in files.items():
             _, model, task = (*name.split("/"), "", "")[:3]
-            if task == "sums.jsonl" and model in models and value["tasks"].get("sums", {}).get("kind") == "generate":
+            is_read = "sums" in scored and tasks["sums"]["kind"] == "generate"
+            if is_read and task == "sums.jsonl" and model in models:
                 for _, line in lines_of(content):
                     row = json_value(line, strict=False)
                     require(isinstance(row, dict) and is_number(row.get("score")), "an answer without a score")
