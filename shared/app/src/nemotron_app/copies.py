@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from nemotron_app.garbage import no_searches
 from nemotron_shared.runtime.machine import has_accelerator
 from nemotron_shared.runtime.process import end_with_parent, forked, forking
 
@@ -36,16 +37,15 @@ def get_ready(steps: Mapping[str, str]) -> None:
     """Import steps and their libraries, by the module of each; one that cannot be imported says so when it runs."""
     before = dict(os.environ)
     os.environ["TQDM_DISABLE"] = "1"  # as a step has it, and read when the libraries are imported
-    gc.disable()  # imports make hardly any garbage, and the searches for it are a fifth of their time
-    for step, libraries in steps.items():
-        with suppress(ImportError):
-            importlib.import_module(step)
-            importlib.import_module(libraries)
-            _ready.add(step)
-    os.environ.clear()
-    os.environ.update(before)
-    gc.freeze()  # or a copy's search for garbage would copy all of it
-    gc.enable()
+    with no_searches():
+        for step, libraries in steps.items():
+            with suppress(ImportError):
+                importlib.import_module(step)
+                importlib.import_module(libraries)
+                _ready.add(step)
+        os.environ.clear()
+        os.environ.update(before)
+        gc.freeze()  # or a copy's search for garbage would copy all of it
 
 
 def can_run(command: Sequence[str]) -> bool:

@@ -8,7 +8,6 @@ It turns words into the stage's own script and runs that: `nemotron super3 sft -
 `python -m stages.sft.train -c tiny run.family=super3`. Nothing heavy is imported here.
 """
 
-import gc
 import os
 import re
 import shlex
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
 """What click calls every line that begins with a model; nobody can type it by accident."""
-FEW_SEARCHES = 100_000
-"""New objects between two searches for garbage: a list of ten thousand artifacts holds no garbage, and many objects."""
 # Imported when they are called, so that `nemotron --help` is quick.
 OTHER_COMMANDS = {
     "airgap": "nemotron_app.airgap",
@@ -90,7 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         nemotron.main(prog_name="nemotron")  # answers the shell, which completes a line, and exits
     if argv is None:
         use_no_code_of_this_folder()
-        gc.set_threshold(FEW_SEARCHES)
     words = list(sys.argv[1:] if argv is None else argv)
     return exit_code_of(lambda: dispatch(words))
 

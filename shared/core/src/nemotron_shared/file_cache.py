@@ -47,8 +47,8 @@ class FileCache:
     def get(self, file: Path | str, find_out: Callable[[Any], Any], aspect: str = "") -> Any:
         """`find_out(file)`, known or found out now; `aspect` tells several values of one file apart."""
         key = f"{file} {aspect}" if aspect else str(file)
-        self._asked.add(key)
         state, entry = _state(file), self._entries.get(key)
+        self._asked.add(key)
         if entry and entry[0] == state:
             return entry[1]
         began, value = time.time_ns(), find_out(file)
@@ -61,7 +61,7 @@ class FileCache:
         return value
 
     def forget_others(self) -> None:
-        """Forget the files that nobody has asked for since this was opened: they are gone."""
+        """Forget the files that nobody has asked for, or found, since this was opened: they are gone."""
         for key in self._entries.keys() - self._asked:
             del self._entries[key]
             self._changed = True

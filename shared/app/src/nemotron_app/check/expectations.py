@@ -25,6 +25,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from nemotron_app.launch import stage_directory
+from nemotron_shared.artifacts.names import LONGEST_SHOWN
 from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.schema import Section
 from nemotron_shared.config.validate import validate
@@ -33,8 +34,6 @@ from nemotron_shared.runtime.metrics import METRICS
 from nemotron_shared.stages import STAGES
 
 FOLDER = "expect"
-SHOWN = 80
-"""Characters of a wrong name that its message repeats."""
 READ = {
     "step": "The steps that have begun.",
     "steps": "How many steps the log says there will be.",
@@ -120,9 +119,8 @@ class Expectation(Section):
         """A name that nothing can ever have would be waited for in vain."""
         known = (*METRICS, *READ)
         if name is not None and name not in known and "/" not in name:
-            raise ValueError(
-                f"no metric '{name[:SHOWN]}'; {did_you_mean(name, known, 'there are: ' + ', '.join(known))}"
-            )
+            near = did_you_mean(name, known, f"there are: {', '.join(known)}")
+            raise ValueError(f"no metric '{name[:LONGEST_SHOWN]}'; {near}")
         return name
 
     @model_validator(mode="after")
