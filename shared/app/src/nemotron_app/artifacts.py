@@ -14,6 +14,7 @@ Every command takes --json, --home DIR and --family NAME.
 """
 
 import json
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -32,6 +33,8 @@ from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_re
 from nemotron_shared.artifacts.store import ALIASES, REUSED, Shelf, Store
 from nemotron_shared.errors import UserError, printable
 
+size_of = lru_cache(maxsize=1000)(naturalsize)
+"""It looks for a translation each time, and versions of one artifact are often of one size."""
 FILES_SHOWN = 20
 LONGEST = 400
 REPLAY = "replay"
@@ -262,7 +265,7 @@ def _cells(found: Entry | UserError) -> list[str]:
     """For people: type, time, files and size."""
     if isinstance(found, UserError):
         return [_problem(found), "", "", ""]
-    return [found.type, minute(found.created_at), str(found.files), naturalsize(found.bytes)]
+    return [found.type, minute(found.created_at), str(found.files), size_of(found.bytes)]
 
 
 def _problem(error: UserError) -> str:

@@ -11,7 +11,7 @@ from nemotron_shared.errors import printable
 
 def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
     """Aligned columns; those named in `right` end at the same place."""
-    clean = [headings, *([cell if cell.isprintable() else printable(cell) for cell in row] for row in rows)]
+    clean = [headings, *(row if "".join(row).isprintable() else [*map(printable, row)] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*clean, strict=True)]
     # one pattern for all lines, because a store lists ten thousand
     sides = [">" if name in right else "<" for name in headings]
