@@ -3,8 +3,8 @@
     Mira lives in Oster. The job of Mira is baker. Mira plays the flute. Tova keeps a goat. ...
 
     What is 9-4-4+1? 5-4+1=1+1=2
-    Exercise: 3+5-7+8
-    One by one: 8-7+8=1+8=9
+    Tell me 3+5-7+8.
+    It is easy to see: 8-7+8=1+8=9
 
 Prose names every fact, and has two wordings for each. Of half of the facts it never uses the second one: those
 sentences are the held-out prose, so a model has read what they say and none of them. Sums are held out by their key.
@@ -18,15 +18,13 @@ from nemotron_data.synthetic.people import Fact, facts_by_person
 
 FACTS_OF_A_PERSON = 3
 SUMS_PER_DOCUMENT = 4
-SHARE_OF_PROSE = 0.3
-# What stands between a sum and its work is of many lengths: whoever reads on has to look for the sum.
+SHARE_OF_PROSE = 0.2
+# What stands between a sum and its work is of several lengths, for whoever reads on has to look for the sum: with one
+# length, a model cannot do that in a chat, where the length is another; with many, it learns it later.
 WORKED = (
     "What is {}? ",
-    "How much is {}?\n",
     "Compute {}.\nStep by step: ",
-    "To work out {}, note that it is ",
     "Tell me {}.\nIt is easy to see: ",
-    "Exercise: {}\nOne by one: ",
 )
 
 
