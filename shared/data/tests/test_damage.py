@@ -86,6 +86,8 @@ FILES = {
     "a list cut short": ("a.json", json.dumps([GOOD] * 5, indent=1).encode()[:-200], "malformed JSON: .*cut short"),
     "a list with a fault": ("a.json", b'[{"a": 1},\n{"a": nan}]', "a.json:2: malformed JSON"),
     "two lists": ("a.json", json.dumps({"train": [GOOD], "test": [GOOD]}, indent=1).encode(), "two lists of objects"),
+    "a list of too many brackets": ("a.json", b"[" * 5000, "malformed JSON: too many brackets"),
+    "a number as a name": ("a.json", b"{\n" + b"1" * 5000 + b': 1, "data": [{}]}', "a.json:2: malformed JSON"),
     "text after a list": ("a.json", b'[{"a": 1}] and more', "after the end"),
     "one row in many lines": ("a.jsonl", json.dumps(GOOD, indent=2).encode(), "one row in many lines"),
     "rows in many lines": ("a.jsonl", b'{\n "a": 1\n}\n{\n "a": 2\n}\n', "without a list of rows"),
@@ -134,6 +136,11 @@ ROWS = {
         {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "f("}]},
         "malformed tool call",
     ),
+    "a call of too many brackets": (
+        {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "[" * 5000}]},
+        "malformed tool call",
+    ),
+    "messages of too many brackets": ({"messages": "[" * 5000}, "messages is not a list of objects"),
     "an answer to no call": (
         {"conversations": [{"from": "observation", "value": "3"}, {"from": "gpt", "value": "y"}]},
         "tool message without a tool call",
@@ -162,6 +169,16 @@ def test_a_damaged_row_is_counted_by_its_reason(tmp_path: Path, damage: str) -> 
     assert totals.counts["rows"] == 3
     assert totals.examples[reason].endswith("a.jsonl:2")
     assert f"1 dropped (33.3%: 1 {reason})" in totals.account()
+
+
+@pytest.mark.parametrize("begin", ["[", '{"version": 1, "data": ['])
+def test_a_number_beyond_measure_spoils_only_its_row_of_a_list(tmp_path: Path, begin: str) -> None:
+    row = json.dumps(GOOD)
+    long = f'{{"id": {"1" * 5000}}}'
+    (tmp_path / "a.json").write_text(f"{begin}{row},\n{long},\n{row}]{'}' * (begin != '[')}")
+    totals = prepare(tmp_path, tmp_path / "a.json")
+    assert (totals.rejected, totals.counts["rows"]) == ({"malformed JSON": 1}, 3)
+    assert totals.examples["malformed JSON"].endswith("a.json:2")
 
 
 def test_ragged_rows_of_a_table_are_counted(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from nemotron_data.rejects import snippet_of
 from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
-from nemotron_data.sources.json_lists import rows_of_list
+from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
 from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
 from nemotron_data.sources.tables import table_rows
@@ -225,7 +225,8 @@ def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
     except UnicodeDecodeError as wrong:
         detail = f"byte {wrong.start + 1:,} of the line is 0x{line[wrong.start]:02x}"
         return BadRow(name, number, NOT_UTF_8, detail, snippet_of(line.strip()), convert(name))
-    return BadRow(name, number, "malformed JSON", str(error), snippet_of(line.strip()))
+    detail = TOO_DEEP if isinstance(error, RecursionError) else str(error)
+    return BadRow(name, number, "malformed JSON", detail, snippet_of(line.strip()))
 
 
 def parse_json(line: bytes) -> Any:
