@@ -140,7 +140,9 @@ def test_what_names_data_is_no_blend(tmp_path):
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "a.jsonl").write_text('{"datasets": []}')
     (tmp_path / "bytes.json").write_bytes(b"\xff{}")
-    for source in ("folder.json", "a.jsonl", "bytes.json", "absent.json"):
+    (tmp_path / "deep.json").write_text("[" * 5000)
+    (tmp_path / "deep_line.json").write_text('{"a": ' + "[" * 5000)
+    for source in ("folder.json", "a.jsonl", "bytes.json", "deep.json", "deep_line.json", "absent.json"):
         assert find_blend(str(tmp_path / source), tmp_path) is None
     assert find_blend("synthetic", tmp_path) is None
     assert find_blend("s3://bucket/blend.json", tmp_path) is None

@@ -120,7 +120,7 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text)
-    except UnicodeDecodeError:  # not in UTF-8, so rows; their reader says what is wrong with them
+    except (UnicodeDecodeError, RecursionError):  # no blend, so rows; their reader says what is wrong with them
         return None
     except ValueError as error:
         if isinstance(error, json.JSONDecodeError) and _begins_an_object(text):
@@ -147,7 +147,7 @@ def _begins_an_object(text: str) -> bool:
 
 
 def _is_object(line: str) -> bool:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return line.startswith("{") and isinstance(json.loads(line), dict)
     return False
 
