@@ -124,7 +124,11 @@ def test_an_unknown_shipped_blend_names_the_known_ones(tmp_path):
     [
         ('{"datasets": []}', True),
         ('\ufeff{"train": [], "valid": []}', True),
-        ('{\n  "dataset": []\n}\n', True),  # rows cannot span lines, so this is a blend with a slip
+        ('{\n  "dataset": [{"name": "a", "path": "b"}]\n}\n', True),  # a blend with a slip
+        ('{"data": [{"q": "x"}],\n "other": [{"q": "y"}]}', False),
+        ('{"train": [{"q": "x"}],\n "test": [{"q": "y"}]}', False),
+        ('{\n  "question": "x",\n  "answer": "y"\n}\n', False),
+        ('{\n  "data": []\n}\n', False),
         ('{"text": "one"}\n', False),
         ('{"text": "one"}\n{"text": "two"}\n', False),
         ("[1]", False),
@@ -187,6 +191,7 @@ def test_an_empty_data_set_leaves_its_part_to_the_others():
         ('{"datasets": [{"name": "a", "path": "b"}]', "1:42: not valid JSON: Expecting ',' delimiter"),
         ('{"text": "a"}\n{"text": "b"\n', None),  # rows, one of them broken
         ('{"text": "a"\n{"text": "b"}\n', None),
+        ('{\n "data": [{"text": "b"}\n', None),
     ],
 )
 def test_a_broken_object_is_told_with_its_place_and_rows_are_left_to_their_reader(
