@@ -156,8 +156,9 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, damage: str) -> None:
         prepare(tmp_path, tmp_path / name)
     assert name in str(caught.value) and caught.value.remedy
     if name != "a.xlsx" and "parquet" not in name.lower() and not name.endswith("txt"):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError) as caught:
             detect(tmp_path / name)
+        assert "data_prep.format" not in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("damage", ROWS)
@@ -179,6 +180,23 @@ def test_a_number_beyond_measure_spoils_only_its_row_of_a_list(tmp_path: Path, b
     totals = prepare(tmp_path, tmp_path / "a.json")
     assert (totals.rejected, totals.counts["rows"]) == ({"malformed JSON": 1}, 3)
     assert totals.examples["malformed JSON"].endswith("a.json:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "remedy"),
+    [
+        ("a.csv", b"question,answer\n1,2,3\n4\n", "as many cells as the header"),
+        ("a.jsonl", b'{"a": 1}\r{"a": 2}\r', "end each line with a newline"),
+        ("a.jsonl", b'{"a": 1\n{"a"\n', "correct the file"),
+    ],
+)
+def test_where_no_row_can_be_read_the_remedy_tells_what_to_correct(
+    tmp_path: Path, name: str, content: bytes, remedy: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name}:[12]: ") as caught:
+        detect(tmp_path / name)
+    assert remedy in str(caught.value.remedy) and "data_prep.format" not in str(caught.value.remedy)
 
 
 def test_ragged_rows_of_a_table_are_counted(tmp_path: Path) -> None:

@@ -5,11 +5,10 @@ from itertools import islice
 
 from nemotron_data.prep.reader import or_tolerate, row_error
 from nemotron_data.sources.encoding import require_text
-from nemotron_data.sources.files import InputFile
+from nemotron_data.sources.files import InputFile, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, Row, read_files
 from nemotron_data.sources.rows import own_rows
 from nemotron_shared.config.schema import SourceSection
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
 
 LOOKED_AT = 2000
@@ -46,7 +45,7 @@ def _rows_of(file: InputFile, section: SourceSection) -> Iterator[Row]:
                 require_text(file)
             raise row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
     if empty:
-        raise UserError(f"{file.path}: holds no rows", "remove it from the inputs, or write it again")
+        raise no_rows(file.path)
 
 
 def split_choice(count: int, what: str) -> Choice:

@@ -24,10 +24,11 @@ from nemotron_data.sources.files import InputFile, format_of, open_input
 from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
 from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
-from nemotron_data.sources.tables import table_rows
+from nemotron_data.sources.tables import FULL_ROWS, table_rows
 from nemotron_shared.errors import UserError
 
 NOT_UTF_8 = "invalid UTF-8"
+NEWLINES = "end each line with a newline, not with a carriage return alone: tr '\\r' '\\n' < FILE > rows.jsonl"
 ZEROS = "zero bytes", "a damaged file, or no text"
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
@@ -143,7 +144,7 @@ def _table_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     with open_text(part.file) as file:
         for place.lines, cells in table_rows(file, name, LONGEST_LINE):
             if isinstance(cells, str):
-                yield BadRow(name, place.lines, "ragged row", cells, "")
+                yield BadRow(name, place.lines, "ragged row", cells, "", FULL_ROWS)
             elif not cells:
                 place.blank_lines += 1
             elif any("\0" in cell for cell in cells.values()):
@@ -226,7 +227,9 @@ def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
         detail = f"byte {wrong.start + 1:,} of the line is 0x{line[wrong.start]:02x}"
         return BadRow(name, number, NOT_UTF_8, detail, snippet_of(line.strip()), convert(name))
     detail = TOO_DEEP if isinstance(error, RecursionError) else str(error)
-    return BadRow(name, number, "malformed JSON", detail, snippet_of(line.strip()))
+    return BadRow(
+        name, number, "malformed JSON", detail, snippet_of(line.strip()), NEWLINES if b"}\r{" in line else None
+    )
 
 
 def parse_json(line: bytes) -> Any:
