@@ -172,6 +172,21 @@ def test_a_damaged_row_is_counted_by_its_reason(tmp_path: Path, damage: str) -> 
     assert f"1 dropped (33.3%: 1 {reason})" in totals.account()
 
 
+@pytest.mark.parametrize(("name", "form"), [("a.jsonl", "{0}\n{1}\n{0}\n"), ("a.json", "[{0},\n{1},\n{0}]")])
+@pytest.mark.parametrize("row", ['{"prompt": "a", "prompt": "b"}', '{"messages": [{"role": "user", "role": "x"}]}'])
+def test_a_key_twice_is_a_bad_row(tmp_path: Path, name: str, form: str, row: str) -> None:
+    (tmp_path / name).write_text(form.format(json.dumps(GOOD), row))
+    totals = prepare(tmp_path, tmp_path / name)
+    assert totals.rejected == {"a key twice": 1}
+    assert totals.examples["a key twice"].endswith(f"{name}:2")
+
+
+def test_keys_are_looked_at_in_the_first_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemotron_data.sources.reading.FIRST", 1)
+    (tmp_path / "a.jsonl").write_bytes(lines(GOOD, b'{"question": "a", "question": "b", "answer": "c"}'))
+    assert prepare(tmp_path, tmp_path / "a.jsonl").rejected == {}
+
+
 @pytest.mark.parametrize("begin", ["[", '{"version": 1, "data": ['])
 def test_a_number_beyond_measure_spoils_only_its_row_of_a_list(tmp_path: Path, begin: str) -> None:
     row = json.dumps(GOOD)

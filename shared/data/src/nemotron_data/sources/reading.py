@@ -21,6 +21,7 @@ from nemotron_data.rejects import snippet_of
 from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
+from nemotron_data.sources.json_keys import FIRST, repeated_key
 from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
 from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
@@ -125,16 +126,16 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
             elif line.isspace() or not line:
                 place.blank_lines += 1
             else:
-                yield json_row(name, place.lines, line)
+                yield json_row(name, place.lines, line, look=place.lines <= FIRST)
 
 
 def _listed_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     """The items of a JSON list."""
     name = part.file.path
     with open_text(part.file) as file:
-        for place.lines, text in rows_of_list(file, name, LONGEST_LINE):
+        for count, (place.lines, text) in enumerate(rows_of_list(file, name, LONGEST_LINE)):
             place.bytes += len(text)
-            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"))
+            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"), look=count < FIRST)
             # what it was written as may be many lines, and is none
             yield replace(row, raw=None) if isinstance(row, Row) else row
 
@@ -208,12 +209,15 @@ def _skip_line(file: IO[bytes]) -> int:
     return skipped
 
 
-def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
-    """Parse one line that is not blank."""
+def json_row(name: str, number: int, line: bytes, *, look: bool = True) -> Row | BadRow:
+    """Parse one line that is not blank; `look` also for names that it has twice."""
     try:
         value = parse_json(line)
+        twice = repeated_key(line) if look else None
     except (ValueError, RecursionError) as error:
         return _unparsed(name, number, line, error)
+    if twice is not None:
+        return BadRow(name, number, "a key twice", f"'{twice}'", snippet_of(line.strip()), "give it another name")
     if isinstance(value, dict):
         return Row(value, name, number, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
