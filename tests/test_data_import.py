@@ -134,9 +134,9 @@ WRONG = {
     "no prompts": (
         "rl",
         write("train.jsonl", '{"question": "2 + 2", "expected_answer": "4"}\n'),
-        "train.jsonl:1: damaged row",
+        r"train.jsonl:1: not a row to import \(responses_create_params is not an object.*\)\n.*data prep rl data_prep",
     ),
-    "no JSON": ("rl", write("train.jsonl", "{\n"), "train.jsonl:1: "),
+    "no JSON": ("rl", write("train.jsonl", "{\n"), "train.jsonl:1: not a row to import"),
     "no file": ("rl", lambda folder: None, r"train\.jsonl: no such file"),
     "an empty file": ("rl", write("train.jsonl", ""), "holds no rows"),
     "no tasks": ("eval", lambda folder: None, r"holds no tasks\.json"),

@@ -67,3 +67,23 @@ def test_a_dry_run_of_a_preparation_says_what_it_reads(run, tmp_path: Path) -> N
     assert "sources: 4 (720 bytes): 0.txt, 1.txt, 2.txt and 1 more" in run(*words, "--dry-run").stdout
     told = json.loads(run(*words, "--dry-run", "--json").stdout)["sources"]
     assert told == {"count": 4, "bytes": 720, "first": ["0.txt", "1.txt", "2.txt"]}
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "content", "said"),
+    [
+        ("sft", "a.jsonl", b"", "holds no rows"),
+        ("pretrain", "a.csv", b"text\n", "holds no rows"),
+        ("rl", "a.json", b"[]", "holds no rows"),
+        ("sft", "a.parquet", b"PAR1", "not a readable Parquet file"),
+        ("pretrain", "a.jsonl", '{"text": "a"}'.encode("utf-32"), "perhaps UTF-32"),
+        ("rl", "a.jsonl", b'{"a"\n', "a.jsonl:1: malformed JSON"),
+    ],
+)
+def test_a_dry_run_of_a_preparation_looks_at_the_first_row(
+    run, tmp_path: Path, stage: str, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    words = nemotron("super3", "data", "prep", stage, "-c", "tiny", f"data_prep.source={name}")
+    dry = run(*words, "--dry-run", ok=False)
+    assert dry.returncode == 1 and said in dry.stdout

@@ -22,6 +22,7 @@ from nemotron_data.encoders.control import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import Part, RowKind
+from nemotron_data.sources.head import unreadable
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -100,6 +101,7 @@ STEP = Step(
         *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
         *decontaminate.sources(config),
     ],
+    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
     work=prepare,
 )
 

@@ -23,6 +23,7 @@ from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
+from nemotron_data.sources.head import unreadable
 from nemotron_data.synthetic import problems
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
@@ -101,6 +102,7 @@ STEP = Step(
     artifact_type="SplitJsonlDataArtifact",
     sections=("data_prep",),
     sources=sources,
+    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
     work=prepare,
 )
 

@@ -20,6 +20,7 @@ from nemotron_data.chat.template import template_file
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
+from nemotron_data.sources.head import unreadable
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
@@ -100,6 +101,7 @@ STEP = Step(
     artifact_type="SFTDataArtifact",
     sections=("data_prep",),
     sources=sources,
+    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
     work=prepare,
 )
 

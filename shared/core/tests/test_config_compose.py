@@ -55,6 +55,17 @@ def test_a_group_is_replaced_whole(configs: Path) -> None:
     assert values(configs, "tiny", "backend=large")["backend"] == {"name": "large", "nodes": 4}
 
 
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "train:\n  lr: 0.2\n", "defaults:\ntrain:\n  lr: 0.2\n"])
+def test_an_own_config_that_builds_on_none_is_told_so(configs: Path, tmp_path: Path, text: str) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(text)
+    with pytest.raises(UserError, match=r"own\.yaml: .*no 'defaults:'") as caught:
+        compose(configs, str(own), ["run.family=super3"])
+    assert "defaults:\n    - default\n    - _self_" in str(caught.value)
+    own.write_text(f"run:\n  family: nano3\n{text.replace('defaults:', '')}")  # as a run records it
+    assert values(configs, str(own), "run.family=super3")["run"] == {"family": "super3"}
+
+
 def test_keys_can_be_added_and_deleted(configs: Path) -> None:
     changed = values(configs, "tiny", "+train.note=x", "++train.lr=1", "~train.iters")
     assert changed["train"] == {"lr": 1, "note": "x"}

@@ -124,7 +124,11 @@ def test_an_unknown_shipped_blend_names_the_known_ones(tmp_path):
     [
         ('{"datasets": []}', True),
         ('\ufeff{"train": [], "valid": []}', True),
-        ('{\n  "dataset": []\n}\n', True),  # rows cannot span lines, so this is a blend with a slip
+        ('{\n  "dataset": [{"name": "a", "path": "b"}]\n}\n', True),  # a blend with a slip
+        ('{"data": [{"q": "x"}],\n "other": [{"q": "y"}]}', False),
+        ('{"train": [{"q": "x"}],\n "test": [{"q": "y"}]}', False),
+        ('{\n  "question": "x",\n  "answer": "y"\n}\n', False),
+        ('{\n  "data": []\n}\n', False),
         ('{"text": "one"}\n', False),
         ('{"text": "one"}\n{"text": "two"}\n', False),
         ("[1]", False),
@@ -140,7 +144,9 @@ def test_what_names_data_is_no_blend(tmp_path):
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "a.jsonl").write_text('{"datasets": []}')
     (tmp_path / "bytes.json").write_bytes(b"\xff{}")
-    for source in ("folder.json", "a.jsonl", "bytes.json", "absent.json"):
+    (tmp_path / "deep.json").write_text("[" * 5000)
+    (tmp_path / "deep_line.json").write_text('{"a": ' + "[" * 5000)
+    for source in ("folder.json", "a.jsonl", "bytes.json", "deep.json", "deep_line.json", "absent.json"):
         assert find_blend(str(tmp_path / source), tmp_path) is None
     assert find_blend("synthetic", tmp_path) is None
     assert find_blend("s3://bucket/blend.json", tmp_path) is None
@@ -185,6 +191,7 @@ def test_an_empty_data_set_leaves_its_part_to_the_others():
         ('{"datasets": [{"name": "a", "path": "b"}]', "1:42: not valid JSON: Expecting ',' delimiter"),
         ('{"text": "a"}\n{"text": "b"\n', None),  # rows, one of them broken
         ('{"text": "a"\n{"text": "b"}\n', None),
+        ('{\n "data": [{"text": "b"}\n', None),
     ],
 )
 def test_a_broken_object_is_told_with_its_place_and_rows_are_left_to_their_reader(

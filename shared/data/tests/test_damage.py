@@ -86,6 +86,8 @@ FILES = {
     "a list cut short": ("a.json", json.dumps([GOOD] * 5, indent=1).encode()[:-200], "malformed JSON: .*cut short"),
     "a list with a fault": ("a.json", b'[{"a": 1},\n{"a": nan}]', "a.json:2: malformed JSON"),
     "two lists": ("a.json", json.dumps({"train": [GOOD], "test": [GOOD]}, indent=1).encode(), "two lists of objects"),
+    "a list of too many brackets": ("a.json", b"[" * 5000, "malformed JSON: too many brackets"),
+    "a number as a name": ("a.json", b"{\n" + b"1" * 5000 + b': 1, "data": [{}]}', "a.json:2: malformed JSON"),
     "text after a list": ("a.json", b'[{"a": 1}] and more', "after the end"),
     "one row in many lines": ("a.jsonl", json.dumps(GOOD, indent=2).encode(), "one row in many lines"),
     "rows in many lines": ("a.jsonl", b'{\n "a": 1\n}\n{\n "a": 2\n}\n', "without a list of rows"),
@@ -134,6 +136,11 @@ ROWS = {
         {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "f("}]},
         "malformed tool call",
     ),
+    "a call of too many brackets": (
+        {"conversations": [{"from": "human", "value": "x"}, {"from": "function_call", "value": "[" * 5000}]},
+        "malformed tool call",
+    ),
+    "messages of too many brackets": ({"messages": "[" * 5000}, "messages is not a list of objects"),
     "an answer to no call": (
         {"conversations": [{"from": "observation", "value": "3"}, {"from": "gpt", "value": "y"}]},
         "tool message without a tool call",
@@ -149,8 +156,9 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, damage: str) -> None:
         prepare(tmp_path, tmp_path / name)
     assert name in str(caught.value) and caught.value.remedy
     if name != "a.xlsx" and "parquet" not in name.lower() and not name.endswith("txt"):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError) as caught:
             detect(tmp_path / name)
+        assert "data_prep.format" not in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("damage", ROWS)
@@ -162,6 +170,48 @@ def test_a_damaged_row_is_counted_by_its_reason(tmp_path: Path, damage: str) -> 
     assert totals.counts["rows"] == 3
     assert totals.examples[reason].endswith("a.jsonl:2")
     assert f"1 dropped (33.3%: 1 {reason})" in totals.account()
+
+
+@pytest.mark.parametrize(("name", "form"), [("a.jsonl", "{0}\n{1}\n{0}\n"), ("a.json", "[{0},\n{1},\n{0}]")])
+@pytest.mark.parametrize("row", ['{"prompt": "a", "prompt": "b"}', '{"messages": [{"role": "user", "role": "x"}]}'])
+def test_a_key_twice_is_a_bad_row(tmp_path: Path, name: str, form: str, row: str) -> None:
+    (tmp_path / name).write_text(form.format(json.dumps(GOOD), row))
+    totals = prepare(tmp_path, tmp_path / name)
+    assert totals.rejected == {"a key twice": 1}
+    assert totals.examples["a key twice"].endswith(f"{name}:2")
+
+
+def test_keys_are_looked_at_in_the_first_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemotron_data.sources.reading.FIRST", 1)
+    (tmp_path / "a.jsonl").write_bytes(lines(GOOD, b'{"question": "a", "question": "b", "answer": "c"}'))
+    assert prepare(tmp_path, tmp_path / "a.jsonl").rejected == {}
+
+
+@pytest.mark.parametrize("begin", ["[", '{"version": 1, "data": ['])
+def test_a_number_beyond_measure_spoils_only_its_row_of_a_list(tmp_path: Path, begin: str) -> None:
+    row = json.dumps(GOOD)
+    long = f'{{"id": {"1" * 5000}}}'
+    (tmp_path / "a.json").write_text(f"{begin}{row},\n{long},\n{row}]{'}' * (begin != '[')}")
+    totals = prepare(tmp_path, tmp_path / "a.json")
+    assert (totals.rejected, totals.counts["rows"]) == ({"malformed JSON": 1}, 3)
+    assert totals.examples["malformed JSON"].endswith("a.json:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "remedy"),
+    [
+        ("a.csv", b"question,answer\n1,2,3\n4\n", "as many cells as the header"),
+        ("a.jsonl", b'{"a": 1}\r{"a": 2}\r', "end each line with a newline"),
+        ("a.jsonl", b'{"a": 1\n{"a"\n', "correct the file"),
+    ],
+)
+def test_where_no_row_can_be_read_the_remedy_tells_what_to_correct(
+    tmp_path: Path, name: str, content: bytes, remedy: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name}:[12]: ") as caught:
+        detect(tmp_path / name)
+    assert remedy in str(caught.value.remedy) and "data_prep.format" not in str(caught.value.remedy)
 
 
 def test_ragged_rows_of_a_table_are_counted(tmp_path: Path) -> None:

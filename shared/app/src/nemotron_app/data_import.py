@@ -32,6 +32,11 @@ from nemotron_shared.stages import STAGES
 TOKENIZER, STATS, BLEND = "tokenizer", "stats.json", "blend.json"
 ROWS = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
 
+ROW_LAYOUT = (
+    'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of question'
+    " and expected_answer, are made so by: nemotron super3 data prep rl data_prep.source=FILE"
+)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -177,7 +182,7 @@ def _rows(folder: Path) -> Prepared:
     for split, file in files.items():
         if not file.is_file():
             raise UserError(f"{file}: no such file", "give the folder that holds the rows to train on")
-        count = sum(1 for _ in read_rl_rows(file, _check_row))
+        count = sum(1 for _ in read_rl_rows(file, _check_row, "not a row to import", ROW_LAYOUT))
         if not count:
             raise UserError(f"{file}: holds no rows", "take the file out, or write it again")
         splits[split] = {"rows": count}

@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
-from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults
+from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults, require_defaults
 from nemotron_shared.config.overrides import Said, override, override_key
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
@@ -91,6 +91,7 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         if said is None:
             if path.parent != config_dir.resolve():
                 require_bounded_defaults(path, path.parent, set())
+                require_defaults(path)
             return _compose(config_dir, path, path, overrides, None, trust_keys)
         start = Path(scratch) / TRANSLATED
         start.write_text(said.text, encoding="utf-8")

@@ -56,6 +56,23 @@ def parsed(path: Path, text: str) -> Any:
         raise UserError(f"{path}: not valid YAML: {error}", "correct the file") from error
 
 
+def require_defaults(path: Path) -> None:
+    """A person's own config builds on one of the stage's, unless it says everything, the family included.
+
+    Raises:
+        UserError: it does neither.
+    """
+    content = parsed(path, read_text(path))
+    run = content.get("run") if isinstance(content, dict) else None
+    is_whole = isinstance(run, dict) and "family" in run
+    if content is None or (isinstance(content, dict) and not content.get("defaults") and not is_whole):
+        what = f"{path}: {'empty' if content is None else 'builds on no config'}: it has no 'defaults:'"
+        remedy = (
+            "begin it with the config that it builds on, and then itself:\n  defaults:\n    - default\n    - _self_"
+        )
+        raise UserError(what, remedy)
+
+
 def require_bounded_defaults(file: Path, folder: Path, seen: set[Path]) -> None:
     """Count what the files stand for that a user's own one builds on, as far as they lie in its folder.
 

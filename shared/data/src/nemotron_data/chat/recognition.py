@@ -77,7 +77,7 @@ def _turns_in(row: Mapping[str, Any], names: Mapping[str, str]) -> list[Recognis
         if isinstance(turns, str) and turns.lstrip().startswith("["):
             try:
                 turns = json.loads(turns)
-            except ValueError:
+            except (ValueError, RecursionError):
                 turns = None
         first = turns[0] if isinstance(turns, list) and turns and isinstance(turns[0], dict) else {}
         sharegpt = "from" in first if first.keys() & {"from", "role"} else name != "messages"

@@ -89,7 +89,7 @@ def _calls_in(text: Any) -> list[dict[str, Any]]:
     """The calls in the value of a `function_call` turn: an object with a name and arguments, or a list of them."""
     try:
         found = json.loads(text) if isinstance(text, str) else text
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"malformed tool call: {error}") from error
     return [
         _parsed_call({"type": "function", "function": call}) for call in (found if isinstance(found, list) else [found])
@@ -143,7 +143,7 @@ def _listed(value: Any) -> Any:
         return value
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
 
 
@@ -183,7 +183,7 @@ def _parsed_call(call: dict[str, Any]) -> dict[str, Any]:
         return call
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}
 

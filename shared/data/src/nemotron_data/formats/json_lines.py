@@ -33,15 +33,18 @@ class Line:
         """`train.jsonl:17`, with the path of the file."""
         return f"{self.file}:{self.number}"
 
-    def value(self) -> dict[str, Any]:
+    def value(self, fault: str = "damaged row", remedy: str = REBUILD) -> dict[str, Any]:
         """The object that the line holds.
+
+        Args:
+            fault, remedy: what a line without one is called, and what helps.
 
         Raises:
             UserError: the line is not JSON, or no object.
         """
         value, wrong = parse(self.raw)
         if value is None:
-            raise UserError(f"{self.place}: damaged row ({wrong})", REBUILD)
+            raise UserError(f"{self.place}: {fault} ({wrong})", remedy)
         return value
 
 

@@ -121,22 +121,25 @@ def _turn(item: Mapping[str, Any]) -> Turn:
     return Turn(str(item.get("role", "?")), "" if content is None else str(content))
 
 
-def read_rl_rows(file: Path, check: Check | None = None) -> Iterator[RLRow]:
+def read_rl_rows(
+    file: Path, check: Check | None = None, fault: str = "damaged row", remedy: str = REBUILD
+) -> Iterator[RLRow]:
     """The rows of a prepared file, in constant memory.
 
     Args:
         check: `validate`, or the part of it that the caller needs; None reads a row for what it has.
+        fault, remedy: what a row that is not of this form is called, and what helps.
 
     Raises:
         UserError: naming file and line: a damaged line, or a row that is not of this form.
     """
     for line in read_lines(file):
-        value = line.value()
+        value = line.value(fault, remedy)
         if check is not None:
             try:
                 check(value)
             except Refused as refused:
-                raise UserError(f"{line.place}: damaged row ({str(refused)[:MOST_SAID]})", REBUILD) from refused
+                raise UserError(f"{line.place}: {fault} ({str(refused)[:MOST_SAID]})", remedy) from refused
         yield RLRow.of(value, line.place)
 
 

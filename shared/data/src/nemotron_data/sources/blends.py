@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
 
     Args:
         source: `data_prep.source`: "blend:NAME", a path, or a list of paths, which is no blend. A `.json` file is a
-            blend when it holds one object that has a blend's keys or spans several lines, which rows cannot.
+            blend when it holds one object that has a blend's keys, or entries that have only those of an entry.
         stage_config: the folder of the stage's configs; its subfolder `blends` holds the shipped ones.
 
     Raises:
@@ -120,26 +121,33 @@ def find_blend(source: str | list[str] | None, stage_config: Path) -> Path | Non
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text)
-    except UnicodeDecodeError:  # not in UTF-8, so rows; their reader says what is wrong with them
+    except (UnicodeDecodeError, RecursionError):  # no blend, so rows; their reader says what is wrong with them
         return None
     except ValueError as error:
-        if isinstance(error, json.JSONDecodeError) and _begins_an_object(text):
+        if isinstance(error, json.JSONDecodeError) and _begins_a_blend(text):
             what = f"{path}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}"
-            raise UserError(what, "correct the file: it begins as one object, which a blend is") from error
+            raise UserError(what, "correct the file: it begins as a blend does") from error
         return None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", "check its permissions") from error
-    if not isinstance(content, dict):
-        return None
-    lists = [key for key, value in content.items() if is_rows(value)]
-    if len(lists) == 1 and lists[0] != "datasets" and not any("path" in item for item in content[lists[0]]):
-        return None  # an object with one list of rows, of which "train" may be the name
-    known = not Blend.model_fields.keys().isdisjoint(content)
-    return path if known or "\n" in text.strip() else None
+    return path if isinstance(content, dict) and _looks_like_a_blend(content) else None
 
 
-def _begins_an_object(text: str) -> bool:
-    """Whether broken JSON was to be one object: what begins as one, and is no list of objects of a line each."""
+def _looks_like_a_blend(content: dict[str, Any]) -> bool:
+    """Whether an object has a blend's keys, or entries like a blend's; rows, too, may stand in a list named "train"."""
+    lists = [value for value in content.values() if is_rows(value)]
+    if lists and "datasets" not in content and not any("path" in item for value in lists for item in value):
+        return False
+    known = Blend.model_fields.keys() & content.keys()
+    return bool(known) or any(
+        {"name", "path"} <= item.keys() <= BlendEntry.model_fields.keys() for item in chain(*lists)
+    )
+
+
+def _begins_a_blend(text: str) -> bool:
+    """Whether broken JSON was to be a blend: what begins as one object, not as objects of a line each, and names it."""
+    if not any(f'"{key}"' in text for key in Blend.model_fields):
+        return False
     lines = [line for line in text.splitlines() if line.strip()][:2]
     if not lines or not lines[0].lstrip().startswith("{"):
         return False
@@ -147,7 +155,7 @@ def _begins_an_object(text: str) -> bool:
 
 
 def _is_object(line: str) -> bool:
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return line.startswith("{") and isinstance(json.loads(line), dict)
     return False
 

@@ -14,12 +14,13 @@ from typing import Any, Literal
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.chat.recognition import DOCUMENT, TEXT_FIELDS, Recognised, recognise
 from nemotron_data.sources.encoding import require_text
-from nemotron_data.sources.files import expand, format_of
+from nemotron_data.sources.files import expand, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.errors import UserError
 
 ROWS, FILES = 100, 8
+CORRECT = "none of its first rows can be read: correct the file, or write it again"
 BESIDE = {"system", "system_prompt", "history", "tools"}
 """Fields that are read where a row has them."""
 
@@ -74,10 +75,10 @@ def detect_files(files: Sequence[InputFile]) -> Detected:
             bad = bad or row
     if not rows:
         if bad is None:
-            raise UserError(f"{files[0].path}: holds no rows", FORMATS_THERE)
+            raise no_rows(files[0].path)
         if bad.reason == NOT_UTF_8:
             require_text(next(file for file in files if file.path == bad.file))
-        raise UserError(f"{bad.file}:{bad.line}: {bad.reason}: {bad.detail}", bad.remedy or FORMATS_THERE)
+        raise UserError(f"{bad.file}:{bad.line}: {bad.reason}: {bad.detail}", bad.remedy or CORRECT)
     return _of_rows(rows)
 
 

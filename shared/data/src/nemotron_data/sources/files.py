@@ -50,6 +50,11 @@ FORMATS = {
 } | {PARQUET: Format("parquet", "", PARQUET)}
 
 
+def no_rows(path: str) -> UserError:
+    """A file without a row: somebody meant it to hold some."""
+    return UserError(f"{path}: holds no rows", "remove it from the inputs, or write it again")
+
+
 def format_of(path: str | Path) -> Format:
     """The format that the name of a file tells, in either case; raises `UserError` for an unknown extension."""
     name = str(path).lower()

@@ -1,18 +1,20 @@
 """The first rows of a person's files, to choose settings by, and what of so few or many rows is held out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from nemotron_data.prep.reader import or_tolerate, row_error
 from nemotron_data.sources.encoding import require_text
-from nemotron_data.sources.files import InputFile
-from nemotron_data.sources.reading import NOT_UTF_8, Row, read_files
-from nemotron_data.sources.rows import own_rows
+from nemotron_data.sources.files import InputFile, no_rows
+from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
+from nemotron_data.sources.remote import is_remote
+from nemotron_data.sources.rows import SYNTHETIC, own_rows
 from nemotron_shared.config.schema import SourceSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
 
 LOOKED_AT = 2000
+MOST_FILES = 100
 MOST_CHARACTERS = 16 << 20
 FEWEST_TO_HOLD_OUT = 100
 """A share of fewer rows would tell nothing, and cost what they teach."""
@@ -46,7 +48,29 @@ def _rows_of(file: InputFile, section: SourceSection) -> Iterator[Row]:
                 require_text(file)
             raise row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
     if empty:
-        raise UserError(f"{file.path}: holds no rows", "remove it from the inputs, or write it again")
+        raise no_rows(file.path)
+
+
+def unreadable(sections: Iterable[SourceSection]) -> list[UserError]:
+    """What a first row tells that would end the preparation: of each file on this machine, up to 100 of them."""
+    files = ((file, section) for section in sections for file in _local_files(section))
+    found = []
+    for file, section in islice(files, MOST_FILES):
+        try:
+            row = next(read_files([file]), None)
+            if row is None and getattr(section, "sample", None) is None:  # of a sample nobody can tell; see `finish`
+                raise no_rows(file.path)
+            if isinstance(row, BadRow) and section.on_bad_row == "error":
+                raise row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
+        except UserError as error:
+            found.append(error)
+    return found
+
+
+def _local_files(section: SourceSection) -> list[InputFile]:
+    named = [section.source] if isinstance(section.source, str) else section.source or []
+    local = [name for name in named if name != SYNTHETIC and not is_remote(name)]
+    return own_rows(section.model_copy(update={"source": local})) if local else []
 
 
 def split_choice(count: int, what: str) -> Choice:

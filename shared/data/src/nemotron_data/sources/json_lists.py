@@ -15,6 +15,7 @@ from nemotron_shared.errors import UserError
 
 BLOCK = 1 << 20
 SPACE = " \t\r\n"
+TOO_DEEP = "too many brackets inside of each other"
 TURNS = ("messages", "conversations", "conversation")
 
 
@@ -42,7 +43,7 @@ def _of_object(stream: "_Stream") -> Iterator[tuple[int, str]]:
     found = None
     stream.expect("{")
     while stream.peek() != "}":
-        key = json.loads(stream.value())
+        key = stream.key()
         stream.expect(":")
         if stream.peek() == "[" and stream.opens_objects():
             if found is not None or key in TURNS:
@@ -68,7 +69,8 @@ class _Stream:
         self.name, self.line = name, 1
         self.one_line_each = f"write each row in one line: jq -c . {name} > rows.jsonl"
         self._file, self._longest = file, longest
-        self._decoder = json.JSONDecoder()
+        # only where a value ends is wanted: a number stays text, however many digits it has
+        self._decoder = json.JSONDecoder(parse_int=str)
         self._text, self._at, self._ended = "", 0, False
 
     def items(self) -> Iterator[tuple[int, str]]:
@@ -106,6 +108,12 @@ class _Stream:
             raise self._malformed(f"'{sign}' is expected, not {found!r}" if found else f"no '{sign}'", cut=not found)
         self._at += 1
 
+    def key(self) -> str:
+        """The name of a field that stands here."""
+        if self.peek() != '"':
+            raise self._malformed(f"a name in quotation marks is expected, not {self.peek()!r}", cut=not self.peek())
+        return json.loads(self.value())
+
     def value(self) -> str:
         """The text of the value that begins here."""
         self.peek()
@@ -121,7 +129,7 @@ class _Stream:
                     self.line += self._text.count("\n", self._at, error.pos)
                     raise self._malformed(error.msg, cut) from error
             except RecursionError as error:
-                raise self._malformed("too many brackets inside of each other") from error
+                raise self._malformed(TOO_DEEP) from error
         text, self._at = self._text[self._at : end], end
         self.line += text.count("\n")
         return text

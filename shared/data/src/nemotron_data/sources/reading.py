@@ -21,13 +21,15 @@ from nemotron_data.rejects import snippet_of
 from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
-from nemotron_data.sources.json_lists import rows_of_list
+from nemotron_data.sources.json_keys import FIRST, repeated_key
+from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
 from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
-from nemotron_data.sources.tables import table_rows
+from nemotron_data.sources.tables import FULL_ROWS, table_rows
 from nemotron_shared.errors import UserError
 
 NOT_UTF_8 = "invalid UTF-8"
+NEWLINES = "end each line with a newline, not with a carriage return alone: tr '\\r' '\\n' < FILE > rows.jsonl"
 ZEROS = "zero bytes", "a damaged file, or no text"
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
@@ -124,16 +126,16 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
             elif line.isspace() or not line:
                 place.blank_lines += 1
             else:
-                yield json_row(name, place.lines, line)
+                yield json_row(name, place.lines, line, look=place.lines <= FIRST)
 
 
 def _listed_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     """The items of a JSON list."""
     name = part.file.path
     with open_text(part.file) as file:
-        for place.lines, text in rows_of_list(file, name, LONGEST_LINE):
+        for count, (place.lines, text) in enumerate(rows_of_list(file, name, LONGEST_LINE)):
             place.bytes += len(text)
-            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"))
+            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"), look=count < FIRST)
             # what it was written as may be many lines, and is none
             yield replace(row, raw=None) if isinstance(row, Row) else row
 
@@ -143,7 +145,7 @@ def _table_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     with open_text(part.file) as file:
         for place.lines, cells in table_rows(file, name, LONGEST_LINE):
             if isinstance(cells, str):
-                yield BadRow(name, place.lines, "ragged row", cells, "")
+                yield BadRow(name, place.lines, "ragged row", cells, "", FULL_ROWS)
             elif not cells:
                 place.blank_lines += 1
             elif any("\0" in cell for cell in cells.values()):
@@ -207,12 +209,15 @@ def _skip_line(file: IO[bytes]) -> int:
     return skipped
 
 
-def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
-    """Parse one line that is not blank."""
+def json_row(name: str, number: int, line: bytes, *, look: bool = True) -> Row | BadRow:
+    """Parse one line that is not blank; `look` also for names that it has twice."""
     try:
         value = parse_json(line)
+        twice = repeated_key(line) if look else None
     except (ValueError, RecursionError) as error:
         return _unparsed(name, number, line, error)
+    if twice is not None:
+        return BadRow(name, number, "a key twice", f"'{twice}'", snippet_of(line.strip()), "give it another name")
     if isinstance(value, dict):
         return Row(value, name, number, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
@@ -225,7 +230,10 @@ def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
     except UnicodeDecodeError as wrong:
         detail = f"byte {wrong.start + 1:,} of the line is 0x{line[wrong.start]:02x}"
         return BadRow(name, number, NOT_UTF_8, detail, snippet_of(line.strip()), convert(name))
-    return BadRow(name, number, "malformed JSON", str(error), snippet_of(line.strip()))
+    detail = TOO_DEEP if isinstance(error, RecursionError) else str(error)
+    return BadRow(
+        name, number, "malformed JSON", detail, snippet_of(line.strip()), NEWLINES if b"}\r{" in line else None
+    )
 
 
 def parse_json(line: bytes) -> Any:

@@ -12,6 +12,7 @@ from typing import TextIO
 
 from nemotron_shared.errors import UserError
 
+FULL_ROWS = "give each record as many cells as the header, and quotation marks to a cell that holds the delimiter"
 DELIMITERS = (",", ";", "\t", "|")
 
 
