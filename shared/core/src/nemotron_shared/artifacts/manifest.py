@@ -196,7 +196,7 @@ def _check_layout(content: bytes, path: Path) -> None:
     """Name the true reason where a manifest cannot be typed: it is no JSON object, or of another layout."""
     try:
         value = json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
         raise UserError(f"{path}: not valid JSON: {error}", DAMAGED) from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: the file: not a JSON object", DAMAGED)
