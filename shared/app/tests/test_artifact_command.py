@@ -161,6 +161,11 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(two, capsys) -> None:
     assert problems[0] == "older layout" and problems[1].startswith("damaged: ")
     code, out = run(capsys, "verify", "sft")
     assert code == 1 and "not valid JSON" in out
+    (model.path / "manifest.json").unlink()
+    said = f"damaged: {model.path / 'manifest.json'} is missing"
+    assert run_json(capsys, "list")[1]["problem"] == said and said in run(capsys)[1]
+    code, out = run(capsys, "verify", "sft")
+    assert code == 1 and "manifest.json is missing" in out
 
 
 def test_control_characters_are_spelled_out(store: Store, capsys) -> None:

@@ -116,12 +116,20 @@ def test_a_kill_just_before_the_rename_leaves_nothing_visible_and_can_be_repeate
     assert store.verify(done) == []
 
 
-def test_a_folder_without_manifest_is_no_version_but_keeps_its_number(store: Store) -> None:
+def test_a_version_that_lost_its_manifest_is_damaged_and_an_empty_folder_none(store: Store) -> None:
     publish(store, {"a": "1"})
-    folder_with(store.root / MODEL, {"x": "y"}).rename(store.root / MODEL / "v2")
-    assert store.resolve(MODEL).manifest.version == 1
-    assert publish(store, {"a": "2"}).manifest.version == 3
-    assert store.versions(MODEL) == [1, 3]
+    lost = publish(store, {"a": "2"})
+    (lost.path / "manifest.json").unlink()
+    (store.root / MODEL / "v3").mkdir()
+    (store.root / MODEL / "v4").touch()
+    assert store.versions(MODEL) == [1, 2]
+    for reference in (MODEL, str(lost.path)):
+        with pytest.raises(UserError, match=r"v2/manifest\.json is missing"):
+            store.resolve(reference)
+    assert publish(store, {"a": "2"}).manifest.version == 5
+    assert [(one.version, isinstance(entry, UserError)) for one, entry in store.entries()] == [
+        (1, False), (2, True), (5, False)
+    ]  # fmt: skip
 
 
 def test_latest_is_by_number_and_not_by_spelling(store: Store) -> None:

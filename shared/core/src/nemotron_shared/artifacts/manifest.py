@@ -182,12 +182,17 @@ def _is_moment(text: str) -> bool:
         return False
 
 
+def missing(path: Path | str) -> UserError:
+    """The error for a manifest that is not there."""
+    return UserError(f"{path} is missing", "restore the file, or delete its folder and make the artifact again")
+
+
 def read_manifest(path: Path) -> bytes:
     """The bytes of a `manifest.json`."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file", "check the path, or make the artifact again") from error
+        raise missing(path) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", "ask its owner, or check the disk") from error
 
