@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from nemotron_app.report.results import read_results
+from nemotron_app.report.results import read_results, results_problem
 from nemotron_app.runs import holder_now, run_state
 from nemotron_app.training_log import log_in, log_of, run_folder
 from nemotron_shared.artifacts import Artifact, Store
@@ -179,12 +179,15 @@ def _scores(store: Store, reference: str) -> tuple[dict[tuple[str, str], float],
     for name in (name for name in store.names() if name.endswith(f"-{RESULTS}")):
         for version in sorted(store.versions(name), reverse=True):
             try:
-                results = read_results(store.load(name, version))
+                evaluation = store.load(name, version)
+                results = read_results(evaluation)
             except UserError as error:
                 problems.append(f"{name}:v{version} cannot be read: {error.message}")
                 continue
             models = {key for key, model in results["models"].items() if model["reference"] == reference}
             if models:
+                changed = results_problem(evaluation)
+                problems += [changed] if changed else []
                 scores = (score for score in results["scores"] if score["model"] in models)
                 return {(score["task"], score["metric"]): score["value"] for score in scores}, problems
     return {}, problems
