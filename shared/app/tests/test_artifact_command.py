@@ -85,6 +85,14 @@ def test_show_tells_who_made_it_from_what(two, capsys) -> None:
     assert shown["manifest"] == two[1].manifest.to_json() and shown["path"] == str(two[1].path)
 
 
+def test_show_says_that_a_manifest_was_edited(two, capsys) -> None:
+    file = two[1].path / "manifest.json"
+    assert run_json(capsys, "show", "sft")["problem"] is None
+    file.write_text(file.read_text().replace("2.5", "0.1"))
+    said = f"super3-sft-model:v1 is damaged: manifest.json: content changed (in {two[1].path})"
+    assert said in run(capsys, "show", "sft")[1] and said in run_json(capsys, "show", "sft")["problem"]
+
+
 def test_show_shortens_a_long_list_of_files(store: Store, capsys) -> None:
     folder = store.home / "work"
     folder.mkdir(parents=True)

@@ -31,6 +31,16 @@ def test_an_unreadable_manifest_is_told_and_hides_nothing_else(
     assert "super3-sft-model is damaged" in build_report(store, FAMILY).collected.problems[0]
 
 
+def test_an_edited_manifest_is_told(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    model = build_pipeline(store)["sft-model"]
+    file = model.path / "manifest.json"
+    file.write_text(file.read_text() + " ")
+    said = f"super3-sft-model:v1 is damaged: manifest.json: content changed (in {model.path}); "
+    assert said in build_report(store, FAMILY).summary()["problems"][0]
+    assert said in trained.training_named(store, "super3-sft-model", FAMILY).notes[0]
+
+
 def test_a_log_that_is_not_what_was_published_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.open(str(tmp_path))
     file = build_pipeline(store)["sft-model"].path / "metrics.jsonl"

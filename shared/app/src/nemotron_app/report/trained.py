@@ -15,6 +15,7 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, parse_reference
+from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.errors import UserError
@@ -138,7 +139,8 @@ def _of_artifact(store: Store, artifact: Artifact) -> Trained:
     settings, unknown = _settings(run_folder(artifact, store))
     resolved = _resolved(settings, [parent.reference for parent in artifact.manifest.parents])
     scores, problems = _scores(store, artifact.reference)
-    notes = tuple(filter(None, (log.problem, unknown and f"{artifact.reference}: {unknown}", *problems)))
+    unknown = unknown and f"{artifact.reference}: {unknown}"
+    notes = tuple(filter(None, (manifest_problem(artifact), log.problem, unknown, *problems)))
     return Trained(artifact.reference, _identity(artifact), "finished", log.entries, resolved, scores, notes)
 
 
