@@ -172,3 +172,6 @@ def test_a_folder_that_is_not_there_and_a_name_of_another_type_are_refused(store
     documents(tmp_path / "data")
     with pytest.raises(UserError, match="is a name for a ModelArtifact, and this is a PretrainBlendsArtifact"):
         dispatch(["data", "import", "pretrain", "data", "--as", "super3-sft-model"])
+    for wrong in ("", "bad/name"):
+        with pytest.raises(UserError, match=f"'{wrong}' is not an artifact name"):
+            dispatch(["data", "import", "pretrain", "data", "--as", wrong])

@@ -123,6 +123,8 @@ def test_a_name_that_belongs_to_another_type_is_refused(folder: Path, capsys: py
     assert main(["model", "import", "./words", "--as", "mine"]) == 0
     assert main(["model", "import", "./model", "--as", "mine"]) == 2
     assert "'mine' is a name for a TokenizerArtifact" in capsys.readouterr().err
+    assert main(["model", "import", "./model", "--as", ""]) == 2
+    assert "'' is not an artifact name" in capsys.readouterr().err
 
 
 def test_an_input_of_another_type_is_one_clear_error(run, folder: Path) -> None:

@@ -51,7 +51,7 @@ class Prepared:
 @store_options
 def import_(look: Look, stage: str, folder: Path, name: str | None, tokenizer: Path | None) -> int:
     """Make an artifact of a prepared folder."""
-    name = name or STAGES[stage].data.name(look.family)
+    name = STAGES[stage].data.name(look.family) if name is None else name
     check_name(name)
     folder = folder.expanduser()
     artifact = import_data(look.store, stage, folder, name, (tokenizer or folder / TOKENIZER).expanduser())
