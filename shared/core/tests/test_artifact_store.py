@@ -224,6 +224,19 @@ def test_what_is_missing_is_reported_with_what_exists(store: Store) -> None:
         store.resolve(Reference(MODEL, 2))
 
 
+def test_of_long_lists_a_message_tells_both_ends(store: Store) -> None:
+    for number in range(12):
+        publish(store, {"a": str(number)})
+        publish(store, {"a": "1"}, name=f"other-{number}")
+    store.set_alias(MODEL, 1, "best")
+    for text, hint in [
+        ("sft:v70", r"has: v1, v2, v3, \.\.\., v10, v11, v12 \(12 in all\), best -> v1$"),
+        ("nothing-alike", r"other-8, other-9, super3-sft-model \(13 in all\)$"),
+    ]:
+        with pytest.raises(UserError, match=hint):
+            store.resolve(text)
+
+
 def test_the_type_is_checked_on_request(store: Store) -> None:
     done = publish(store, {"a": "1"})
     assert store.resolve("sft", expect="ModelArtifact") == done

@@ -319,13 +319,14 @@ class Store:
                 raise NotFound(message, f"for the folder, write ./{reference.name}")
             if not known:
                 raise NotFound(f"{message}, which is empty", f"run the stage that makes it, or set {HOME_VARIABLE}")
-            raise NotFound(message, did_you_mean(reference.name, known, otherwise=f"it holds: {', '.join(known)}"))
+            raise NotFound(message, did_you_mean(reference.name, known, otherwise=f"it holds: {names.few(known)}"))
         aliases = self.aliases(reference.name)
         wanted = self.latest_of(reference.name, versions) if reference.version == LATEST else reference.version
         number = aliases.get(wanted) if isinstance(wanted, str) else wanted
         if number in versions:
             return number
-        has = ", ".join([*(f"v{number}" for number in versions), *(f"{a} -> v{v}" for a, v in aliases.items())])
+        named = [f"{alias} -> v{version}" for alias, version in aliases.items()]
+        has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
         near = did_you_mean(wanted, aliases) if isinstance(wanted, str) else None
         raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
 
