@@ -176,6 +176,17 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(two, capsys) -> None:
     assert code == 1 and "manifest.json is missing" in out
 
 
+def test_damaged_aliases_cost_the_list_one_line(store: Store, two, capsys) -> None:
+    (store.root / "super3-sft-data" / "aliases.json").write_text("{")
+    code, out = run(capsys)
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert code == 0 and [row[0] for row in rows] == ["super3-sft-data", "super3-sft-data:v1", "super3-sft-model:v1"]
+    assert "delete it: its aliases are lost then" in out and rows[2][1] == "latest"
+    listed = run_json(capsys)
+    assert listed[0]["problem"].startswith("damaged: ") and "aliases.json: not valid JSON" in listed[0]["problem"]
+    assert [row["problem"] for row in listed[1:]] == [None, None]
+
+
 def test_control_characters_are_spelled_out(store: Store, capsys) -> None:
     hostile = "\x1b]0;owned\x07\x9b2J\nforged: line"
     folder = store.home / "work"

@@ -66,7 +66,7 @@ def test_damaged_aliases_say_what_to_do(tmp_path: Path) -> None:
     shelf = tmp_path / "artifacts" / "a"
     shelf.mkdir(parents=True)
     (shelf / "aliases.json").write_text("")
-    with pytest.raises(UserError, match="correct or delete the file"):
+    with pytest.raises(UserError, match="correct the file, or delete it: its aliases are lost then"):
         Store(tmp_path).aliases("a")
 
 

@@ -69,7 +69,12 @@ def print_list(look: Look) -> int:
     listed, rows = [], []
     for shelf in look.store.listed():
         name, versions = shelf.name, list(shelf.versions)
-        also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
+        try:
+            also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
+        except UserError as error:  # the names are lost, the versions are not
+            also, problem = {}, f"damaged: {error.message}; {error.remedy}"
+            listed.append({"reference": name, "aliases": [], "path": str(look.store.root / name), "problem": problem})
+            rows.append([name, "", problem, "", "", ""])
         for version, found in shelf.versions.items():
             others = also.get(version, [])
             if look.json:

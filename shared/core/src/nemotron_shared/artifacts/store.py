@@ -107,7 +107,7 @@ class Store:
     def aliases(self, name: str) -> dict[str, int]:
         """Aliases of one artifact name and the versions they stand for."""
         path = f"{self.root}/{name}/{ALIASES}"
-        remedy = "correct or delete the file"
+        remedy = "correct the file, or delete it: its aliases are lost then"
         aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
         if not isinstance(aliases, dict) or not all(type(number) is int for number in aliases.values()):
             raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
