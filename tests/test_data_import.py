@@ -14,6 +14,7 @@ from nemotron_app.main import dispatch
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts.verified import command_that_made
 from nemotron_shared.errors import UserError
 
 
@@ -92,7 +93,17 @@ def test_pairs_without_a_blend_get_one(store: Store, tmp_path: Path) -> None:
     made = store.resolve("super3-pretrain-data")
     blend = json.loads((made.path / "blend.json").read_text())
     assert blend == {"train": ["1.0", "train"], "valid": ["1.0", "valid"], "test": None}
-    assert (made.path / "train.bin").stat().st_ino == (tmp_path / "data" / "train.bin").stat().st_ino, "not copied"
+    with (tmp_path / "data" / "train.bin").open("ab") as own:
+        own.write(b"more")
+    assert store.verify(made) == [], "what is done to the user's file later does not reach the artifact"
+
+
+def test_the_command_that_makes_it_again_names_it_alike(store: Store, tmp_path: Path) -> None:
+    documents(tmp_path / "my data")
+    (tmp_path / "my data" / "tokenizer").rename(tmp_path / "words")
+    dispatch(["data", "import", "pretrain", "my data", "--as", "mine", "--tokenizer", "words"])
+    again = command_that_made(store.resolve("mine").manifest)
+    assert again == "nemotron data import pretrain 'my data' --as mine --tokenizer words"
 
 
 def no_tokenizer(folder: Path) -> None:
@@ -161,3 +172,6 @@ def test_a_folder_that_is_not_there_and_a_name_of_another_type_are_refused(store
     documents(tmp_path / "data")
     with pytest.raises(UserError, match="is a name for a ModelArtifact, and this is a PretrainBlendsArtifact"):
         dispatch(["data", "import", "pretrain", "data", "--as", "super3-sft-model"])
+    for wrong in ("", "bad/name"):
+        with pytest.raises(UserError, match=f"'{wrong}' is not an artifact name"):
+            dispatch(["data", "import", "pretrain", "data", "--as", wrong])

@@ -15,6 +15,7 @@ from support import SHORT, last_json, nemotron, write_model
 from nemotron_app.main import main
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts.verified import command_that_made
 
 OWN = {"model_type": "own_kind", "auto_map": {"AutoModelForCausalLM": "own.Model"}}
 
@@ -86,8 +87,12 @@ def test_a_folder_is_imported_under_a_name(folder: Path, capsys: pytest.CaptureF
     artifact = Store.open().resolve("mine")
     assert artifact.manifest.type == "ModelArtifact"
     assert [source.uri for source in artifact.manifest.sources] == [str(folder)]
-    assert (artifact.path / "model.safetensors").samefile(folder / "model.safetensors"), "not copied"
-    assert not (artifact.path / "config.json").samefile(folder / "config.json"), "what people edit is"
+    assert command_that_made(artifact.manifest) == "nemotron model import model --as mine"
+    with (folder / "model.safetensors").open("ab") as own:
+        own.write(b"more")
+    assert Store.open().verify(artifact) == [], "what is done to the user's file later does not reach the artifact"
+    with (folder / "model.safetensors").open("rb+") as own:
+        own.truncate(own.seek(-4, 2))
     own_kind(folder)
     assert main(["model", "import", "./model"]) == 2
     assert "then add --trust-code" in capsys.readouterr().err
@@ -118,6 +123,8 @@ def test_a_name_that_belongs_to_another_type_is_refused(folder: Path, capsys: py
     assert main(["model", "import", "./words", "--as", "mine"]) == 0
     assert main(["model", "import", "./model", "--as", "mine"]) == 2
     assert "'mine' is a name for a TokenizerArtifact" in capsys.readouterr().err
+    assert main(["model", "import", "./model", "--as", ""]) == 2
+    assert "'' is not an artifact name" in capsys.readouterr().err
 
 
 def test_an_input_of_another_type_is_one_clear_error(run, folder: Path) -> None:
@@ -176,7 +183,9 @@ def test_links_within_a_hub_cache_are_followed_and_others_refused(
         (cache / "blobs" / file.name).write_bytes(file.read_bytes())
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
     assert main(["model", "import", str(snapshot), "--as", "cached"]) == 0
-    assert not [path for path in Store.open().resolve("cached").path.iterdir() if path.is_symlink()]
+    cached = Store.open().resolve("cached").path
+    assert not [path for path in cached.iterdir() if path.is_symlink()]
+    assert (cached / "model.safetensors").samefile(cache / "blobs" / "model.safetensors"), "not copied"
     (folder / "generation_config.json").symlink_to("/etc/hostname")
     capsys.readouterr()
     assert main(["model", "import", "./model"]) == 2

@@ -85,6 +85,14 @@ def test_show_tells_who_made_it_from_what(two, capsys) -> None:
     assert shown["manifest"] == two[1].manifest.to_json() and shown["path"] == str(two[1].path)
 
 
+def test_show_says_that_a_manifest_was_edited(two, capsys) -> None:
+    file = two[1].path / "manifest.json"
+    assert run_json(capsys, "show", "sft")["problem"] is None
+    file.write_text(file.read_text().replace("2.5", "0.1"))
+    said = f"super3-sft-model:v1 is damaged: manifest.json: content changed (in {two[1].path})"
+    assert said in run(capsys, "show", "sft")[1] and said in run_json(capsys, "show", "sft")["problem"]
+
+
 def test_show_shortens_a_long_list_of_files(store: Store, capsys) -> None:
     folder = store.home / "work"
     folder.mkdir(parents=True)
@@ -161,6 +169,22 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(two, capsys) -> None:
     assert problems[0] == "older layout" and problems[1].startswith("damaged: ")
     code, out = run(capsys, "verify", "sft")
     assert code == 1 and "not valid JSON" in out
+    (model.path / "manifest.json").unlink()
+    said = f"damaged: {model.path / 'manifest.json'} is missing"
+    assert run_json(capsys, "list")[1]["problem"] == said and said in run(capsys)[1]
+    code, out = run(capsys, "verify", "sft")
+    assert code == 1 and "manifest.json is missing" in out
+
+
+def test_damaged_aliases_cost_the_list_one_line(store: Store, two, capsys) -> None:
+    (store.root / "super3-sft-data" / "aliases.json").write_text("{")
+    code, out = run(capsys)
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert code == 0 and [row[0] for row in rows] == ["super3-sft-data", "super3-sft-data:v1", "super3-sft-model:v1"]
+    assert "delete it: its aliases are lost then" in out and rows[2][1] == "latest"
+    listed = run_json(capsys)
+    assert listed[0]["problem"].startswith("damaged: ") and "aliases.json: not valid JSON" in listed[0]["problem"]
+    assert [row["problem"] for row in listed[1:]] == [None, None]
 
 
 def test_control_characters_are_spelled_out(store: Store, capsys) -> None:

@@ -17,8 +17,10 @@ from check_logs import (
     write_events,
     write_metrics,
 )
+from test_artifact_command import publish
 
 from nemotron_app.main import dispatch
+from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked
 
@@ -322,3 +324,10 @@ def test_a_damaged_log_is_noted(home: Path, capsys: pytest.CaptureFixture[str]) 
         log.write('{"step": 1, "loss": 4.0}\n')
     notes = check(capsys, folder.name)[1]["notes"]
     assert any("metrics.jsonl is damaged: line 4 has step 1 after step 2" in note for note in notes)
+
+
+def test_an_edited_manifest_is_noted(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = publish(Store.open(), "super3-sft-model", "ModelArtifact").path / "manifest.json"
+    file.write_text(file.read_text().replace("2.5", "0.1"))
+    notes = check(capsys, "sft", "--expect", "sft/tiny")[1]["notes"]
+    assert any("super3-sft-model:v1 is damaged: manifest.json: content changed" in note for note in notes)

@@ -18,9 +18,11 @@ from nemotron_app.inspect.histogram import fill_histogram, histogram, quantile
 from nemotron_app.inspect.lines import LineSplit
 from nemotron_app.inspect.packs import PackedSplit, row_example
 from nemotron_app.inspect.pieces import Decoder, visible
+from nemotron_app.inspect.refused import read_refused
 from nemotron_data.formats.bin_idx import IndexedDatasetWriter, write_blend
 from nemotron_data.formats.packed import PackedRow, labels_of, pack_row
 from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.errors import UserError
 
 TOKENS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 1)), min_size=2, max_size=8)
 SEQUENCES = st.lists(TOKENS.map(lambda pairs: tuple(map(list, zip(*pairs, strict=True)))), min_size=1, max_size=6)
@@ -224,3 +226,10 @@ def test_quantiles_are_values_that_occur():
     values = Counter({3: 1, 5: 1, 900: 2})
     assert [quantile(values, share) for share in (0, 0.5, 0.51, 1)] == [3, 5, 900, 900]
     assert quantile(Counter(), 0.5) == 0
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "1" * 10_000, "[" * 100_000])
+def test_a_damaged_refused_row_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "rejected.jsonl").write_text(f"{line}\n")
+    with pytest.raises(UserError, match=r"rejected\.jsonl:1: not a refused row"):
+        read_refused(tmp_path / "rejected.jsonl")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from test_report import FAMILY, Page, build_pipeline
 
-from nemotron_app.report import build_report
+from nemotron_app.report import build_report, trained
 from nemotron_app.training_log import run_folder
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
@@ -31,6 +31,16 @@ def test_an_unreadable_manifest_is_told_and_hides_nothing_else(
     assert "super3-sft-model is damaged" in build_report(store, FAMILY).collected.problems[0]
 
 
+def test_an_edited_manifest_is_told(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    model = build_pipeline(store)["sft-model"]
+    file = model.path / "manifest.json"
+    file.write_text(file.read_text() + " ")
+    said = f"super3-sft-model:v1 is damaged: manifest.json: content changed (in {model.path}); "
+    assert said in build_report(store, FAMILY).summary()["problems"][0]
+    assert said in trained.training_named(store, "super3-sft-model", FAMILY).notes[0]
+
+
 def test_a_log_that_is_not_what_was_published_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store.open(str(tmp_path))
     file = build_pipeline(store)["sft-model"].path / "metrics.jsonl"
@@ -48,6 +58,21 @@ def test_a_log_that_is_not_what_was_published_is_told(tmp_path: Path, capsys: py
     assert f"has it whole: cp {copy / 'metrics.jsonl'} {file}" in build_report(store, FAMILY).collected.problems[0]
     file.unlink()
     assert "it is missing" in build_report(store, FAMILY).collected.problems[0]
+
+
+def test_scores_that_are_not_what_was_published_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(str(tmp_path))
+    file = build_pipeline(store)["eval-results"].path / "results.json"
+    results = json.loads(file.read_text())
+    results["scores"][0]["value"] = 0.123
+    file.write_text(json.dumps(results))
+    report = build_report(store, FAMILY)
+    report.print()
+    said = "super3-eval-results:v1: its results.json is damaged: it is not what was published; evaluate again"
+    assert said in capsys.readouterr().out and said in Page(report.html_path.read_text()).text
+    assert said in report.summary()["problems"][0]
+    reference = next(iter(results["models"].values()))["reference"]
+    assert said in trained._scores(store, reference)[1][0]
 
 
 @pytest.mark.parametrize(

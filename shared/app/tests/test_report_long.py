@@ -82,9 +82,10 @@ def test_a_short_log_is_read_as_it_is(tmp_path: Path) -> None:
     assert read_log(tmp_path / "none.jsonl") == []
 
 
-def test_a_damaged_line_is_named(log: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["{damaged}", "[" * 100_000])
+def test_a_damaged_line_is_named(log: Path, tmp_path: Path, damage: str) -> None:
     lines = log.read_text().splitlines(keepends=True)
-    lines[9_000] = "{damaged}\n"
+    lines[9_000] = f"{damage}\n"
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(lines))
     with pytest.raises(UserError, match=r"metrics\.jsonl:9001: not valid JSON"):

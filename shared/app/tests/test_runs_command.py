@@ -72,6 +72,12 @@ def test_an_rl_run_tells_its_rewards(home: Path, capsys: pytest.CaptureFixture[s
     assert "step 9 valid_reward 1 " in run(capsys)[1]
 
 
+def test_a_damaged_last_line_is_passed_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folder_of(home, "super3-rl-model-aaaa", published=False)
+    (folder / "metrics.jsonl").write_text('{"step": 9, "reward": 0.5}\n' + "[" * 10_000 + "\n")
+    assert "step 9 reward 0.5 " in run(capsys)[1]
+
+
 def test_a_store_without_runs_says_so(home: Path, capsys) -> None:
     assert run(capsys) == (0, f"no running or stopped runs in {home / 'runs'}\n")
     assert states(capsys) == []

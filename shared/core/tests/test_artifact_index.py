@@ -83,9 +83,11 @@ def test_what_the_files_say_counts(store: Store) -> None:
     now = listed(store)
     assert "describes super3-sft-model:v2" in str(now[f"{MODEL}:v1"])
     assert "not valid JSON" in str(now[f"{MODEL}:v3"])
-    assert f"{MODEL}:v4" not in now and now[f"{MODEL}:v5"] == before[f"{MODEL}:v5"]
+    assert str(now[f"{MODEL}:v4"]).endswith("manifest.json is missing") and now[f"{MODEL}:v5"] == before[f"{MODEL}:v5"]
     with pytest.raises(UserError, match="not valid JSON"):  # what was made once is not made again silently
         store.find_by_fingerprint(MODEL, "2")
+    with pytest.raises(UserError, match=r"manifest\.json is missing"):
+        store.find_by_fingerprint(MODEL, "3")
 
 
 @pytest.mark.parametrize("damage", ["delete", "truncate", "edit", "directory", "other code"])

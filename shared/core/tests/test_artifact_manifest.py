@@ -77,6 +77,14 @@ def test_a_damaged_manifest_is_named_with_its_key(
     assert str(file) in caught.value.message and caught.value.remedy
 
 
+@pytest.mark.parametrize("content", ["1" * 10_000, "[" * 100_000])
+def test_a_manifest_that_no_parser_reads_is_named(store: Store, published: Artifact, content: str) -> None:
+    file = published.path / "manifest.json"
+    file.write_text(file.read_text().replace('"c"', content))
+    with pytest.raises(UserError, match=r"manifest\.json: not valid JSON"):
+        store.resolve(MODEL)
+
+
 def test_a_manifest_survives_being_written_and_read(published: Artifact) -> None:
     again = Manifest.parse(json.dumps(published.manifest.to_json()).encode(), published.path)
     assert again == published.manifest == Manifest.read(published.path / "manifest.json")

@@ -116,12 +116,20 @@ def test_a_kill_just_before_the_rename_leaves_nothing_visible_and_can_be_repeate
     assert store.verify(done) == []
 
 
-def test_a_folder_without_manifest_is_no_version_but_keeps_its_number(store: Store) -> None:
+def test_a_version_that_lost_its_manifest_is_damaged_and_an_empty_folder_none(store: Store) -> None:
     publish(store, {"a": "1"})
-    folder_with(store.root / MODEL, {"x": "y"}).rename(store.root / MODEL / "v2")
-    assert store.resolve(MODEL).manifest.version == 1
-    assert publish(store, {"a": "2"}).manifest.version == 3
-    assert store.versions(MODEL) == [1, 3]
+    lost = publish(store, {"a": "2"})
+    (lost.path / "manifest.json").unlink()
+    (store.root / MODEL / "v3").mkdir()
+    (store.root / MODEL / "v4").touch()
+    assert store.versions(MODEL) == [1, 2]
+    for reference in (MODEL, str(lost.path)):
+        with pytest.raises(UserError, match=r"v2/manifest\.json is missing"):
+            store.resolve(reference)
+    assert publish(store, {"a": "2"}).manifest.version == 5
+    assert [(one.version, isinstance(entry, UserError)) for one, entry in store.entries()] == [
+        (1, False), (2, True), (5, False)
+    ]  # fmt: skip
 
 
 def test_latest_is_by_number_and_not_by_spelling(store: Store) -> None:
@@ -214,6 +222,19 @@ def test_what_is_missing_is_reported_with_what_exists(store: Store) -> None:
             store.resolve(text)
     with pytest.raises(UserError, match="no super3-sft-model:v2"):
         store.resolve(Reference(MODEL, 2))
+
+
+def test_of_long_lists_a_message_tells_both_ends(store: Store) -> None:
+    for number in range(12):
+        publish(store, {"a": str(number)})
+        publish(store, {"a": "1"}, name=f"other-{number}")
+    store.set_alias(MODEL, 1, "best")
+    for text, hint in [
+        ("sft:v70", r"has: v1, v2, v3, \.\.\., v10, v11, v12 \(12 in all\), best -> v1$"),
+        ("nothing-alike", r"other-8, other-9, super3-sft-model \(13 in all\)$"),
+    ]:
+        with pytest.raises(UserError, match=hint):
+            store.resolve(text)
 
 
 def test_the_type_is_checked_on_request(store: Store) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.atomic import open_atomic, output_file, write_text
+from nemotron_shared.atomic import copy_content, open_atomic, output_file, write_text
 from nemotron_shared.errors import UserError
 
 
@@ -74,3 +74,17 @@ def test_no_write_replaces_a_pipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a device or a pipe"), open_atomic(tmp_path / "pipe"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_copy_is_whole_where_the_system_call_is_not_there_or_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_bytes(b"x" * 100_000)
+    for call in (os.copy_file_range, lambda source, target, count: 0):
+        monkeypatch.setattr(os, "copy_file_range", call)
+        copy_content(tmp_path / "own", tmp_path / "copy")
+        assert (tmp_path / "copy").read_bytes() == b"x" * 100_000
+        (tmp_path / "copy").unlink()
+    monkeypatch.delattr(os, "copy_file_range")
+    copy_content(tmp_path / "own", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"x" * 100_000

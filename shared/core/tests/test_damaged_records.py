@@ -11,10 +11,15 @@ from nemotron_shared import atomic
 from nemotron_shared.artifacts import Store
 from nemotron_shared.artifacts.housekeeping import plan_cleanup
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.attempts import _what_it_was
+from nemotron_shared.file_cache import FileCache
+from nemotron_shared.lock import holder_of, record_of
+from nemotron_shared.runtime.attempts import _what_it_was, find_extension
+from nemotron_shared.runtime.checkpoints import COMPLETE, read_mark
+from nemotron_shared.runtime.identity import Identity
 from nemotron_shared.runtime.metrics import MetricsLog
 from nemotron_shared.runtime.segments import SEGMENTS, read_segments
 
+DEEP = "[" * 100_000
 DAMAGED_LINES = (b'{"stdp": 1}', b"[1]", b"3", b'{"step": "1"}', b'{"step": 1, "loss": ', b'{"step": \xf0}')
 
 
@@ -44,11 +49,24 @@ def test_a_damaged_record_of_another_run_is_left_out(tmp_path: Path, content: st
     assert _what_it_was(tmp_path / "what.json") == whole
 
 
+@pytest.mark.parametrize("content", [DEEP, "[]", '{"step": "x", "series": ""}', "1" * 10_000])
+def test_records_that_no_parser_reads_count_as_none(tmp_path: Path, content: str) -> None:
+    state = tmp_path / "states" / "a" / "v1" / "state.json"
+    state.parent.mkdir(parents=True)
+    for path in (state, record_of(tmp_path / "lock"), tmp_path / "cache", tmp_path / COMPLETE):
+        path.write_text(content)
+    assert holder_of(tmp_path / "lock") is None
+    assert find_extension(Store(tmp_path), "a", Identity({}, {}, {})) is None
+    assert FileCache(tmp_path / "cache").get(state, lambda _: 1) == 1
+    with pytest.raises(ValueError, match="has changed since it was written"):
+        read_mark(tmp_path)
+
+
 def test_damaged_aliases_say_what_to_do(tmp_path: Path) -> None:
     shelf = tmp_path / "artifacts" / "a"
     shelf.mkdir(parents=True)
     (shelf / "aliases.json").write_text("")
-    with pytest.raises(UserError, match="correct or delete the file"):
+    with pytest.raises(UserError, match="correct the file, or delete it: its aliases are lost then"):
         Store(tmp_path).aliases("a")
 
 

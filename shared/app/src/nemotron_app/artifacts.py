@@ -31,6 +31,7 @@ from nemotron_shared.artifacts.lineage import edges, few_sources, inputs, mermai
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.store import ALIASES, REUSED, Shelf, Store
+from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import UserError, printable
 
 size_of = lru_cache(maxsize=1000)(naturalsize)
@@ -68,7 +69,12 @@ def print_list(look: Look) -> int:
     listed, rows = [], []
     for shelf in look.store.listed():
         name, versions = shelf.name, list(shelf.versions)
-        also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
+        try:
+            also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
+        except UserError as error:  # the names are lost, the versions are not
+            also, problem = {}, f"damaged: {error.message}; {error.remedy}"
+            listed.append({"reference": name, "aliases": [], "path": str(look.store.root / name), "problem": problem})
+            rows.append([name, "", problem, "", "", ""])
         for version, found in shelf.versions.items():
             others = also.get(version, [])
             if look.json:
@@ -103,8 +109,10 @@ def show(look: Look, reference: str) -> int:
     if len(files) > FILES_SHOWN:
         files[FILES_SHOWN:] = [f"and {len(files) - FILES_SHOWN} more"]
     made_from, more = few_sources(inputs(look.store, artifact))
+    problem = manifest_problem(artifact)
     details = {
         "artifact": [artifact.reference],
+        "problem": [problem or ""],
         "also": [", ".join(also)],
         "type": [manifest.type],
         "created": [minute(manifest.created_at)],
@@ -128,6 +136,7 @@ def show(look: Look, reference: str) -> int:
         for number, line in enumerate(filter(None, told)):
             lines.append(f"{'' if number else heading:<13}{printable(line)}")
     summary = {"reference": artifact.reference, "aliases": also} | _summary(entry_of(manifest), str(artifact.path))
+    summary["problem"] = problem
     look.tell(summary | {"manifest": manifest.to_json()}, *lines)
     return 0
 

@@ -7,10 +7,10 @@ nemotron data import eval ./tasks         tasks.json and the file of each task
 nemotron nano3 data import sft ./packed   the same as --as nano3-sft-data
 nemotron data import sft ./packed --tokenizer ./model    where the folder has no tokenizer/
 
-Every file is read to its end first. What belongs to the data gets a second name where the disk allows, else it is
-copied; the rest of the folder is left out.
+Every file is read to its end first. What belongs to the data is copied; the rest of the folder is left out.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,8 @@ from nemotron_app.inspect.lines import PLACEHOLDER
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
-from nemotron_shared.artifacts.names import check_name
-from nemotron_shared.atomic import link_or_copy, read_json, write_json
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, check_name
+from nemotron_shared.atomic import copy_content, read_json, write_json
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
@@ -56,7 +56,7 @@ class Prepared:
 @store_options
 def import_(look: Look, stage: str, folder: Path, name: str | None, tokenizer: Path | None) -> int:
     """Make an artifact of a prepared folder."""
-    name = name or STAGES[stage].data.name(look.family)
+    name = STAGES[stage].data.name(look.family) if name is None else name
     check_name(name)
     folder = folder.expanduser()
     artifact = import_data(look.store, stage, folder, name, (tokenizer or folder / TOKENIZER).expanduser())
@@ -86,7 +86,7 @@ def import_data(store: Store, stage: str, folder: Path, name: str, tokenizer: Pa
             prepared = _rows(folder) if stage == "rl" else _tasks(folder)
         for place, file in prepared.files.items():
             (staged / place).parent.mkdir(parents=True, exist_ok=True)
-            link_or_copy(file.resolve(), staged / place)
+            copy_content(file.resolve(), staged / place)
         if prepared.blend:
             write_blend(staged / BLEND, prepared.blend)
         write_json(staged / STATS, prepared.figures)
@@ -95,7 +95,11 @@ def import_data(store: Store, stage: str, folder: Path, name: str, tokenizer: Pa
         if made is not None:
             say(f"[{label}] unchanged: {made.reference}")
             return made
-        how = producer(f"data import {stage} {label}")
+        again = ["data", "import", stage, label]
+        again += ["--as", name] if name != STAGES[stage].data.name(DEFAULT_FAMILY) else []
+        if tokenizer != folder / TOKENIZER:
+            again += ["--tokenizer", printable(str(tokenizer))]
+        how = producer(shlex.join(again))
         return publish(store, staged, name, source, type, how, label, prepared.figures)
 
 

@@ -182,7 +182,7 @@ def _last_entry(path: Path) -> dict[str, Any]:
     for line in reversed(lines):
         try:
             entry = json.loads(line) if line.endswith(b"\n") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict):
             return entry

@@ -85,7 +85,7 @@ def _columns(block: bytes, count: int, path: Path, before: int) -> dict[str, Pie
 def _line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}:{number}: not valid JSON", "delete the run folder and run again") from error
 
 

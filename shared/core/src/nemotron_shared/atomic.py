@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from nemotron_shared.errors import UserError, disk_remedy
 # A failed read inside the block must not be reported as a failed write, so only these count as one.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 TEMPORARY_PREFIX = ".tmp-"
+COPIED_AT_ONCE = 1 << 30
 LONGEST_SHOWN = 40
 """Characters of the target's name in the temporary one, which may be no longer than a name may be."""
 
@@ -118,11 +119,21 @@ def temporary_folder(parent: Path, prefix: str) -> Path:
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Give a file a second name; a file system without links gets a copy."""
+    """Give a file that nobody changes a second name; a file system without links gets a copy."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def copy_content(source: Path, target: Path) -> None:
+    """Copy a file that its owner may change later; where the file system can, the copy shares its blocks till then."""
+    with suppress(OSError, AttributeError), source.open("rb") as old, target.open("wb") as new:
+        while os.copy_file_range(old.fileno(), new.fileno(), COPIED_AT_ONCE):
+            pass
+        if os.fstat(new.fileno()).st_size == os.fstat(old.fileno()).st_size:  # some file systems end early
+            return
+    shutil.copyfile(source, target)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

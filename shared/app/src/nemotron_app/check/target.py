@@ -20,6 +20,7 @@ from nemotron_app.training_log import log_in, log_of, run_folder
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
+from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.stages import STAGES
@@ -154,7 +155,7 @@ def _artifact(artifact: Artifact, look: Look) -> Target:
     producer = manifest.producer
     run = run_folder(artifact, look.store)
     problem = log_of(artifact, look.store).problem
-    target.notes += [problem] if problem else []
+    target.notes += filter(None, (manifest_problem(artifact), problem))
     if run.is_dir() and producer.config_digest:
         target.config = _config(run)
         target.files = [file for file in _listed(run) if file.name != METRICS]

@@ -35,7 +35,7 @@ def read_refused(path: Path) -> list[Reason] | None:
             try:
                 row = json.loads(line)
                 reason, place = row["reason"], f"{row['file']}:{row['line']}"
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise UserError(f"{path}:{number}: not a refused row: {error}", "prepare the data again") from error
             entry = found.setdefault(str(reason), Reason(str(reason)))
             entry.count += 1

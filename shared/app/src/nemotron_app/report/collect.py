@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app.report.data import DataSet, look_at
-from nemotron_app.report.results import NO_RESULTS, read_results, read_samples
+from nemotron_app.report.results import NO_RESULTS, read_results, read_samples, results_problem
 from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
+from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.families import families
 from nemotron_shared.stages import RESULTS, TRAINING, products
@@ -128,6 +129,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
             first = f"make something first: nemotron {family} pipeline -c tiny{flag}"
         otherwise = f"it has: {', '.join(sorted(made))}" if made else first
         raise UserError(f"nothing of {family} in {store.root}", did_you_mean(family, made, otherwise=otherwise))
+    problems += [f"{changed}." for changed in map(manifest_problem, artifacts.values()) if changed]
     metrics = {}
     for stage in TRAINING:
         model = artifacts.get(stage.result.kind)
@@ -137,6 +139,8 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
     results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
     samples = read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {}
+    changed = results_problem(artifacts[RESULTS]) if RESULTS in artifacts else None
+    problems += [f"{changed}."] if changed else []
     # the tree of each artifact that no other one here was made from
     used = {entry.label for artifact in artifacts.values() for entry in inputs(store, artifact)}
     ends = [artifact for artifact in artifacts.values() if artifact.reference not in used]

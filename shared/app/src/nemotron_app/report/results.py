@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json
+from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError, printable
 
 SCHEMA = 1
@@ -138,6 +139,15 @@ def read_results(artifact: Artifact) -> dict[str, Any]:
     if stray := sorted((models - results["models"].keys()) | (tasks - results["tasks"].keys())):
         raise UserError(f"{path}: scores name '{stray[0]}', which is not among its models and tasks", AGAIN)
     return results
+
+
+def results_problem(artifact: Artifact) -> str | None:
+    """What to say of scores that are not the published ones; None where they are."""
+    published = artifact.manifest.files.get("results.json")
+    if published and file_digest(artifact.path / "results.json") == published.sha256:
+        return None
+    remedy = f"evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}"
+    return f"{artifact.reference}: its results.json is damaged: it is not what was published; {remedy}"
 
 
 def read_samples(artifact: Artifact, results: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:

@@ -8,13 +8,14 @@ from typing import Any
 
 import yaml
 
-from nemotron_app.report.results import read_results
+from nemotron_app.report.results import read_results, results_problem
 from nemotron_app.runs import holder_now, run_state
 from nemotron_app.training_log import log_in, log_of, run_folder
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, parse_reference
+from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.atomic import read_json
 from nemotron_shared.config.compose import leaves
 from nemotron_shared.errors import UserError
@@ -138,7 +139,8 @@ def _of_artifact(store: Store, artifact: Artifact) -> Trained:
     settings, unknown = _settings(run_folder(artifact, store))
     resolved = _resolved(settings, [parent.reference for parent in artifact.manifest.parents])
     scores, problems = _scores(store, artifact.reference)
-    notes = tuple(filter(None, (log.problem, unknown and f"{artifact.reference}: {unknown}", *problems)))
+    unknown = unknown and f"{artifact.reference}: {unknown}"
+    notes = tuple(filter(None, (manifest_problem(artifact), log.problem, unknown, *problems)))
     return Trained(artifact.reference, _identity(artifact), "finished", log.entries, resolved, scores, notes)
 
 
@@ -179,12 +181,15 @@ def _scores(store: Store, reference: str) -> tuple[dict[tuple[str, str], float],
     for name in (name for name in store.names() if name.endswith(f"-{RESULTS}")):
         for version in sorted(store.versions(name), reverse=True):
             try:
-                results = read_results(store.load(name, version))
+                evaluation = store.load(name, version)
+                results = read_results(evaluation)
             except UserError as error:
                 problems.append(f"{name}:v{version} cannot be read: {error.message}")
                 continue
             models = {key for key, model in results["models"].items() if model["reference"] == reference}
             if models:
+                changed = results_problem(evaluation)
+                problems += [changed] if changed else []
                 scores = (score for score in results["scores"] if score["model"] in models)
                 return {(score["task"], score["metric"]): score["value"] for score in scores}, problems
     return {}, problems

@@ -154,11 +154,17 @@ def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path],
 
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         lines += filter(None, pool.map(difference, [name for name in expected if name in found]))
-    if table_digest(expected) != artifact.manifest.digest:
-        lines.append(f"{MANIFEST}: its digest does not match its own list of files")
-    elif not artifact.is_external and read_manifest(artifact.path / MANIFEST) != artifact.manifest.to_bytes():
-        lines.append(f"{MANIFEST}: content changed")
-    return lines
+    changed = manifest_change(artifact)
+    return lines + ([changed] if changed else [])
+
+
+def manifest_change(artifact: Artifact) -> str | None:
+    """How the manifest differs from what was published; None where it is the same."""
+    if table_digest(artifact.manifest.files) != artifact.manifest.digest:
+        return f"{MANIFEST}: its digest does not match its own list of files"
+    if not artifact.is_external and read_manifest(artifact.path / MANIFEST) != artifact.manifest.to_bytes():
+        return f"{MANIFEST}: content changed"
+    return None
 
 
 def table_digest(files: dict[str, FileEntry]) -> str:

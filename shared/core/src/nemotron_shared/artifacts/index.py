@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import manifest
-from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
+from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
 
@@ -50,11 +50,17 @@ class Entries:
         """One version's.
 
         Raises:
-            FileNotFoundError: it has no manifest, so there is no such version.
-            UserError: its manifest cannot be read, or is of another version.
+            FileNotFoundError: there is no such version.
+            UserError: its manifest is missing, cannot be read, or is of another version.
         """
-        path = f"{self._root}/{name}/v{version}/{MANIFEST}"
-        return Entry(*self._cache.get(path, lambda _: entry_of(read_as(Path(path), name, version))))
+        folder = f"{self._root}/{name}/v{version}"
+        path = f"{folder}/{MANIFEST}"
+        try:
+            return Entry(*self._cache.get(path, lambda _: entry_of(read_as(Path(path), name, version))))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if is_version(folder):
+                raise missing(path) from error
+            raise FileNotFoundError(path) from error
 
     def files_of(self, name: str) -> list[str]:
         """What lies in an artifact's folder; nothing where there is none."""
@@ -88,6 +94,19 @@ def files_in(folder: str) -> list[str]:
         return os.listdir(folder)  # noqa: PTH208 - names alone, for ten thousand versions
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def is_version(folder: str) -> bool:
+    """Whether a version was published as this folder: it has its manifest, or files whose manifest is lost.
+
+    It came here with its manifest, by one rename, and goes by one: a folder with anything else in it is damaged.
+    """
+    if os.path.exists(f"{folder}/{MANIFEST}"):  # noqa: PTH110 - Path takes 5 times as long
+        return True
+    try:
+        return bool(os.listdir(folder))  # noqa: PTH208 - see `files_in`
+    except OSError:
+        return False
 
 
 def read_published(shelf: Path) -> dict[int, str | None]:

@@ -182,12 +182,17 @@ def _is_moment(text: str) -> bool:
         return False
 
 
+def missing(path: Path | str) -> UserError:
+    """The error for a manifest that is not there."""
+    return UserError(f"{path} is missing", "restore the file, or delete its folder and make the artifact again")
+
+
 def read_manifest(path: Path) -> bytes:
     """The bytes of a `manifest.json`."""
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file", "check the path, or make the artifact again") from error
+        raise missing(path) from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}", "ask its owner, or check the disk") from error
 
@@ -196,7 +201,7 @@ def _check_layout(content: bytes, path: Path) -> None:
     """Name the true reason where a manifest cannot be typed: it is no JSON object, or of another layout."""
     try:
         value = json.loads(content)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
         raise UserError(f"{path}: not valid JSON: {error}", DAMAGED) from error
     if not isinstance(value, dict):
         raise UserError(f"{path}: the file: not a JSON object", DAMAGED)

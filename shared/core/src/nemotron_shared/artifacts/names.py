@@ -11,6 +11,7 @@ The family (`super3`) of the short forms and class names is the caller's.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemotron_shared.errors import UserError, did_you_mean
@@ -19,6 +20,8 @@ from nemotron_shared.stages import STAGES, products
 LATEST = "latest"
 LONGEST_SHOWN = 200
 """Characters of a word that messages repeat."""
+MOST_SHOWN = 10
+"""Versions, aliases or names that a message lists one by one."""
 DEFAULT_FAMILY = "super3"
 WORD = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 NUMBER = re.compile(r"v?([1-9][0-9]{0,8})")
@@ -78,6 +81,13 @@ def parse_exact(text: str) -> Reference | None:
 def is_path(text: str) -> bool:
     """Whether `text` means a folder and not a name: it starts with `/`, `./`, `../` or `~`."""
     return text in {".", ".."} or text.startswith(("/", "./", "../", "~"))
+
+
+def few(words: Sequence[str]) -> str:
+    """All of a short list, both ends of a long one."""
+    if len(words) <= MOST_SHOWN:
+        return ", ".join(words)
+    return f"{', '.join(words[:3])}, ..., {', '.join(words[-3:])} ({len(words):,} in all)"
 
 
 def check_name(name: str) -> None:

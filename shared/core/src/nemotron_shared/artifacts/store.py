@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
 from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_digest, utc
-from nemotron_shared.artifacts.index import Entry, entries_of, files_in, read_as, read_published, record
+from nemotron_shared.artifacts.index import Entry, entries_of, files_in, is_version, read_as, read_published, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
@@ -91,24 +91,24 @@ class Store:
         return self.root / reference.name / f"v{reference.version}"
 
     def names(self) -> list[str]:
-        """Names with at least one complete version."""
+        """Names with at least one version."""
         return list(self.shelves())
 
     def shelves(self) -> dict[str, list[int]]:
-        """Every name with its complete versions."""
+        """Every name with its versions."""
         shelves = {name: self.versions(name) for name in self._shelf_names()}
         return {name: versions for name, versions in shelves.items() if versions}
 
     def versions(self, name: str) -> list[int]:
-        """Complete versions, oldest first; a folder without a manifest is none."""
+        """Versions, oldest first, damaged ones too; an empty folder is none."""
         shelf = self.root / name
-        return [number for number in self._numbers(name) if os.path.exists(f"{shelf}/v{number}/{MANIFEST}")]  # noqa: PTH110 - Path takes 5 times as long
+        return [number for number in self._numbers(name) if is_version(f"{shelf}/v{number}")]
 
     def aliases(self, name: str) -> dict[str, int]:
         """Aliases of one artifact name and the versions they stand for."""
         path = f"{self.root}/{name}/{ALIASES}"
-        remedy = "correct or delete the file"
-        aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `versions`
+        remedy = "correct the file, or delete it: its aliases are lost then"
+        aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
         if not isinstance(aliases, dict) or not all(type(number) is int for number in aliases.values()):
             raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
         return aliases
@@ -129,7 +129,7 @@ class Store:
                 for version in numbers_in(shelf.files):
                     try:
                         shelf.versions[version] = entries.of(name, version)
-                    except FileNotFoundError:  # without a manifest it is no version
+                    except FileNotFoundError:  # an empty folder, or gone meanwhile
                         continue
                     except UserError as error:
                         shelf.versions[version] = error
@@ -199,7 +199,7 @@ class Store:
         if isinstance(reference, str) and names.is_path(reference):
             folder = Path(reference).expanduser().resolve()
             number = VERSION_FOLDER.fullmatch(folder.name)
-            if not number or folder.parent.parent != self.root.resolve() or not (folder / MANIFEST).is_file():
+            if not number or folder.parent.parent != self.root.resolve() or not is_version(str(folder)):
                 digest = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]
                 with known_digests(self.home, f"external-{digest}", str(folder)) as digest_of:
                     return Artifact.external(folder, expect or "ModelArtifact", digest_of)
@@ -290,7 +290,7 @@ class Store:
         """The newest of a name's versions, or the older one that was last used again."""
         path = f"{self.root}/{name}/{REUSED}"
         remedy = f"delete it: rm {path}"
-        reused = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `versions`
+        reused = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
         if not isinstance(reused, dict):
             raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', remedy)
         newest, again = versions[-1], reused.get("version")
@@ -301,7 +301,7 @@ class Store:
         return problems(artifact, fast=fast)
 
     def _shelf_names(self) -> list[str]:
-        return sorted(filter(names.WORD.fullmatch, os.listdir(self.root))) if self.root.is_dir() else []  # noqa: PTH208 - see `_numbers`
+        return sorted(filter(names.WORD.fullmatch, os.listdir(self.root))) if self.root.is_dir() else []  # noqa: PTH208 - see `files_in`
 
     def _numbers(self, name: str) -> list[int]:
         return numbers_in(self._files_of(name))
@@ -319,13 +319,14 @@ class Store:
                 raise NotFound(message, f"for the folder, write ./{reference.name}")
             if not known:
                 raise NotFound(f"{message}, which is empty", f"run the stage that makes it, or set {HOME_VARIABLE}")
-            raise NotFound(message, did_you_mean(reference.name, known, otherwise=f"it holds: {', '.join(known)}"))
+            raise NotFound(message, did_you_mean(reference.name, known, otherwise=f"it holds: {names.few(known)}"))
         aliases = self.aliases(reference.name)
         wanted = self.latest_of(reference.name, versions) if reference.version == LATEST else reference.version
         number = aliases.get(wanted) if isinstance(wanted, str) else wanted
         if number in versions:
             return number
-        has = ", ".join([*(f"v{number}" for number in versions), *(f"{a} -> v{v}" for a, v in aliases.items())])
+        named = [f"{alias} -> v{version}" for alias, version in aliases.items()]
+        has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
         near = did_you_mean(wanted, aliases) if isinstance(wanted, str) else None
         raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from nemotron_shared.artifacts.artifact import Artifact, problems
-from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
+from nemotron_shared.artifacts.artifact import Artifact, manifest_change, problems
+from nemotron_shared.artifacts.manifest import DAMAGED, MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError, printable
@@ -47,6 +47,12 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
         f"{artifact.reference} is damaged: {shown} (in {artifact.path})",
         f"make it again: {command_that_made(artifact.manifest)}" if ask_manifest else how_to_make,
     )
+
+
+def manifest_problem(artifact: Artifact) -> str | None:
+    """A sentence for whoever is told what a manifest says and must not believe it: it was edited or damaged."""
+    change = manifest_change(artifact)
+    return f"{artifact.reference} is damaged: {change} (in {artifact.path}); {DAMAGED}" if change else None
 
 
 def command_that_made(manifest: Manifest) -> str:

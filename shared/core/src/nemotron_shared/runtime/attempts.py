@@ -144,8 +144,8 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
     for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
         try:
             state = json.loads(file.read_text(encoding="utf-8"))
-            version, step, series = int(file.parent.name[1:]), state["step"], state["series"]
-        except (OSError, ValueError, KeyError):
+            version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # not whole: a state is an offer, and without it the training begins at its start
         if series == identity.series and length is not None and step < length and version in store.versions(name):
             found.append((step, version, file.parent))

@@ -86,7 +86,7 @@ def read_mark(checkpoint: Path) -> Mark:
         mark = Mark(body["step"], body["world_size"], files, validation)
         # A changed byte leaves JSON that is broken, or a digest that does not fit, or text that we would not write.
         unchanged = mark.text().encode() == content
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         unchanged = False
     if not unchanged:
         raise ValueError(f"{COMPLETE} has changed since it was written")

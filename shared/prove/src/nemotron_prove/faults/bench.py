@@ -22,6 +22,7 @@ from nemotron_prove.faults.shim import Fault, Page
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import problems
 from nemotron_shared.artifacts.housekeeping import plan_cleanup
+from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.atomic import TEMPORARY_PREFIX
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.checkpoints import COMPLETE, Layout, damage_of, step_of
@@ -159,6 +160,8 @@ class Bench:
         for name, versions in self.store.shelves().items():
             for number in versions:
                 folder = self.store.root / name / f"v{number}"
+                if not (folder / MANIFEST).is_file():  # a damaged one, which nobody can use
+                    continue
                 found[f"{name}:v{number}"] = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         for mark in self.home.glob(f"runs/*/checkpoints/checkpoint-*/{COMPLETE}"):
             size = sum(path.stat().st_size for path in mark.parent.rglob("*") if path.is_file())

@@ -9,7 +9,7 @@ The first use of `hf://org/name` pins the commit that it stands for then. Later 
 """
 
 import re
-import shutil
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from typing import Any
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source, Store
 from nemotron_shared.artifacts.artifact import file_table, table_digest
 from nemotron_shared.artifacts.verified import CACHE, known_digests
-from nemotron_shared.atomic import link_or_copy
+from nemotron_shared.atomic import copy_content, link_or_copy
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
@@ -30,7 +30,7 @@ from nemotron_shared.runtime.environments import environment_of
 from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.fetching import fetch
 from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Look, look_at
-from nemotron_shared.runtime.models.links import require_inside
+from nemotron_shared.runtime.models.links import is_blob, require_inside
 from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
@@ -132,7 +132,7 @@ def import_hub(store: Store, look: Look) -> Artifact:
 
 
 def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool) -> Artifact:
-    """Publish a Hugging Face folder. Weights get a second name where the disk allows, the rest is copied.
+    """Publish a Hugging Face folder: copied, but for weights in a hub's cache, which get a second name.
 
     Raises:
         UserError: no such folder, no model or tokenizer in it, a link that leads out of it, or code nobody trusted.
@@ -150,21 +150,20 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     wanted = _wanted(label, folder, config)
     if config:
         require_whole(label, folder, config)
+    again = ["model", "import", label, *(["--as", name] if name else []), *(["--trust-code"] if trusted else [])]
     name = name or artifact_name(folder.resolve().name)
     type: ArtifactType = "ModelArtifact" if config else "TokenizerArtifact"
     require_name(store, name, type)
     with made_once(store, name, label), staging(store, name) as staged:
         for path in wanted:
-            if path.suffix in WEIGHTS:
-                link_or_copy(path.resolve(), staged / path.name)
-            else:
-                shutil.copyfile(path, staged / path.name)
+            take = link_or_copy if path.suffix in WEIGHTS and is_blob(path, folder) else copy_content
+            take(path.resolve(), staged / path.name)
         source = Source(str(folder.resolve()), table_digest(file_table(staged)), {})
         made = made_from(store, name, source)
         if made is not None:
             say(f"[{label}] unchanged: {made.reference}")
             return made
-        return publish(store, staged, name, source, type, producer(f"model import {label}"), label)
+        return publish(store, staged, name, source, type, producer(shlex.join(again)), label)
 
 
 def _wanted(label: str, folder: Path, config: dict[str, Any]) -> list[Path]:
@@ -211,7 +210,8 @@ def import_megatron(store: Store, model: MegatronModel, name: str | None = None)
             command = [python, "-m", CONVERTER, str(model.path.absolute()), str(folder)]
             if subprocess.run(command, check=False).returncode:
                 raise UserError(f"{model}: Megatron-Bridge could not convert it", "see what it printed above")
-            how = producer(f"model import {model}")
+            again = ["model", "import", str(model), *(["--as", name] if name != model.name else [])]
+            how = producer(shlex.join(again))
             return publish(store, folder, name, source, "ModelArtifact", how, str(model))
 
 

@@ -12,12 +12,16 @@ def require_inside(path: Path, folder: Path) -> None:
     Raises:
         UserError: naming the link.
     """
-    target, allowed = path.resolve(), [folder.resolve()]
-    if folder.resolve().parent.name == "snapshots":  # models--org--name/snapshots/<commit>, beside it blobs/
-        allowed.append(folder.resolve().parent.parent / "blobs")
-    if not any(target.is_relative_to(place) for place in allowed):
+    target = path.resolve()
+    if not target.is_relative_to(folder.resolve()) and not is_blob(path, folder):
         what = f"{printable(str(path))}: a link out of the folder, to {printable(str(target))}"
         raise UserError(what, "copy the file into the folder")
+
+
+def is_blob(path: Path, folder: Path) -> bool:
+    """Whether a file of a folder lies among the blobs of a hub's cache, which are named by content and never edited."""
+    place = folder.resolve()  # models--org--name/snapshots/<commit>, beside it blobs/
+    return place.parent.name == "snapshots" and path.resolve().is_relative_to(place.parent.parent / "blobs")
 
 
 def require_own_files(folder: Path) -> None:
