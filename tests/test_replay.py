@@ -88,6 +88,10 @@ def test_a_training_and_all_before_it_is_the_same_bit_by_bit(run, tmp_path: Path
     assert order[-1] == "super3-sft-model:v1" and len(order) == 4
     assert all(one["same"] and one["promised"] and one["changes"] == [] for one in done)
 
+    run(*nemotron("super3", "eval", *short("eval")))  # it looks for its rows in what the models were trained on
+    (scored,) = json.loads(run(*REPLAY, "eval", "--json").stdout)
+    assert scored["same"]
+
 
 def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"

@@ -9,7 +9,7 @@ Exit code 0: the same bytes; 1: other bytes, or a step that failed.
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     if lineage:
         line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
     pasts = [past_of(store, one) for one in line]
+    _let_stand(store, artifact, scratch, made_again={one.reference for one in line})
     # all that is missing or has changed is told of before the first step takes its time
     aheads = [_ahead(store, past, scratch) for past in pasts]
     stand_ins: dict[str, str] = {}
@@ -86,9 +87,24 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     return found
 
 
+def _let_stand(store: Store, artifact: Artifact, scratch: Store, made_again: Container[str]) -> None:
+    """Let the ancestors stand in the store that is looked at first, and those that stay as they are in `scratch` too.
+
+    All of them and not the direct inputs alone: an evaluation finds the training data through its models' lineage.
+    """
+    for one in ancestors(store, artifact):
+        link(_looked_at_first(scratch), one)
+        if one.reference not in made_again:
+            link(scratch, one)
+
+
+def _looked_at_first(scratch: Store) -> Store:
+    return Store(scratch.home / "ahead")
+
+
 def _ahead(store: Store, past: Past, scratch: Store) -> Ahead:
     with where_it_was(past.artifact):
-        return look_ahead(past, Store(scratch.home / "ahead"), inputs_of(store, past.artifact))
+        return look_ahead(past, _looked_at_first(scratch), inputs_of(store, past.artifact))
 
 
 def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
@@ -101,7 +117,7 @@ def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Ma
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
-    references = {role: stand_ins.get(one.reference) or link(scratch, one) for role, one in inputs.items()}
+    references = {role: stand_ins.get(one.reference, one.reference) for role, one in inputs.items()}
     how = reading(ahead.how, scratch.home, references)
     request = Request(
         past.family, words, how.config, how.overrides, dry_run=False, json=True, trust_code=how.trust_code

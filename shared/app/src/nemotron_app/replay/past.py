@@ -2,7 +2,7 @@
 
 past = past_of(store, artifact)
 past.how                        # the recorded command
-ahead = look_ahead(past, scratch.home, {"data": "super3-sft-data:v1"})
+ahead = look_ahead(past, scratch, inputs_of(store, artifact))
 ahead.changes                   # ["code of stages.sft.train", "torch 2.12.0 -> 2.13.0"]
 """
 
@@ -93,13 +93,13 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
     because a config that it names has changed, the recorded values are taken, if today's code still knows them all.
 
     Args:
-        store: one of its own, in which nothing but the inputs of then will stand.
+        store: one of its own, in which nothing but what it was made from stands.
 
     Raises:
         UserError: something is missing, or a source has other content now.
     """
     require_there(past.artifact)
-    references = {role: link(store, one) for role, one in inputs.items()}
+    references = {role: one.reference for role, one in inputs.items()}
     told_by, how, plan, error = f"the recorded command: {past.artifact.manifest.producer.command}", past.how, None, None
     try:
         plan = _plan(past, reading(how, store.home, references))
@@ -171,10 +171,8 @@ def inputs_of(store: Store, artifact: Artifact) -> dict[str, Artifact]:
     return found
 
 
-def link(scratch: Store, artifact: Artifact) -> str:
-    """Let an artifact stand in the store `scratch` under its own name. Returns its reference there."""
+def link(scratch: Store, artifact: Artifact) -> None:
+    """Let an artifact stand in the store `scratch` under its own name and number."""
     place: Path = scratch.root / artifact.manifest.name / f"v{artifact.manifest.version}"
     place.parent.mkdir(parents=True, exist_ok=True)
-    if not place.is_symlink():
-        place.symlink_to(artifact.path.resolve())
-    return artifact.reference
+    place.symlink_to(artifact.path.resolve())
