@@ -90,7 +90,7 @@ def test_a_training_and_all_before_it_is_the_same_bit_by_bit(run, tmp_path: Path
 
     run(*nemotron("super3", "eval", *short("eval")))  # it looks for its rows in what the models were trained on
     (scored,) = json.loads(run(*REPLAY, "eval", "--json").stdout)
-    assert scored["same"]
+    assert scored["same"] and scored["changes"] == []
 
 
 def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_path: Path) -> None:

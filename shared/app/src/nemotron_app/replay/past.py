@@ -139,7 +139,10 @@ def _changes(past: Past, now: Identity) -> list[str]:
     changes = []
     if now.result != made.config_digest:
         named = differences(recorded["what"], redact_values(now.what)) if recorded else []
-        changes += named or ["what goes in: settings, inputs or sources"]
+        # a reference says nothing: an input counts by its content
+        references = {f"run.{parent.role}" for parent in past.artifact.manifest.parents}
+        named = named or ["what goes in: settings, inputs or sources"]
+        changes += [one for one in named if one.partition(" ")[0] not in references]
     if now.code != made.code_digest:
         named = changed_modules(recorded["modules"], now.modules) if recorded else []
         changes += named or [f"code: was that of {made.git or made.code_digest[:12]}"]
