@@ -68,6 +68,18 @@ def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> No
     assert "was not made here" in imported.stderr and "bring it in again" in imported.stderr
 
 
+def test_a_damaged_input_is_named_where_it_lies_and_is_made_anew_with_the_lineage(run, store: Store) -> None:
+    run(*nemotron("super3", "pretrain", *short("pretrain")))
+    file = store.resolve(DATA).path / "stats.json"
+    file.write_bytes(file.read_bytes() + b" ")
+    refused = run(*REPLAY, "pretrain", ok=False).stderr
+    assert f"cannot be replayed from {DATA}:v1, which is damaged: stats.json: " in refused
+    assert f"(in {file.parent})" in refused and "nemotron-replay-" not in refused
+    assert "nemotron artifacts replay super3-pretrain-model:v1 --lineage" in refused
+    again = run(*REPLAY, "pretrain", "--lineage", ok=False)
+    assert "super3-pretrain-model:v1: the same bytes" in again.stdout
+
+
 def test_other_libraries_and_code_are_named_before_the_start(run, store: Store) -> None:
     original = store.resolve(DATA)
     then = original.manifest.producer

@@ -19,6 +19,7 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
+from nemotron_app.replay.damage import damage_of, require_intact
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
@@ -73,10 +74,10 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     line = [artifact]
     if lineage:
         line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
-    pasts = [past_of(store, one) for one in line]
-    _let_stand(store, artifact, scratch, made_again={one.reference for one in line})
+    pasts, made_again = [past_of(store, one) for one in line], {one.reference for one in line}
+    _let_stand(store, artifact, scratch, made_again)
     # all that is missing or has changed is told of before the first step takes its time
-    aheads = [_ahead(store, past, scratch) for past in pasts]
+    aheads = [_ahead(store, past, scratch, made_again) for past in pasts]
     stand_ins: dict[str, str] = {}
     found = []
     for number, (past, ahead) in enumerate(zip(pasts, aheads, strict=True), start=1):
@@ -102,13 +103,20 @@ def _looked_at_first(scratch: Store) -> Store:
     return Store(scratch.home / "ahead")
 
 
-def _ahead(store: Store, past: Past, scratch: Store) -> Ahead:
-    with where_it_was(past.artifact):
-        return look_ahead(past, _looked_at_first(scratch), inputs_of(store, past.artifact))
-
-
-def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
+def _ahead(store: Store, past: Past, scratch: Store, made_again: Container[str]) -> Ahead | None:
+    """None where an input is damaged, and made again first: only then can anybody look at it."""
     inputs = inputs_of(store, past.artifact)
+    require_intact(store, past.artifact, [one for one in inputs.values() if one.reference not in made_again])
+    if any(damage_of(store, one) for one in inputs.values()):
+        return None
+    with where_it_was(past.artifact):
+        return look_ahead(past, _looked_at_first(scratch), inputs)
+
+
+def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
+    inputs = inputs_of(store, past.artifact)
+    references = {role: stand_ins.get(one.reference, one.reference) for role, one in inputs.items()}
+    ahead = ahead or look_ahead(past, scratch, {role: scratch.resolve(one) for role, one in references.items()})
     say(f"[replay] by {ahead.told_by}")
     if not past.promises:
         count = len(past.artifact.manifest.segments)
@@ -117,7 +125,6 @@ def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Ma
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
-    references = {role: stand_ins.get(one.reference, one.reference) for role, one in inputs.items()}
     how = reading(ahead.how, scratch.home, references)
     request = Request(
         past.family, words, how.config, how.overrides, dry_run=False, json=True, trust_code=how.trust_code
