@@ -40,6 +40,14 @@ def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -
     assert "[replay] " in again.stderr and "not as it was" not in again.stderr
     assert store.versions(DATA) == [1]  # nothing is left in the store that was replayed
 
+    published = (original.path / "stats.json").read_bytes()
+    (original.path / "stats.json").write_bytes(published + b" ")
+    damaged = run(*REPLAY, DATA, "--json", ok=False)
+    (told,) = json.loads(damaged.stdout)
+    assert damaged.returncode == 1 and told["same"] and told["damage"][0].startswith("stats.json: ")
+    assert f"the stored copy is damaged: stats.json: {len(published) + 1} bytes" in damaged.stderr
+    (original.path / "stats.json").write_bytes(published)
+
     published_again(store, original, "stats.json", segments=[*original.manifest.segments] * 2)
     shutil.rmtree(store.home / "runs")  # the command that was recorded is enough
     other = run(*REPLAY, f"{DATA}:v2", "--keep", "--json", ok=False, env={"TMPDIR": str(store.home)})

@@ -4,7 +4,7 @@ nemotron artifacts replay sft                 in a store of its own, from the sa
 nemotron artifacts replay rl --lineage        with all that it was made from, each from the replayed one before it
 nemotron artifacts replay sft:v2 --keep       and leave that store where it can be looked at
 
-Exit code 0: the same bytes; 1: other bytes, or a step that failed.
+Exit code 0: the same bytes; 1: other bytes, a stored copy that is damaged, or a step that failed.
 """
 
 import shutil
@@ -19,7 +19,7 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.damage import damage_of, require_intact
+from nemotron_app.replay.damage import as_phrase, damage_of, require_intact
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
@@ -31,9 +31,10 @@ from nemotron_shared.runtime.console import say
 
 @dataclass(frozen=True)
 class Replayed:
-    """One artifact that was made again, and its files beside those of then."""
+    """One artifact that was made again, its files beside those of then, and how the stored copy is damaged."""
 
     past: Past
+    damage: list[str]
     changes: list[str]
     now: Artifact
     files: list[Compared]
@@ -50,7 +51,7 @@ class Replayed:
 @click.option("--keep", is_flag=True, help="leave the store of the replay where it is")
 @store_options
 def command(look: Look, reference: str, lineage: bool, keep: bool) -> int:
-    """Make it again from its lineage, and compare the bytes; exit code 1 if they differ."""
+    """Make it again from its lineage, and compare the bytes; exit code 1 if they differ or the store is damaged."""
     artifact = look.store.resolve(reference, family=look.family)
     scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
     try:
@@ -62,7 +63,7 @@ def command(look: Look, reference: str, lineage: bool, keep: bool) -> int:
     if keep:
         lines.append(f"the store of the replay: {scratch.home}")
     look.tell([as_json(one) for one in found], *lines)
-    return 1 if any(one.different for one in found) else 0
+    return 1 if any(one.different or one.damage for one in found) else 0
 
 
 def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -> list[Replayed]:
@@ -121,6 +122,9 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     if not past.promises:
         count = len(past.artifact.manifest.segments)
         say(f"[replay] made in {count} segments, so its bytes are not promised")
+    damage = damage_of(store, past.artifact)
+    if damage:
+        say(f"[replay] the stored copy is damaged: {printable(as_phrase(past.artifact, damage))}")
     for change in ahead.changes:
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
@@ -133,7 +137,7 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     if code:
         raise UserError(f"{past.artifact.reference}: its step failed in the replay (exit code {code})", "see above")
     now = scratch.resolve(answer["artifact"])
-    return Replayed(past, ahead.changes, now, compare(past.artifact, now))
+    return Replayed(past, damage, ahead.changes, now, compare(past.artifact, now))
 
 
 def told(one: Replayed) -> list[str]:
@@ -147,7 +151,11 @@ def told(one: Replayed) -> list[str]:
             lines.append(f"  {printable(file.name)}: the same, {file.note}")
     promise = "" if one.past.promises else " (its bytes are not promised: made in several segments)"
     verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
-    return [f"{one.past.artifact.reference}: {verdict}{promise}", *lines]
+    then = one.past.artifact
+    if one.damage:
+        lines.append(f"  the stored copy is damaged: {printable(as_phrase(then, one.damage))}")
+        verdict += ", compared with what its manifest states"
+    return [f"{then.reference}: {verdict}{promise}", *lines]
 
 
 def as_json(one: Replayed) -> dict[str, Any]:
@@ -156,6 +164,7 @@ def as_json(one: Replayed) -> dict[str, Any]:
         "artifact": one.past.artifact.reference,
         "promised": one.past.promises,
         "changes": one.changes,
+        "damage": one.damage,
         "same": not one.different,
         "files": [{"name": file.name, "problem": file.problem, "note": file.note} for file in one.files],
     }
