@@ -1,5 +1,6 @@
 """`nemotron artifacts replay`: an artifact made again from its manifest has the same bytes, or is told apart."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -131,7 +132,9 @@ def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_pat
     (work / "sums.jsonl").write_text(rows.replace("1 + 1?", "1 + 1 = ?"))
     changed = run(*REPLAY, "rl-data", ok=False)
     assert changed.returncode == 2 and "[replay]" not in changed.stderr
-    assert "super3-rl-data:v1: its source work/sums.jsonl has other content now" in changed.stderr
+    place = f"({work / 'sums.jsonl'})"
+    assert f"super3-rl-data:v1: its source work/sums.jsonl has other content now {place}" in changed.stderr
+    assert f"(SHA-256 {hashlib.sha256(rows.encode()).hexdigest()[:12]}...)" in changed.stderr
     (work / "sums.jsonl").rename(work / "gone.jsonl")
     gone = run(*REPLAY, "rl-data", ok=False)
     assert f"was made from work/sums.jsonl, which is not there: {work / 'sums.jsonl'}" in gone.stderr
