@@ -121,7 +121,7 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     say(f"[replay] by {ahead.told_by}")
     if not past.promises:
         count = len(past.artifact.manifest.segments)
-        say(f"[replay] made in {count} segments, so its bytes are not promised")
+        say(f"[replay] made in {count} segments that were not alike, so its bytes are not promised")
     damage = damage_of(store, past.artifact)
     if damage:
         say(f"[replay] the stored copy is damaged: {printable(as_phrase(past.artifact, damage))}")
@@ -149,7 +149,7 @@ def told(one: Replayed) -> list[str]:
             lines.append(f"  {printable(file.name)}: {printable(file.problem)}")
         elif file.note:
             lines.append(f"  {printable(file.name)}: the same, {file.note}")
-    promise = "" if one.past.promises else " (its bytes are not promised: made in several segments)"
+    promise = "" if one.past.promises else " (its bytes are not promised: made in segments that were not alike)"
     verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
     then = one.past.artifact
     if one.damage:

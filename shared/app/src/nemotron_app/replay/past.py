@@ -28,7 +28,7 @@ from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
-from nemotron_shared.runtime.segments import changed_modules
+from nemotron_shared.runtime.segments import changed_modules, promises_bytes
 
 IMPORT, TOKENIZER = "import", "tokenizer"
 
@@ -52,8 +52,8 @@ class Past:
 
     @property
     def promises(self) -> bool:
-        """Whether the same bytes are promised: it was made in one go."""
-        return len(self.artifact.manifest.segments) == 1
+        """Whether the same bytes are promised: it was made in one go, or as if it had been."""
+        return promises_bytes(self.artifact.manifest)
 
 
 def past_of(store: Store, artifact: Artifact) -> Past:
