@@ -30,7 +30,9 @@ from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
 from nemotron_shared.runtime.segments import changed_modules, promises_bytes
 
-IMPORT, TOKENIZER = "import", "tokenizer"
+IMPORT = "import"
+NO_SETTINGS = ("tokenizer", "extends")
+"""Roles that no setting names: a tokenizer is found by its own name, and a shorter training is gone through anew."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,8 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
 
 
 def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
-    """The arguments with a store, and by role what is read from it; a tokenizer is found there by its own name."""
-    read = [f"run.{role}={one}" for role, one in references.items() if role != TOKENIZER]
+    """The arguments with a store, and by role what is read from it, where a setting names that."""
+    read = [f"run.{role}={one}" for role, one in references.items() if role not in NO_SETTINGS]
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
