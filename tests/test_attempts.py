@@ -95,6 +95,10 @@ def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> N
     assert f"extending {MODEL}:v1 from step {STEPS} to {STEPS + 4}" in said
     home = tmp_path / "home"
     assert {"reference": f"{MODEL}:v1", "role": "extends"}.items() <= manifest(home, 2)["parents"][-1].items()
+    assert "made in 2 segments: its bytes may differ" in said
+    assert manifest(home, 2)["segments"][0]["how"]["train.train_iters"] == STEPS
+    (replayed,) = json.loads(run(*nemotron("artifacts", "replay", f"{MODEL}:v2", "--json"), ok=False).stdout)
+    assert replayed["promised"] is False
     run(*nemotron("super3", "sft"), *longer, "--force")
     assert losses(home, 3) == losses(home, 2)
     assert len(manifest(home, 3)["segments"]) == 1

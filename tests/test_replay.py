@@ -1,5 +1,6 @@
 """`nemotron artifacts replay`: an artifact made again from its manifest has the same bytes, or is told apart."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -40,7 +41,16 @@ def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -
     assert "[replay] " in again.stderr and "not as it was" not in again.stderr
     assert store.versions(DATA) == [1]  # nothing is left in the store that was replayed
 
-    published_again(store, original, "stats.json", segments=[*original.manifest.segments] * 2)
+    published = (original.path / "stats.json").read_bytes()
+    (original.path / "stats.json").write_bytes(published + b" ")
+    damaged = run(*REPLAY, DATA, "--json", ok=False)
+    (told,) = json.loads(damaged.stdout)
+    assert damaged.returncode == 1 and told["same"] and told["damage"][0].startswith("stats.json: ")
+    assert f"the stored copy is damaged: stats.json: {len(published) + 1} bytes" in damaged.stderr
+    (original.path / "stats.json").write_bytes(published)
+
+    (first,) = original.manifest.segments
+    published_again(store, original, "stats.json", segments=[first | {"how": {}}, first])
     shutil.rmtree(store.home / "runs")  # the command that was recorded is enough
     other = run(*REPLAY, f"{DATA}:v2", "--keep", "--json", ok=False, env={"TMPDIR": str(store.home)})
     (told,) = json.loads(other.stdout)
@@ -49,7 +59,7 @@ def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -
     assert [file for file in told["files"] if file["problem"]] == [
         {"name": "stats.json", "problem": f"{size + 1} bytes, now {size}", "note": None}
     ]
-    assert "made in 2 segments, so its bytes are not promised" in other.stderr
+    assert "made in 2 segments that were not alike, so its bytes are not promised" in other.stderr
 
 
 def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> None:
@@ -66,6 +76,18 @@ def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> No
     published_again(store, model, producer=brought)
     imported = run(*REPLAY, "sft:v3", ok=False)
     assert "was not made here" in imported.stderr and "bring it in again" in imported.stderr
+
+
+def test_a_damaged_input_is_named_where_it_lies_and_is_made_anew_with_the_lineage(run, store: Store) -> None:
+    run(*nemotron("super3", "pretrain", *short("pretrain")))
+    file = store.resolve(DATA).path / "stats.json"
+    file.write_bytes(file.read_bytes() + b" ")
+    refused = run(*REPLAY, "pretrain", ok=False).stderr
+    assert f"cannot be replayed from {DATA}:v1, which is damaged: stats.json: " in refused
+    assert f"(in {file.parent})" in refused and "nemotron-replay-" not in refused
+    assert "nemotron artifacts replay super3-pretrain-model:v1 --lineage" in refused
+    again = run(*REPLAY, "pretrain", "--lineage", ok=False)
+    assert "super3-pretrain-model:v1: the same bytes" in again.stdout
 
 
 def test_other_libraries_and_code_are_named_before_the_start(run, store: Store) -> None:
@@ -88,6 +110,10 @@ def test_a_training_and_all_before_it_is_the_same_bit_by_bit(run, tmp_path: Path
     assert order[-1] == "super3-sft-model:v1" and len(order) == 4
     assert all(one["same"] and one["promised"] and one["changes"] == [] for one in done)
 
+    run(*nemotron("super3", "eval", *short("eval")))  # it looks for its rows in what the models were trained on
+    (scored,) = json.loads(run(*REPLAY, "eval", "--json").stdout)
+    assert scored["same"] and scored["changes"] == []
+
 
 def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
@@ -107,7 +133,9 @@ def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_pat
     (work / "sums.jsonl").write_text(rows.replace("1 + 1?", "1 + 1 = ?"))
     changed = run(*REPLAY, "rl-data", ok=False)
     assert changed.returncode == 2 and "[replay]" not in changed.stderr
-    assert "super3-rl-data:v1: its source work/sums.jsonl has other content now" in changed.stderr
+    place = f"({work / 'sums.jsonl'})"
+    assert f"super3-rl-data:v1: its source work/sums.jsonl has other content now {place}" in changed.stderr
+    assert f"(SHA-256 {hashlib.sha256(rows.encode()).hexdigest()[:12]}...)" in changed.stderr
     (work / "sums.jsonl").rename(work / "gone.jsonl")
     gone = run(*REPLAY, "rl-data", ok=False)
     assert f"was made from work/sums.jsonl, which is not there: {work / 'sums.jsonl'}" in gone.stderr

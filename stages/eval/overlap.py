@@ -109,11 +109,17 @@ def _example(items: Sequence[Item], number: int, hit: Hit, reference: str) -> di
 def as_lines(overlap: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """For people: `sums: 0 of 400 exact, 0 near`, with the examples where there are some."""
     for name, found in overlap.items():
+        data, unknown = found["checked_against"], ", ".join(found["unknown"])
+        if unknown and not data:
+            yield f"{name}: not checked: what {unknown} was trained on is not known"
+            continue
         parts = [f"{found['exact']} of {found['of']} exact, {found['found'] - found['exact']} near"]
         if about := found.get("sentences"):
             parts.append(f"{about['found']} of {about['of']} sentences")
         if "stated" in found:
             parts.append(f"{found['stated']} answers are stated there, as this task wants")
+        if unknown:
+            parts.append(f"checked against {', '.join(data)} only: what else {unknown} was trained on is not known")
         yield f"{name}: {'; '.join(parts)}"
         for example in found["examples"]:
             yield f"  {example['how']}, row {example['id']}, in {example['in']}: {example['excerpt']}"

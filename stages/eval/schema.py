@@ -20,9 +20,9 @@ from stages.eval.engines import ENGINES
 class EvalRun(RunSection):
     """Besides the model in question, the ones it is compared with."""
 
-    base: str | None
+    base: How[str | None]
     """Base model to compare with; left out where it does not exist."""
-    sft: str | None
+    sft: How[str | None]
     """Instruct model to compare with; left out where it does not exist."""
 
 

@@ -44,6 +44,13 @@ def test_files_are_the_same_or_another_or_missing(store: Store) -> None:
     assert found == {"a": None, "b": "1 bytes, now 2", "c": "not made again", "d": "was not there"}
 
 
+def test_a_damaged_copy_is_not_looked_into(store: Store) -> None:
+    before, after = publish(store, {"m.safetensors": b"1"}), publish(store, {"m.safetensors": b"2"})
+    (before.path / "m.safetensors").write_bytes(b"")
+    (found,) = compare(before, after)
+    assert found.problem == "not what the manifest states, and the stored copy is damaged"
+
+
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
 def test_the_first_differing_tensors_are_named_with_their_distance(store: Store, dtype: str) -> None:
     def weights(value: float) -> bytes:

@@ -13,7 +13,7 @@ from nemotron_app.inspect.histogram import Bin, fill_histogram, histogram
 from nemotron_app.report import wording
 from nemotron_app.report.bars import Histogram, bar_chart
 from nemotron_app.report.charts import MAX_POINTS, Series, line_chart, moving_mean, strip_axis, tick_labels, ticks
-from nemotron_app.report.findings import stage_score, verdict
+from nemotron_app.report.findings import overlap_in_short, overlap_sentence, stage_score, verdict
 from nemotron_app.report.samples import choose_questions
 from nemotron_app.report.tables import data_counts
 from nemotron_app.report.training import facts, panels
@@ -162,6 +162,19 @@ def test_long_answers_are_cut_and_keep_what_follows_the_thinking() -> None:
 def test_verdict_needs_an_interval_without_zero(interval: list[float], lower_is_better: bool, expected: str) -> None:
     results = {"tasks": {"t": {"lower_is_better": lower_is_better}}}
     assert verdict(results, {"task": "t", "ci95": interval}) == expected
+
+
+def test_overlap_with_data_that_nobody_knows_is_not_called_none() -> None:
+    check = {"found": 0, "of": 60, "exact": 0, "near": 0, "checked_against": [], "unknown": ["sft-model:v1"]}
+    results = {"overlap": {"facts": check}, "tasks": {}}
+    assert overlap_in_short(results) == "overlap not checked: what sft-model:v1 was trained on is not known"
+    assert overlap_sentence(results, "facts") == "facts was not checked: what sft-model:v1 was trained on is not known."
+    results["overlap"]["facts"] = check | {"checked_against": ["rl-data:v1"]}
+    known_part = "overlap 0 of 60 exact, 0 near, in the known part of the training data only"
+    assert overlap_in_short(results) == known_part
+    assert overlap_sentence(results, "facts").endswith(
+        "Looked for in rl-data:v1 only. What else sft-model:v1 was trained on is not known."
+    )
 
 
 def test_stage_is_judged_by_a_fixed_task_not_by_its_best() -> None:

@@ -1,10 +1,13 @@
 """What names a result, and what may differ between two attempts at it."""
 
+from dataclasses import asdict
+from types import SimpleNamespace
+
 from pydantic import Field
 
 from nemotron_shared.config.schema import Extra, How, Section
 from nemotron_shared.runtime.identity import Identity, differences, flat, what_and_how
-from nemotron_shared.runtime.segments import Segment, changes, continued
+from nemotron_shared.runtime.segments import Segment, changes, continued, promises_bytes
 
 
 class Inner(Section):
@@ -68,6 +71,16 @@ def test_changes_between_two_attempts() -> None:
     now = segment(how={"threads": 2}, modules={"a": "2"}, machine={"processes": 4})
     assert changes(segment(), now) == ["threads 1 -> 2", "code of a", "processes 1 -> 4"]
     assert changes(segment(), segment(began="later")) == []
+
+
+def test_bytes_are_promised_where_nothing_changed_between_attempts() -> None:
+    def promised(*segments: Segment) -> bool:
+        return promises_bytes(SimpleNamespace(segments=[asdict(one) for one in segments]))
+
+    again = segment(began="later", from_step=4, machine={"processes": 1, "folder": "/elsewhere"})
+    assert promised(segment()) and promised(segment(machine={"processes": 1}), again)
+    assert not promised(segment(), segment(how={"threads": 2})) and not promised()
+    assert not promised(segment(), segment(modules={"a": "2"})) and not promised(segment(), segment(machine={}))
 
 
 def test_segments_before_a_start_from_nothing_do_not_count() -> None:

@@ -62,7 +62,8 @@ def test_what_is_found_is_summed_up_by_task(tmp_path: Path) -> None:
     seen.look(search, "how many birds sit on 1 poles of 1 wires each, he asked", "sft-data:v1")
     seen.look(search, "Then: how many birds sit on 1 poles of 1 wires each?", "rl-data:v1")
     seen.look(search, "Mira lives in Oster.", "pretrain-data:v1")
-    found = {name: summary_of(task, search, seen) for name, task in tasks.items()}
+    known = {"checked_against": ["sft-data:v1", "rl-data:v1", "pretrain-data:v1"], "unknown": []}
+    found = {name: known | summary_of(task, search, seen) for name, task in tasks.items()}
     birds = found["birds"]
     assert [birds[key] for key in ("of", "found", "exact", "run", "near", "comparable")] == [3, 1, 1, 0, 0, 3]
     assert [(one["id"], one["how"], one["in"]) for one in birds["examples"]] == [(1, "exact", "rl-data:v1")]
@@ -74,3 +75,11 @@ def test_what_is_found_is_summed_up_by_task(tmp_path: Path) -> None:
     assert lines[0] == "birds: 1 of 3 exact, 0 near"
     assert lines[1].startswith("  exact, row 1, in rl-data:v1: then: how many birds")
     assert lines[-1] == "prose: 0 of 1 exact, 0 near; 1 of 2 sentences"
+
+    part = {"birds": found["birds"] | {"checked_against": ["sft-data:v1"], "unknown": ["/models/llama"]}}
+    assert next(as_lines(part)) == (
+        "birds: 1 of 3 exact, 0 near; "
+        "checked against sft-data:v1 only: what else /models/llama was trained on is not known"
+    )
+    nothing = {"birds": found["birds"] | {"checked_against": [], "unknown": ["sft-model:v1"], "examples": []}}
+    assert list(as_lines(nothing)) == ["birds: not checked: what sft-model:v1 was trained on is not known"]

@@ -4,12 +4,12 @@ nemotron artifacts replay sft                 in a store of its own, from the sa
 nemotron artifacts replay rl --lineage        with all that it was made from, each from the replayed one before it
 nemotron artifacts replay sft:v2 --keep       and leave that store where it can be looked at
 
-Exit code 0: the same bytes; 1: other bytes, or a step that failed.
+Exit code 0: the same bytes; 1: other bytes, a stored copy that is damaged, or a step that failed.
 """
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
+from nemotron_app.replay.damage import as_phrase, damage_of, require_intact
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
@@ -30,9 +31,10 @@ from nemotron_shared.runtime.console import say
 
 @dataclass(frozen=True)
 class Replayed:
-    """One artifact that was made again, and its files beside those of then."""
+    """One artifact that was made again, its files beside those of then, and how the stored copy is damaged."""
 
     past: Past
+    damage: list[str]
     changes: list[str]
     now: Artifact
     files: list[Compared]
@@ -49,7 +51,7 @@ class Replayed:
 @click.option("--keep", is_flag=True, help="leave the store of the replay where it is")
 @store_options
 def command(look: Look, reference: str, lineage: bool, keep: bool) -> int:
-    """Make it again from its lineage, and compare the bytes; exit code 1 if they differ."""
+    """Make it again from its lineage, and compare the bytes; exit code 1 if they differ or the store is damaged."""
     artifact = look.store.resolve(reference, family=look.family)
     scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
     try:
@@ -61,7 +63,7 @@ def command(look: Look, reference: str, lineage: bool, keep: bool) -> int:
     if keep:
         lines.append(f"the store of the replay: {scratch.home}")
     look.tell([as_json(one) for one in found], *lines)
-    return 1 if any(one.different for one in found) else 0
+    return 1 if any(one.different or one.damage for one in found) else 0
 
 
 def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -> list[Replayed]:
@@ -73,9 +75,10 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     line = [artifact]
     if lineage:
         line = [one for one in ancestors(store, artifact) if one.manifest.producer.verb != IMPORT] + line
-    pasts = [past_of(store, one) for one in line]
+    pasts, made_again = [past_of(store, one) for one in line], {one.reference for one in line}
+    _let_stand(store, artifact, scratch, made_again)
     # all that is missing or has changed is told of before the first step takes its time
-    aheads = [_ahead(store, past, scratch) for past in pasts]
+    aheads = [_ahead(store, past, scratch, made_again) for past in pasts]
     stand_ins: dict[str, str] = {}
     found = []
     for number, (past, ahead) in enumerate(zip(pasts, aheads, strict=True), start=1):
@@ -86,22 +89,46 @@ def replay(store: Store, artifact: Artifact, scratch: Store, *, lineage: bool) -
     return found
 
 
-def _ahead(store: Store, past: Past, scratch: Store) -> Ahead:
-    with where_it_was(past.artifact):
-        return look_ahead(past, Store(scratch.home / "ahead"), inputs_of(store, past.artifact))
+def _let_stand(store: Store, artifact: Artifact, scratch: Store, made_again: Container[str]) -> None:
+    """Let the ancestors stand in the store that is looked at first, and those that stay as they are in `scratch` too.
+
+    All of them and not the direct inputs alone: an evaluation finds the training data through its models' lineage.
+    """
+    for one in ancestors(store, artifact):
+        link(_looked_at_first(scratch), one)
+        if one.reference not in made_again:
+            link(scratch, one)
 
 
-def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
+def _looked_at_first(scratch: Store) -> Store:
+    return Store(scratch.home / "ahead")
+
+
+def _ahead(store: Store, past: Past, scratch: Store, made_again: Container[str]) -> Ahead | None:
+    """None where an input is damaged, and made again first: only then can anybody look at it."""
     inputs = inputs_of(store, past.artifact)
+    require_intact(store, past.artifact, [one for one in inputs.values() if one.reference not in made_again])
+    if any(damage_of(store, one) for one in inputs.values()):
+        return None
+    with where_it_was(past.artifact):
+        return look_ahead(past, _looked_at_first(scratch), inputs)
+
+
+def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_ins: Mapping[str, str]) -> Replayed:
+    inputs = inputs_of(store, past.artifact)
+    references = {role: stand_ins.get(one.reference, one.reference) for role, one in inputs.items()}
+    ahead = ahead or look_ahead(past, scratch, {role: scratch.resolve(one) for role, one in references.items()})
     say(f"[replay] by {ahead.told_by}")
     if not past.promises:
         count = len(past.artifact.manifest.segments)
-        say(f"[replay] made in {count} segments, so its bytes are not promised")
+        say(f"[replay] made in {count} segments that were not alike, so its bytes are not promised")
+    damage = damage_of(store, past.artifact)
+    if damage:
+        say(f"[replay] the stored copy is damaged: {printable(as_phrase(past.artifact, damage))}")
     for change in ahead.changes:
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
-    references = {role: stand_ins.get(one.reference) or link(scratch, one) for role, one in inputs.items()}
     how = reading(ahead.how, scratch.home, references)
     request = Request(
         past.family, words, how.config, how.overrides, dry_run=False, json=True, trust_code=how.trust_code
@@ -110,7 +137,7 @@ def _again(store: Store, past: Past, ahead: Ahead, scratch: Store, stand_ins: Ma
     if code:
         raise UserError(f"{past.artifact.reference}: its step failed in the replay (exit code {code})", "see above")
     now = scratch.resolve(answer["artifact"])
-    return Replayed(past, ahead.changes, now, compare(past.artifact, now))
+    return Replayed(past, damage, ahead.changes, now, compare(past.artifact, now))
 
 
 def told(one: Replayed) -> list[str]:
@@ -122,9 +149,13 @@ def told(one: Replayed) -> list[str]:
             lines.append(f"  {printable(file.name)}: {printable(file.problem)}")
         elif file.note:
             lines.append(f"  {printable(file.name)}: the same, {file.note}")
-    promise = "" if one.past.promises else " (its bytes are not promised: made in several segments)"
+    promise = "" if one.past.promises else " (its bytes are not promised: made in segments that were not alike)"
     verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
-    return [f"{one.past.artifact.reference}: {verdict}{promise}", *lines]
+    then = one.past.artifact
+    if one.damage:
+        lines.append(f"  the stored copy is damaged: {printable(as_phrase(then, one.damage))}")
+        verdict += ", compared with what its manifest states"
+    return [f"{then.reference}: {verdict}{promise}", *lines]
 
 
 def as_json(one: Replayed) -> dict[str, Any]:
@@ -133,6 +164,7 @@ def as_json(one: Replayed) -> dict[str, Any]:
         "artifact": one.past.artifact.reference,
         "promised": one.past.promises,
         "changes": one.changes,
+        "damage": one.damage,
         "same": not one.different,
         "files": [{"name": file.name, "problem": file.problem, "note": file.note} for file in one.files],
     }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.digest import file_digest
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.runtime.metrics import read_metrics
 
@@ -38,9 +39,15 @@ def compare(then: Artifact, now: Artifact) -> list[Compared]:
             found.append(Compared(name, "was not there"))
         elif before[name].sha256 == after[name].sha256:
             found.append(Compared(name))
+        elif not _is_intact(then.path / name, before[name].sha256):
+            found.append(Compared(name, "not what the manifest states, and the stored copy is damaged"))
         else:
             found.append(_differing(name, then.path / name, now.path / name))
     return found
+
+
+def _is_intact(file: Path, sha256: str) -> bool:
+    return file.is_file() and file_digest(file) == sha256
 
 
 def _differing(name: str, before: Path, after: Path) -> Compared:

@@ -2,7 +2,7 @@
 
 past = past_of(store, artifact)
 past.how                        # the recorded command
-ahead = look_ahead(past, scratch.home, {"data": "super3-sft-data:v1"})
+ahead = look_ahead(past, scratch, inputs_of(store, artifact))
 ahead.changes                   # ["code of stages.sft.train", "torch 2.12.0 -> 2.13.0"]
 """
 
@@ -28,9 +28,11 @@ from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
-from nemotron_shared.runtime.segments import changed_modules
+from nemotron_shared.runtime.segments import changed_modules, promises_bytes
 
-IMPORT, TOKENIZER = "import", "tokenizer"
+IMPORT = "import"
+NO_SETTINGS = ("tokenizer", "extends")
+"""Roles that no setting names: a tokenizer is found by its own name, and a shorter training is gone through anew."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Past:
 
     @property
     def promises(self) -> bool:
-        """Whether the same bytes are promised: it was made in one go."""
-        return len(self.artifact.manifest.segments) == 1
+        """Whether the same bytes are promised: it was made in one go, or as if it had been."""
+        return promises_bytes(self.artifact.manifest)
 
 
 def past_of(store: Store, artifact: Artifact) -> Past:
@@ -93,13 +95,13 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
     because a config that it names has changed, the recorded values are taken, if today's code still knows them all.
 
     Args:
-        store: one of its own, in which nothing but the inputs of then will stand.
+        store: one of its own, in which nothing but what it was made from stands.
 
     Raises:
         UserError: something is missing, or a source has other content now.
     """
     require_there(past.artifact)
-    references = {role: link(store, one) for role, one in inputs.items()}
+    references = {role: one.reference for role, one in inputs.items()}
     told_by, how, plan, error = f"the recorded command: {past.artifact.manifest.producer.command}", past.how, None, None
     try:
         plan = _plan(past, reading(how, store.home, references))
@@ -120,8 +122,8 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
 
 
 def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
-    """The arguments with a store, and by role what is read from it; a tokenizer is found there by its own name."""
-    read = [f"run.{role}={one}" for role, one in references.items() if role != TOKENIZER]
+    """The arguments with a store, and by role what is read from it, where a setting names that."""
+    read = [f"run.{role}={one}" for role, one in references.items() if role not in NO_SETTINGS]
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
@@ -139,7 +141,10 @@ def _changes(past: Past, now: Identity) -> list[str]:
     changes = []
     if now.result != made.config_digest:
         named = differences(recorded["what"], redact_values(now.what)) if recorded else []
-        changes += named or ["what goes in: settings, inputs or sources"]
+        # a reference says nothing: an input counts by its content
+        references = {f"run.{parent.role}" for parent in past.artifact.manifest.parents}
+        named = named or ["what goes in: settings, inputs or sources"]
+        changes += [one for one in named if one.partition(" ")[0] not in references]
     if now.code != made.code_digest:
         named = changed_modules(recorded["modules"], now.modules) if recorded else []
         changes += named or [f"code: was that of {made.git or made.code_digest[:12]}"]
@@ -171,10 +176,8 @@ def inputs_of(store: Store, artifact: Artifact) -> dict[str, Artifact]:
     return found
 
 
-def link(scratch: Store, artifact: Artifact) -> str:
-    """Let an artifact stand in the store `scratch` under its own name. Returns its reference there."""
+def link(scratch: Store, artifact: Artifact) -> None:
+    """Let an artifact stand in the store `scratch` under its own name and number."""
     place: Path = scratch.root / artifact.manifest.name / f"v{artifact.manifest.version}"
     place.parent.mkdir(parents=True, exist_ok=True)
-    if not place.is_symlink():
-        place.symlink_to(artifact.path.resolve())
-    return artifact.reference
+    place.symlink_to(artifact.path.resolve())

@@ -40,14 +40,11 @@ def require_there(artifact: Artifact) -> None:
     if not gone:
         return
     first, folder = gone[0], folder_of(artifact)
-    place = Path(folder or "", first.uri)
+    place = _place(artifact, first)
     what = f"{artifact.reference} was made from {first.uri}{_and_more(gone)}, which is not there: {place.absolute()}"
-    content = f"a file of the same content (SHA-256 {first.digest[:12]}...)"
-    if first.detail.get("digest_of", "content") != "content":
-        content = "the same file, with the time of its last change (cp -p)"
     if folder is None and not place.is_absolute():
         raise UserError(what, "replay it from the folder that it was made in, which it did not record")
-    raise UserError(what, f"put {content} there; a replay reads every source where it was read then")
+    raise UserError(what, f"put {_content(first)} there; a replay reads every source where it was read then")
 
 
 def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
@@ -65,8 +62,10 @@ def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
         ([one for uri, one in after.items() if uri not in before], "was not read then, and would be now"),
     ):
         if found:
-            what = f"{artifact.reference}: its source {found[0].uri}{_and_more(found)} {said}"
-            raise UserError(what, f"restore it: {_identified(found[0])} is what counts")
+            first = found[0]
+            place = f" ({_place(artifact, first).absolute()})" if _is_file(first) else ""
+            what = f"{artifact.reference}: its source {first.uri}{_and_more(found)} {said}{place}"
+            raise UserError(what, _remedy(first, was_read=first.uri in before))
 
 
 def _is_file(source: Source) -> bool:
@@ -79,8 +78,25 @@ def _has_content(source: Source) -> bool:
     return not source.uri.startswith(f"{SYNTHETIC}:")
 
 
-def _identified(source: Source) -> str:
-    return source.detail.get("digest_of", "content")
+def _place(artifact: Artifact, source: Source) -> Path:
+    return Path(folder_of(artifact) or "", source.uri)
+
+
+def _remedy(source: Source, *, was_read: bool) -> str:
+    if not was_read:
+        return "take it away from there for the replay"
+    return f"put {_content(source)} there" if _is_file(source) else f"restore its content ({_sha256(source)})"
+
+
+def _content(source: Source) -> str:
+    """What has to be there again, in words."""
+    if source.detail.get("digest_of", "content") != "content":
+        return "the same file, with the time of its last change (cp -p)"
+    return f"a file of the same content ({_sha256(source)})"
+
+
+def _sha256(source: Source) -> str:
+    return f"SHA-256 {source.digest[:12]}..."
 
 
 def _and_more(found: Sequence[Source]) -> str:

@@ -110,6 +110,9 @@ def stage_sentence(results: Results, stage: str) -> str | None:
 def overlap_sentence(results: Results, task: str) -> str:
     """`0 of the 400 questions of sums occur in the training data: 0 exact, 0 near.`, and what else is known."""
     check = results["overlap"][task]
+    unknown = ", ".join(check["unknown"])
+    if unknown and not check["checked_against"]:
+        return f"{task} was not checked: what {unknown} was trained on is not known."
     kind = results["tasks"][task]["kind"] if task in results["tasks"] else "generate"
     items = "texts" if kind == "text" else "questions"
     text = f"{check['found']} of the {check['of']} {items} of {task} occur in the training data"
@@ -119,7 +122,21 @@ def overlap_sentence(results: Results, task: str) -> str:
     parts = [f"{sentences['found']} of their {sentences['of']} sentences do"] if sentences else []
     if "stated" in check:
         parts.append(f"{check['stated']} of the answers are stated there, which is what this task asks for")
-    return f"{'; '.join([text, *parts])}."
+    places = ", ".join(check["checked_against"]) or "none"
+    more = f" only. What else {unknown} was trained on is not known" if unknown else ""
+    return f"{'; '.join([text, *parts])}. Looked for in {places}{more}."
+
+
+def overlap_in_short(results: Results) -> str:
+    """`overlap 0 of 560 exact, 0 near` over all tasks, or why that is not known; empty where nobody looked."""
+    checks = results["overlap"].values()
+    found, asked = (sum(check[key] for check in checks) for key in ("found", "of"))
+    unknown = sorted({model for check in checks for model in check["unknown"]})
+    if unknown and not any(check["checked_against"] for check in checks):
+        return f"overlap not checked: what {', '.join(unknown)} was trained on is not known"
+    exact = sum(check.get("exact", check["found"]) for check in checks)
+    part = ", in the known part of the training data only" if unknown else ""
+    return f"overlap {exact} of {asked} exact, {found - exact} near{part}" if asked else ""
 
 
 def label(results: Results, model: str) -> str:

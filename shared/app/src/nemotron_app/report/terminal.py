@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nemotron_app import rich_table
 from nemotron_app.report import wording
 from nemotron_app.report.collect import STEPS, Collected
-from nemotron_app.report.findings import MODEL_OF_STAGE, score_of
+from nemotron_app.report.findings import MODEL_OF_STAGE, overlap_in_short, score_of
 from nemotron_app.report.results import sample_task
 from nemotron_app.report.tables import rejected_rows
 from nemotron_app.report.times import seconds_of
@@ -61,11 +61,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
             number, low, high = (wording.value(entry["metric"], x) for x in (entry["value"], *entry["ci95"]))
             score = f"{number} [{low.rstrip('%')}, {high.rstrip('%')}]"
     elif kind == RESULTS:
-        checks = results["overlap"].values()
-        found, asked = (sum(entry[key] for entry in checks) for key in ("found", "of"))
-        exact = sum(entry.get("exact", entry["found"]) for entry in checks)
-        amount = wording.counted(len(results["tasks"]), "task")
-        key = f"overlap {exact} of {asked} exact, {found - exact} near" if asked else ""
+        amount, key = wording.counted(len(results["tasks"]), "task"), overlap_in_short(results)
     else:
         metadata = artifact.manifest.metadata
         groups = [*metadata.get("splits", {}).values(), *metadata.get("tasks", {}).values()]

@@ -9,7 +9,7 @@
 import json
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from nemotron_shared.runtime.segments import (
     changed_modules,
     changes,
     new_segment,
+    promises_bytes,
     read_segments,
     write_segments,
 )
@@ -134,7 +135,9 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)
-    return read_segments(extends.folder)
+    # their learning rate followed a shorter schedule, which tells them from those that go on
+    shorter = {LENGTH: extends.step}
+    return [replace(one, how=shorter | one.how) for one in read_segments(extends.folder)]
 
 
 def find_extension(store: Store, name: str, identity: Identity) -> Extension | None:
@@ -162,7 +165,8 @@ def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
         keep: move the last checkpoint to where a longer training will look for it.
     """
     if (count := len(artifact.manifest.segments)) > 1:
-        run.say(f"made in {count} segments: its bytes may differ from those of an uninterrupted run")
+        doubt = ": its bytes may differ from those of an uninterrupted run"
+        run.say(f"made in {count} segments{'' if promises_bytes(artifact.manifest) else doubt}")
     if keep and run.checkpoints.is_dir():
         folder = state_folder(plan.store, Reference(artifact.manifest.name, artifact.manifest.version))
         shutil.rmtree(folder, ignore_errors=True)  # of a version that somebody deleted by hand

@@ -1,4 +1,4 @@
-"""The attempts that one result was made in. Only a result of one segment promises to have the same bytes again.
+"""The attempts that one result was made in: where they are alike, its bytes are those of an uninterrupted run.
 
 runs/super3-sft-model-1f0c.../segments.json
 [{"began": "2026-01-31T12:00:00+00:00", "from_step": 0, "how": {"train.micro_batch_size": 8, ...},
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts.artifact import utc
+from nemotron_shared.artifacts.manifest import Manifest
 from nemotron_shared.atomic import read_json, write_json
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
@@ -85,6 +86,20 @@ def changes(before: Segment, now: Segment) -> list[str]:
     found = differences(before.how, now.how) + changed_modules(before.modules, now.modules)
     machines = [{key: value for key, value in one.machine.items() if key != FOLDER} for one in (before, now)]
     return found + differences(*machines)
+
+
+def promises_bytes(manifest: Manifest) -> bool:
+    """Whether an uninterrupted run makes the same bytes: the attempts had the same settings, code and machine."""
+    attempts = [_what_counts(one) for one in manifest.segments]
+    return bool(attempts) and all(one == attempts[0] for one in attempts)
+
+
+def _what_counts(segment: object) -> list[Any]:
+    """Of a segment in the form that a manifest has."""
+    told = segment if isinstance(segment, dict) else {}
+    machine = told.get("machine")
+    machine = {key: value for key, value in machine.items() if key != FOLDER} if isinstance(machine, dict) else None
+    return [told.get("how"), told.get("modules"), machine]
 
 
 def changed_modules(before: dict[str, str], now: dict[str, str]) -> list[str]:
