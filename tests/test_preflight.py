@@ -383,6 +383,21 @@ def test_data_that_does_not_exist_or_has_no_tokenizer(tmp_path: Path) -> None:
     assert "data_prep.source is not set" in told("sft", "super3", "qa", home=tmp_path)[1]
 
 
+def test_a_finished_result_that_is_damaged(run, tmp_path: Path) -> None:
+    prepare = nemotron("super3", "data", "prep", "rl", "-c", "tiny", "data_prep.synthetic_problems=60")
+    run(*prepare)
+    folder = tmp_path / "home" / "artifacts" / "super3-rl-data" / "v1"
+    rows = max(folder.rglob("*.jsonl"), key=lambda file: file.stat().st_size)
+    for file, damaged in ((rows, rows.read_bytes()[::-1]), (folder / "manifest.json", b"")):
+        whole = file.read_bytes()
+        assert "none: this could run" in run(*prepare, "--dry-run").stdout
+        file.write_bytes(damaged)
+        assert run(*prepare, ok=False).returncode == 2
+        ahead = run(*prepare, "--dry-run", ok=False)
+        assert (ahead.returncode, file.name in ahead.stdout.partition("# problems")[2]) == (1, True), ahead.stdout
+        file.write_bytes(whole)
+
+
 def test_nothing_stands_for_an_input_that_the_user_names(made: Path, tmp_path: Path) -> None:
     wrong = [(stage, f"run.{role}={stage}-data:v9" if role == "data" else f"run.{role}=sft:v9")
              for stage in STAGES for role in ("data", "model")]  # fmt: skip
