@@ -123,6 +123,8 @@ def test_with_every_checkpoint_damaged_the_run_ends_until_it_is_forced(run, home
         assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
         assert "no whole checkpoint is left (damaged-checkpoint-2, damaged-checkpoint-4)" in ended.stderr
         assert "--force" in ended.stderr
+    ahead = run(*COMMAND, "--dry-run", ok=False)
+    assert (ahead.returncode, "no whole checkpoint is left" in ahead.stdout) == (1, True)
     assert not (home / "artifacts" / MODEL).exists()
 
 

@@ -383,6 +383,33 @@ def test_data_that_does_not_exist_or_has_no_tokenizer(tmp_path: Path) -> None:
     assert "data_prep.source is not set" in told("sft", "super3", "qa", home=tmp_path)[1]
 
 
+def test_a_finished_result_that_is_damaged(run, tmp_path: Path) -> None:
+    prepare = nemotron("super3", "data", "prep", "rl", "-c", "tiny", "data_prep.synthetic_problems=60")
+    run(*prepare)
+    folder = tmp_path / "home" / "artifacts" / "super3-rl-data" / "v1"
+    rows = max(folder.rglob("*.jsonl"), key=lambda file: file.stat().st_size)
+    for file, damaged in ((rows, rows.read_bytes()[::-1]), (folder / "manifest.json", b"")):
+        whole = file.read_bytes()
+        assert "none: this could run" in run(*prepare, "--dry-run").stdout
+        file.write_bytes(damaged)
+        assert run(*prepare, ok=False).returncode == 2
+        ahead = run(*prepare, "--dry-run", ok=False)
+        assert (ahead.returncode, file.name in ahead.stdout.partition("# problems")[2]) == (1, True), ahead.stdout
+        file.write_bytes(whole)
+
+
+def test_nothing_stands_for_an_input_that_the_user_names(made: Path, tmp_path: Path) -> None:
+    wrong = [(stage, f"run.{role}={stage}-data:v9" if role == "data" else f"run.{role}=sft:v9")
+             for stage in STAGES for role in ("data", "model")]  # fmt: skip
+    for stage, asked in [*wrong, ("eval", "run.base=sft:v9")]:
+        code, said = told(stage, "super3", "tiny", asked, home=made)
+        assert (code, ":v9 in" in said, "has: v1" in said) == (1, True, True), (stage, asked, said)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("defaults: [tiny, _self_]\nrun: {model: sft}\n")
+    assert "no artifact 'super3-sft-model'" in told("rl", "super3", str(mine), home=tmp_path)[1]
+    assert told("sft", "super3", "tiny", "run.data=sft-data", home=tmp_path) == (0, "")  # which would be made
+
+
 def test_an_engine_that_is_not_here_is_named_with_the_command_that_brings_it(tmp_path: Path) -> None:
     code, said = told("sft", "nano3", "nano3_lora", home=tmp_path)
     assert code == 1

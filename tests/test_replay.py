@@ -115,6 +115,16 @@ def test_a_training_and_all_before_it_is_the_same_bit_by_bit(run, tmp_path: Path
     assert scored["same"] and scored["changes"] == []
 
 
+@pytest.mark.slow
+def test_a_training_that_began_without_a_model_is_replayed_without_one(run, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\n")
+    settings = [word for word in short("sft") if "=" in word]
+    run(*nemotron("super3", "sft", "-c", "mine.yaml", *settings, "train.train_iters=2"))
+    (tmp_path / "mine.yaml").unlink()
+    again = run(*REPLAY, "sft")
+    assert "the same bytes" in again.stdout and "the recorded values" in again.stderr
+
+
 def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()

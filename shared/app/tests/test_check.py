@@ -290,8 +290,8 @@ def test_a_stopped_run_is_not_judged_by_its_end(home: Path, capsys) -> None:
 
 def test_a_run_that_no_expectations_fit_says_what_differs(home: Path) -> None:
     folder = tiny_run(home, [9.0, 5.0])
-    (folder / "config.yaml").write_text(CONFIG.replace("260", "6"))
-    with pytest.raises(UserError, match=r"sft/tiny, is for other runs: train\.train_iters is 6 and not 260") as caught:
+    (folder / "config.yaml").write_text(CONFIG.replace("400", "6"))
+    with pytest.raises(UserError, match=r"sft/tiny, is for other runs: train\.train_iters is 6 and not 400") as caught:
         dispatch(["check", "sft"])
     assert "--expect sft/tiny" in str(caught.value.remedy)
     log = written(home / "some.log", "")

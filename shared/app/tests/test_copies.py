@@ -23,6 +23,8 @@ class Step:
         print(" ".join(words), flush=True)
         if "atexit" in words:
             atexit.register(print, "finished", flush=True)
+        if "killed" in words:
+            os.kill(os.getpid(), signal.SIGKILL)
         if "fails" in words:
             raise RuntimeError("token hf_abcdefghijklmnopqrstuvwxyz0123456789")
         if "waits" in words:
@@ -61,6 +63,17 @@ def program(tmp_path: Path) -> Callable[[str], Any]:
         )
 
     return start
+
+
+def test_a_step_that_was_killed_is_told(program: Callable[[str], Any]) -> None:
+    done = program("""
+        print(run("killed"))
+        print(run_process([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)", "stages.sft.data_prep"]))
+    """)
+    out, err = done.communicate()
+    assert out == "killed\n1\n1\n"
+    told = "error: the {} was killed by SIGKILL (out of memory?)\n  what is saved is kept: run the same command again\n"
+    assert err == told.format("training") + told.format("data preparation")
 
 
 def test_words_exit_code_and_output(program: Callable[[str], Any], tmp_path: Path) -> None:

@@ -128,7 +128,11 @@ def test_without_a_whole_checkpoint_no_run_begins_anew_in_silence(tmp_path: Path
         with pytest.raises(UserError, match=r"no whole checkpoint is left \(damaged-checkpoint-30, damaged") as caught:
             resume(tmp_path)
         assert "--force" in str(caught.value)
+        with pytest.raises(UserError, match="no whole checkpoint is left"):
+            checkpoints.require_one_left(tmp_path)
     assert names(tmp_path) == ["damaged-checkpoint-30", "damaged-checkpoint-40"]
+    make(tmp_path, 50)
+    checkpoints.require_one_left(tmp_path)
 
 
 def test_a_second_damage_of_the_same_step_keeps_the_first(tmp_path: Path) -> None:

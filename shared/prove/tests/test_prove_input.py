@@ -176,6 +176,12 @@ def test_the_command_counts_and_shows_one_input(capsys: pytest.CaptureFixture[st
     assert found["damaged"] == 30 < found["inputs"] == found["accepted"] + found["refused"]
     assert command.main(["--target", "slice", "--see", "0"], standalone_mode=False) == 0
     assert "train[1024:]" in capsys.readouterr().out
+    assert command.main(["--target", "slice", "--see", "0", "--json"], standalone_mode=False) == 0
+    seen = json.loads(capsys.readouterr().out)
+    assert (seen["target"], seen["kind"], "train[1024:]" in seen["files"][0]["begins"]) == ("slice", "accepted", True)
+    twice = ["--target", "slice", "--target", "slice", "--count", "30", "--json"]
+    assert command.main(twice, standalone_mode=False) == 0
+    assert [one["damaged"] for one in json.loads(capsys.readouterr().out)["targets"]] == [30]
     assert command.main(["--target", "slice", "--target", "gpus", "--count", "8"], standalone_mode=False) == 0
     assert "2 of 2 parsers met fewer than 20 damaged inputs" in capsys.readouterr().out
     with pytest.raises(UserError, match="one parser"):

@@ -57,6 +57,7 @@ class Copy:
     """A step that runs in a copy of this process; used like a `subprocess.Popen`."""
 
     def __init__(self, module: str, words: Sequence[str], stdout: IO[bytes] | None = None) -> None:
+        self.args = [module, *words]
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_become, args=(module, words, stdout, os.getpid()))
         with forking():

@@ -21,6 +21,7 @@ from nemotron_shared.config.overrides import Said
 from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
+from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.environments import python_for_step
 from nemotron_shared.runtime.launcher import launch_command
 from nemotron_shared.runtime.process import ending_with_us
@@ -28,6 +29,8 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
+
+KILLED_EXIT_CODE = 1
 
 
 def run_step(stage: str, verb: str, request: "Request") -> int:
@@ -162,7 +165,8 @@ def run_process(
 def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Callable[[], None] | None = None) -> int:
     """Wait for the end of a step's process, passing on every SIGTERM and SIGINT; its exit code.
 
-    Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request.
+    Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request. A
+    process that another signal ended could say nothing itself, so that is told here.
     """
     stopping = False
 
@@ -179,5 +183,20 @@ def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Callab
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    # A signal that comes before the step has set its handlers just ends it.
-    return STOPPED_EXIT_CODE if stopping and code < 0 else code
+    if code >= 0:
+        return code
+    if stopping and -code in before:  # it came before the step had set its handlers
+        return STOPPED_EXIT_CODE
+    tell(f"error: {_killed(process.args, -code)}", out=sys.stderr)
+    return KILLED_EXIT_CODE
+
+
+def _killed(command: object, number: int) -> str:
+    """What a person is told of a step that a signal ended."""
+    words = map(str, command) if isinstance(command, list) else ()
+    module = next((word for word in words if word.startswith("stages.")), "")
+    what = "data preparation" if module.endswith(".data_prep") else "evaluation" if ".eval." in module else "training"
+    known = number in {*signal.Signals}
+    name = signal.Signals(number).name if known else f"signal {number}"
+    why = " (out of memory?)" if number == signal.SIGKILL else ""
+    return f"the {what} was killed by {name}{why}\n  what is saved is kept: run the same command again"

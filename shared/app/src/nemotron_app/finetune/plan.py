@@ -41,7 +41,7 @@ FIELDS = {
     "sft": ("format", "messages_field", "conversations_field", "prompt_field", "response_field"),
     "pretrain": ("text_field", "text_template"),
 }
-OF_DATA, NOT_PREPARED = "run.data: ", "rows-not-prepared-yet"
+OF_DATA = "run.data: "
 SAID_BY_WORDS = ("run.model", "run.data", "data_prep.source")
 
 
@@ -102,8 +102,7 @@ class Plan:
     def require_startable(self) -> None:
         """Raise `UserError` with all that would keep the preparation or the training from starting."""
         step = import_module(f"stages.{self.stage}.train").STEP
-        unprepared = override("run.data", NOT_PREPARED), "run.missing_data=prepare"
-        overrides = self.request(self.stage, str(self.file()), *self.overrides, *unprepared).overrides
+        overrides = self.request(self.stage, str(self.file()), *self.overrides, "run.missing_data=prepare").overrides
         asked = Arguments(str(self.file()), overrides, dry_run=True, json=False, trust_code=self.trust_code)
         checked = preflight(step, asked)
         found = checked.problems + checked.lacking

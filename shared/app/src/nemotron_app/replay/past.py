@@ -29,6 +29,7 @@ from nemotron_shared.runtime.plan import Plan, identify
 from nemotron_shared.runtime.preflight import preflight
 from nemotron_shared.runtime.provenance import environment
 from nemotron_shared.runtime.segments import changed_modules, promises_bytes
+from nemotron_shared.runtime.step import Step
 
 IMPORT = "import"
 NO_SETTINGS = ("tokenizer", "extends")
@@ -109,7 +110,7 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
         error = wrong
     is_as_it_was = plan is not None and plan.identity.result == past.artifact.manifest.producer.config_digest
     if not is_as_it_was and past.file is not None:
-        recorded = replace(past.how, config=str(past.file), overrides=())
+        recorded = replace(past.how, config=str(past.file), overrides=_without_models(past, references))
         with suppress(UserError):
             plan = _plan(past, reading(recorded, store.home, references))
             how, told_by = recorded, f"the recorded values: {past.file}"
@@ -127,9 +128,19 @@ def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Argume
     return replace(how, overrides=(*how.overrides, f"run.home={home}", "run.force=false", *read))
 
 
-def _plan(past: Past, how: Arguments) -> Plan:
+def _without_models(past: Past, references: Mapping[str, str]) -> tuple[str, ...]:
+    """Overrides for the models that the recorded values name and that were not there then."""
+    step = _step(past)
+    return tuple(f"run.{role}=null" for role in (*step.consumes, *step.optional) if role not in {"data", *references})
+
+
+def _step(past: Past) -> Step:
     made = past.artifact.manifest.producer
-    step = importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
+    return importlib.import_module(f"stages.{made.stage}.{made.verb}").STEP
+
+
+def _plan(past: Past, how: Arguments) -> Plan:
+    step = _step(past)
     checked = preflight(step, how)
     refuse(checked.problems + checked.lacking)
     return identify(step, checked)

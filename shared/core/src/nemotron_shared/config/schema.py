@@ -69,9 +69,11 @@ class RunSection(Section):
     """Model to start from, or in eval the one in question: an artifact, `hf://org/name[@revision]`, the path of a
     Hugging Face folder, or `megatron:PATH`. `null`: random weights."""
     missing_data: How[Literal["error", "prepare"]]
-    """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first."""
+    """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first. Another name or
+    version than that makes, written by you, is an error."""
     missing_model: How[Literal["error", "random"]]
-    """What to do when `run.model` does not exist: `error` stops, `random` takes random weights."""
+    """What to do when `run.model` does not exist: `error` stops, `random` takes random weights. One that you name is
+    an error."""
     seed: int = Field(ge=0)
     """Seed of weights, data order and sampling."""
     force: How[bool]

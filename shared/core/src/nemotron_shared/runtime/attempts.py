@@ -67,11 +67,7 @@ def begin(plan: "Plan", run: Run) -> None:
         before = []
     if before:
         found = changes(before[-1], segment)
-        if found and plan.config.run.on_change == "refuse":
-            raise UserError(
-                f"{run.directory}: an unfinished run, and since then: {_listed(found)}",
-                "run.on_change=continue goes on with it, run.on_change=restart begins anew",
-            )
+        _refuse_where_asked(plan, found)
         if found and plan.config.run.on_change == "restart":
             run.say(f"beginning anew (run.on_change=restart); since the unfinished run: {_listed(found)}")
             run.forget()
@@ -90,6 +86,29 @@ def begin(plan: "Plan", run: Run) -> None:
     write_segments(run.directory, [*before, segment])
     # What a cleanup must leave alone until this run has published.
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
+
+
+def require_resumable(plan: "Plan") -> None:
+    """Refuse what a start would, where it would go on with an unfinished run; nothing is changed.
+
+    Raises:
+        UserError: its records or all of its checkpoints are damaged, or it differs and `run.on_change` is `refuse`.
+    """
+    before = [] if plan.config.run.force else read_segments(plan.run_directory)
+    if not before:
+        return
+    found = changes(before[-1], new_segment(plan.identity))
+    _refuse_where_asked(plan, found)
+    if not found or plan.config.run.on_change != "restart":
+        checkpoints.require_one_left(plan.run_directory / "checkpoints")
+
+
+def _refuse_where_asked(plan: "Plan", found: list[str]) -> None:
+    if found and plan.config.run.on_change == "refuse":
+        raise UserError(
+            f"{plan.run_directory}: an unfinished run, and since then: {_listed(found)}",
+            "run.on_change=continue goes on with it, run.on_change=restart begins anew",
+        )
 
 
 def _say_why_new(plan: "Plan", run: Run) -> None:

@@ -176,13 +176,29 @@ def resume_point(directory: Path, layout: Layout, say: Callable[[str], None]) ->
         if damage is None:
             return path
         say(f"{path.name} is damaged ({damage}): set aside as {_set_aside(path).name}")
-    aside = sorted(path.name for path in directory.glob(f"{DAMAGED}*"))
-    if aside:
-        raise UserError(
-            f"{directory}: no whole checkpoint is left ({', '.join(aside)})",
-            "run the same command with --force to begin anew",
-        )
+    if aside := _those_aside(directory):
+        raise _none_left(directory, aside)
     return None
+
+
+def require_one_left(directory: Path) -> None:
+    """Refuse a folder of which every checkpoint was set aside; what the others hold is not looked at.
+
+    Raises:
+        UserError: names them.
+    """
+    aside = _those_aside(directory)
+    if aside and not any(mark.parent.name not in aside for mark in directory.glob(f"*/{COMPLETE}")):
+        raise _none_left(directory, aside)
+
+
+def _those_aside(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob(f"{DAMAGED}*"))
+
+
+def _none_left(directory: Path, aside: list[str]) -> UserError:
+    what = f"{directory}: no whole checkpoint is left ({', '.join(aside)})"
+    return UserError(what, "run the same command with --force to begin anew")
 
 
 def latest(directory: Path, layout: Layout) -> Path | None:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Source
 from nemotron_shared.config.shown import with_origins
+from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.attempts import require_resumable
 from nemotron_shared.runtime.console import say, tell, tell_json
 from nemotron_shared.runtime.engine import engine_of
 from nemotron_shared.runtime.estimate import lines as estimate_lines
 from nemotron_shared.runtime.launcher import launch_command
-from nemotron_shared.runtime.plan import identify
-from nemotron_shared.runtime.preflight import preflight
+from nemotron_shared.runtime.plan import identify, require_usable
+from nemotron_shared.runtime.preflight import Preflight, preflight
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -57,19 +59,12 @@ def dry_run(step: "Step", arguments: Arguments) -> int:
 def make_preview(step: "Step", arguments: Arguments) -> Preview:
     """Resolve as much as can be resolved; show what is wrong instead of stopping at it."""
     checked = preflight(step, arguments)
-    config, lacking = checked.config, checked.lacking
+    config = checked.config
     for note in checked.notes:
         say(note)
-    if (
-        lacking
-        and not arguments.config_alone
-        and checked.is_decided
-        and not checked.problems
-        and not checked.prepares
-        and identify(step, checked).finished
-    ):
-        lacking = []  # the start would use what is there
-    problems = checked.problems + lacking
+    problems = checked.problems + checked.lacking
+    if not checked.problems and not checked.prepares and checked.is_decided and not arguments.config_alone:
+        problems = _problems_of_result(step, checked, arguments)
     command, rendered = launch_command(step.module, checked.machine.processes), None
     if config is not None and step.engines is not None:
         engine = engine_of(config)
@@ -92,6 +87,23 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
         notes=checked.notes,
         problems=[str(problem) for problem in problems],
     )
+
+
+def _problems_of_result(step: "Step", checked: Preflight, arguments: Arguments) -> list[UserError]:
+    """What a start would refuse, now that it is known what it makes: its result may be there, whole or damaged."""
+    name, home = step.produces.format(family=checked.run.family), checked.store.home
+    known = checked.store.versions(name) or any((home / "runs").glob(f"{name}-*"))
+    if not known or not checked.machine.sees_files:
+        return checked.lacking
+    try:
+        plan = identify(step, checked)
+        require_usable(plan, step, arguments)
+        if plan.finished is not None:
+            return []  # the start would use what is there, and lack nothing
+        require_resumable(plan)
+    except UserError as error:
+        return [error, *checked.lacking]
+    return checked.lacking
 
 
 def _summary(sources: list[Source]) -> dict[str, Any]:

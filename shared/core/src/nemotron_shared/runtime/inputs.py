@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.names import Reference, is_path, parse_reference
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.errors import NotFound, UserError
@@ -68,16 +68,18 @@ def is_named(checked: "Preflight", step: "Step", role: str) -> bool:
 
 
 def _note_missing(checked: "Preflight", step: "Step", role: str, arguments: Arguments, error: NotFound) -> None:
-    """What is done without an input: something stands for it, or it is a problem."""
+    """What is done without an input: something stands for it, or it is a problem, as is any that the user names."""
     run, reference = checked.run, getattr(checked.run, role)
     checked.shown[role] = f"{reference} (missing{_instead(step, role, run)})"
     remedy = None
     if is_path(reference):  # somebody has this folder in mind, and nothing can stand for it
         remedy = "give a folder that is there"
-    elif role == "data" and run.missing_data == "prepare" and step.prepare is not None:
-        checked.prepares = f"[{reference}] not there yet"
     elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
         remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
+    elif is_named(checked, step, role) and not _is_prepared(step, role, run):
+        remedy = error.remedy or how_to_make(step, role, run, arguments, checked.composed)
+    elif role == "data" and run.missing_data == "prepare" and step.prepare is not None:
+        checked.prepares = f"[{reference}] not there yet"
     elif role == "model" and run.missing_model == "random":
         checked.notes.append(f"[{reference}] not there: starting from random weights (run.missing_model=random)")
     elif role not in step.optional:
@@ -85,6 +87,13 @@ def _note_missing(checked: "Preflight", step: "Step", role: str, arguments: Argu
     if remedy:
         checked.shown[role] = f"{reference} (missing)"
         checked.problems.append(UserError(f"run.{role}: {error.message}", remedy))
+
+
+def _is_prepared(step: "Step", role: str, run: RunSection) -> bool:
+    """Whether the input is what data preparation would make next, whoever names it."""
+    if role != "data" or step.prepare is None or run.data is None:
+        return False
+    return parse_reference(run.data, run.family) == Reference(step.prepare.produces.format(family=run.family))
 
 
 def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artifact:

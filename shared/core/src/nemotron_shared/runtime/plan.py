@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
+from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.digest import json_digest
 from nemotron_shared.runtime.arguments import Arguments
@@ -114,6 +115,17 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
         extends = find_extension(store, name, identity)
     origins = checked.composed.origins
     return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)
+
+
+def require_usable(plan: Plan[ConfigT], step: "Step[ConfigT]", arguments: Arguments) -> None:
+    """Refuse a finished result that is damaged.
+
+    Raises:
+        UserError: names the files, and the command that makes it again.
+    """
+    if plan.finished is not None:
+        how = forced_command(step.stage, step.verb, ["-c", arguments.config, *arguments.overrides])
+        require_intact(plan.finished, plan.store.home, f"make it again: {how}", ask_manifest=False)
 
 
 def made_meanwhile(plan: Plan[ConfigT]) -> Artifact | None:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Source
-from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import HasSettings, StageConfig
 from nemotron_shared.config.training import TrainingConfig
@@ -35,7 +34,7 @@ from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
-from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan
+from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan, require_usable
 from nemotron_shared.runtime.process import end_with_parent, use_no_code_of_this_folder
 from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import Run, open_run
@@ -142,9 +141,7 @@ class Step(Generic[ConfigT]):
         plan = distributed.on_rank_zero(lambda: make_plan(self, arguments))
         if plan.finished is not None:
             finished = plan.finished
-            command = forced_command(self.stage, self.verb, ["-c", arguments.config, *arguments.overrides])
-            how = f"make it again: {command}"
-            distributed.on_rank_zero(lambda: require_intact(finished, plan.store.home, how, ask_manifest=False))
+            distributed.on_rank_zero(lambda: require_usable(plan, self, arguments))
             say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             return finished, True

@@ -2,7 +2,8 @@
 
 nemotron prove cards                                  all of them, some seconds to a minute each
 nemotron prove cards --family nano3 --item packing    one
-nemotron prove cards --list                           what there is; `stale`: its code has changed since
+nemotron prove cards --list                           what there is; `stale`: its code has changed since;
+                                                      `edited`: by hand, after the run that wrote it
 
 A card lies in docs/cards/FAMILY/ITEM.yaml, and only a run writes it. Exit code 1 where a measurement failed.
 """
@@ -17,9 +18,19 @@ from pathlib import Path
 import click
 
 from nemotron_app.plain import table_lines
-from nemotron_prove.cards.card import FOLDER, ROOT, Card, code_digest, command_of, is_stale, read_card, write_card
+from nemotron_prove.cards.card import (
+    FOLDER,
+    ROOT,
+    Card,
+    code_digest,
+    command_of,
+    is_edited,
+    is_stale,
+    read_card,
+    write_card,
+)
 from nemotron_prove.cards.items import ITEMS, Item
-from nemotron_prove.cards.measured import FAILED, CannotRun
+from nemotron_prove.cards.measured import EDITED, FAILED, UNREADABLE, CannotRun
 from nemotron_prove.cards.page import PAGE, write_page
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.families import families
@@ -114,10 +125,15 @@ def commit_of_code() -> str | None:
 
 
 def status_of(root: Path, family: str, name: str, item: Item) -> str:
-    """The card's status; `stale` where its code is another one now."""
-    card = read_card(root, family, name)
+    """The card's status; `stale` where its code is another one now, `edited` where the card itself is."""
+    try:
+        card = read_card(root, family, name)
+    except UserError:
+        return UNREADABLE
     if card is None:
         return NONE
+    if is_edited(card):
+        return EDITED
     return STALE if is_stale(card, family, item) else card.status
 
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from nemotron_prove.cards.measured import NOT_BUILT, CannotRun, Measured
+from nemotron_shared.stages import STAGES
 
 MEASURES = "nemotron_prove.cards.measures"
 
@@ -21,11 +22,13 @@ class Item:
         title: what it asks, for people.
         function: `module:function` in `measures`; None for one that is not built.
         also: modules that a measurement starts as programs, whose code counts too.
+        reads: files that are no Python and that it depends on, as `package:glob`.
     """
 
     title: str
     function: str | None
     also: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -46,6 +49,14 @@ class Item:
         return function(family, folder)
 
 
+ENGINES = "nemotron_engines:config/engine/*.yaml"
+CONFIGS = (*(f"stages.{stage}:config/{part}" for stage in STAGES for part in ("*.yaml", "engine/*.yaml")), ENGINES)
+OF_SFT = (
+    "stages.sft:config/*.yaml",
+    "stages.sft:config/engine/*.yaml",
+    ENGINES,
+    "nemotron_data:chat/templates/*.jinja",
+)
 SFT = ("stages.sft.data_prep", "stages.sft.train", "stages.sft.engines.transformers.train")
 ITEMS = {
     "import": Item(
@@ -65,9 +76,11 @@ ITEMS = {
     "logits_across_stacks": Item("our kernels, transformers' own and a float64 recurrence agree", "stacks:logits"),
     "gradients": Item("gradients of our kernels and of transformers' own agree", "stacks:gradients"),
     "packing": Item("a packed row computes what its documents compute alone", "packs:packing"),
-    "masks": Item("the loss counts what the assistant wrote, and nothing else", "prepared:masks", SFT[:1]),
-    "resume": Item("a training that was killed ends with the bytes of one that was not", "runs:resume", SFT),
-    "data_bytes": Item("prepared data has the same bytes with one worker and with two", "prepared:data_bytes", SFT[:1]),
+    "masks": Item("the loss counts what the assistant wrote, and nothing else", "prepared:masks", SFT[:1], OF_SFT),
+    "resume": Item("a training that was killed ends with the bytes of one that was not", "runs:resume", SFT, OF_SFT),
+    "data_bytes": Item(
+        "prepared data has the same bytes with one worker and with two", "prepared:data_bytes", SFT[:1], OF_SFT
+    ),
     "lora_round_trip": Item("adapters saved, loaded and merged compute the same", "adapters:lora_round_trip"),
     "sampling_equals_training": Item(
         "log-probabilities of generation and of training are the same bits", "sampling:same_bits"
@@ -80,10 +93,16 @@ ITEMS = {
         "every recipe of the family is understood for preparing its data",
         "programs:data_recipe",
         ("stages.pretrain.data_prep", "stages.sft.data_prep", "stages.rl.data_prep", "stages.eval.data_prep"),
+        (
+            *CONFIGS,
+            *(f"stages.{stage}:config/blends/*.json" for stage in ("pretrain", "sft", "rl")),
+            "nemotron_data:chat/templates/*.jinja",
+        ),
     ),
     "launch_script": Item(
         "the script of a Slurm job for each stage is one that bash can read",
         "programs:launch_script",
-        ("nemotron_cluster.slurm.script", "nemotron_app.remote.command"),
+        ("nemotron_cluster.slurm.backend", "nemotron_app.remote.command"),
+        (*CONFIGS, "nemotron_cluster:slurm/*.sh"),
     ),
 }

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 VERIFIED, FAILED, NEEDS_GPU = "verified", "failed", "needs_gpu"
 NEEDS_ENVIRONMENT, NOT_BUILT, NOT_HERE = "needs environment", "not built", "not of this family"
+EDITED, UNREADABLE = "edited", "unreadable"
+"""Of a card that is no longer as a run has written it."""
 STATUSES = (VERIFIED, FAILED, NEEDS_GPU, NEEDS_ENVIRONMENT, NOT_BUILT, NOT_HERE)
 
 

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from nemotron_prove.cards.card import Card, read_card
+from nemotron_prove.cards.card import Card, is_edited, read_card
 from nemotron_prove.cards.items import ITEMS
+from nemotron_prove.cards.measured import EDITED, UNREADABLE
 from nemotron_shared.atomic import write_text
+from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 
 PAGE = Path("docs", "cards.md")
@@ -30,22 +32,37 @@ def write_page(root: Path) -> None:
 
 def page_of(root: Path) -> str:
     """The page that the cards make."""
-    cards = {family: {item: read_card(root, family, item) for item in ITEMS} for family in families()}
+    cards = {family: {item: _card(root, family, item) for item in ITEMS} for family in families()}
     parts = [HEAD, "| item | " + " | ".join(cards) + " |", "|---" * (len(cards) + 1) + "|"]
     for item in ITEMS:
-        states = [card.status if (card := cards[family][item]) else "not measured" for family in cards]
+        states = [_state(cards[family][item]) for family in cards]
         parts.append(f"| `{item}` | " + " | ".join(states) + " |")
     parts += ["", *(f"- `{name}`: {item.title}." for name, item in ITEMS.items())]
     for family, measured in cards.items():
-        known = {item: card for item, card in measured.items() if card is not None}
+        known = {item: card for item, card in measured.items() if isinstance(card, Card)}
         if known:
             parts += ["", f"## {family}", "", "| item | figures | tolerance | date | commit |", "|---|---|--:|---|---|"]
             parts += [_row(item, card) for item, card in known.items()]
     return "\n".join(parts) + "\n"
 
 
+def _card(root: Path, family: str, item: str) -> Card | str:
+    """A card, or why there is none."""
+    try:
+        return read_card(root, family, item) or "not measured"
+    except UserError:
+        return UNREADABLE
+
+
+def _state(card: Card | str) -> str:
+    if isinstance(card, str):
+        return card
+    return EDITED if is_edited(card) else card.status
+
+
 def _row(item: str, card: Card) -> str:
     figures = [f"{name}: {value:.2g}" for name, value in card.figures.items()]
     said = "; ".join([*([] if card.figures else [card.status]), *figures, *card.notes]).replace("|", "\\|")
     tolerance = "" if card.tolerance is None else f"{card.tolerance:g}"
-    return f"| `{item}` | {said} | {tolerance} | {card.date} | {(card.commit or '')[:12]} |"
+    commit, dirty, _ = (card.commit or "").partition("-dirty")
+    return f"| `{item}` | {said} | {tolerance} | {card.date} | {commit[:12]}{dirty} |"

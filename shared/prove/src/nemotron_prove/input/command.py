@@ -50,11 +50,11 @@ def command(
     seed: int, names: tuple[str, ...], count: int, budget: float, see: int | None, record: bool, as_json: bool
 ) -> int:
     """See the head of this module."""
-    chosen = [target_named(name) for name in names or NAMES]
+    chosen = [target_named(name) for name in dict.fromkeys(names or NAMES)]
     if see is not None:
-        if len(names) != 1:
+        if not names or len(chosen) != 1:
             raise UserError("--see shows an input of one parser", "name it: --target NAME")
-        return _show(chosen[0], seed, see)
+        return _show(chosen[0], seed, see, as_json=as_json)
     began = time.monotonic()
     tallies = _campaign(chosen, seed, count, budget)
     wall = time.monotonic() - began
@@ -95,7 +95,7 @@ def _too_few(tallies: Sequence[Tally]) -> list[str]:
     return [f"{what}: give a larger --count, or more minutes by --budget"]
 
 
-def _show(target: Target, seed: int, number: int) -> int:
+def _show(target: Target, seed: int, number: int, *, as_json: bool) -> int:
     """One input, and what comes of it."""
     folder = ground()
     try:
@@ -103,8 +103,16 @@ def _show(target: Target, seed: int, number: int) -> int:
         verdict = tried(target, files, folder / "in")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    tell("\n".join(_contents(files)))
-    tell(f"{verdict.kind}: {printable(verdict.said, keep=chr(10))}" if verdict.said else verdict.kind)
+    if as_json:
+        shown = [
+            {"name": name, "bytes": len(content), "begins": repr(content[:SHOWN_BYTES])}
+            for name, content in files.items()
+        ]
+        found = {"number": number, "kind": verdict.kind, "what": verdict.said, "files": shown}
+        tell_json({"seed": seed, "target": target.name, **found})
+    else:
+        tell("\n".join(_contents(files)))
+        tell(f"{verdict.kind}: {printable(verdict.said, keep=chr(10))}" if verdict.said else verdict.kind)
     return 0 if verdict.kind in ("accepted", "refused") else 1
 
 
