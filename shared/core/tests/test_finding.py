@@ -1,12 +1,13 @@
 """The model that a command without a name takes, and those that nothing can use."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import require_loadable
+from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.finding import find_model, newest_model
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
@@ -58,3 +59,20 @@ def test_the_code_of_a_part_counts_at_any_depth() -> None:
     with pytest.raises(UserError, match=r"another repository \(far/code\)"):
         require_loadable("m", {"model_type": "fuyu", "text_config": part}, trusted=True)
     require_loadable("m", {"model_type": "llama", "auto_map": {"AutoModel": "own.Model"}}, trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"attn_implementation": "org/kernel"}, "attn_implementation 'org/kernel' is code of another repository"),
+        ({"_attn_implementation": {"": "org/kernel"}}, "_attn_implementation 'org/kernel' is code"),
+        ({"a": [{"b": {"experts_implementation": "org/kernel"}}]}, "experts_implementation 'org/kernel' is code"),
+        ({"attribute_map": {"x": "_attn_implementation"}, "x": "org/kernel"}, "attribute_map is no setting"),
+    ],
+)
+def test_kernels_of_a_repository_are_refused(tmp_path: Path, fields: dict, said: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | fields))
+    with pytest.raises(UserError, match=rf"config\.json: {said}"):
+        config_of(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "attn_implementation": "flash_attention_2"}')
+    assert config_of(tmp_path)["model_type"] == "llama"

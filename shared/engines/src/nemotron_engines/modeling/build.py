@@ -227,7 +227,10 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
         require_loadable(str(path), found, trusted=trusted)
     try:
         # never None, which would ask the terminal; and no code of a model that the library knows itself
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted and needs)
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted and needs)
+        # of the parts, too: which code computes the layers is our choice
+        config._attn_implementation = config._experts_implementation = None
+        return config
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
 
@@ -253,7 +256,9 @@ def load_tokenizer(path: Path) -> Any:
 def count_parameters(config: PreTrainedConfig) -> int:
     """Parameters of a model, counted without allocating them."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
+        # every model has the eager attention, and what a config asks for may not be installed
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
+        return model.num_parameters()
 
 
 def save_model(

@@ -17,6 +17,10 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, printable
 
 OPTION = "--trust-code"
+IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+"""How the keys end with which a config chooses the code of its layers; ORG/NAME is fetched from the hub and run."""
+MACHINERY = ("attribute_map", "sub_configs")
+"""Attributes of transformers' classes: in a file, they would give other keys the meaning of those."""
 
 
 @cache
@@ -88,7 +92,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     """The `config.json` of a model folder; empty where there is none.
 
     Raises:
-        UserError: it is no regular file, no mapping, or its model_type is no text.
+        UserError: it is no regular file, no mapping, its model_type is no text, or it names code of the hub.
     """
     file = folder / "config.json"
     if not os.path.lexists(file):
@@ -99,4 +103,15 @@ def config_of(folder: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not isinstance(values.get("model_type", ""), str | None):
         wrong = "its model_type is no text" if isinstance(values, dict) else "not a mapping of a model's settings"
         raise UserError(f"{printable(str(file))}: {wrong}", "give a model in Hugging Face's layout")
+    for part in filter(lambda value: isinstance(value, dict), _all_in(values)):
+        _require_own_kernels(file, part)
     return values
+
+
+def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
+    """Refuse kernels of a repository: `--trust-code` is for the files of the folder, and nothing pins those."""
+    for key, value in part.items():
+        names = [name for name in _all_in(value) if isinstance(name, str) and "/" in name]
+        if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):
+            said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is no setting of a model"
+            raise UserError(f"{printable(str(file))}: {printable(said)}", f"take {printable(key)} out of the file")
