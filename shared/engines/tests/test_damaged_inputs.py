@@ -111,12 +111,24 @@ def test_files_that_cannot_be_read_are_an_error_for_the_user(whole: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_what_counts_as_layers() -> None:
+    from nemotron_engines.modeling.sizes import layers_in
+
+    assert layers_in({"intermediate_size_per_layer": 900, "tokens_per_block": 16, "ignored_layers": ["a"] * 9}) == 0
+    assert layers_in({"a": {"n_layer": 3}, "encoder_layers": 5, "layer_types": ["x"] * 7, "depth": None}) == 7
+    assert layers_in({"parts": [{"depths": [2, 9]}]}) == 9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"vocab_size": 200_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
         ({"hidden_size": 10_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
-        ({"layers_block_type": ["moe"] * 20_000}, r"20,000 layers, and its weights are \d+ tensors"),
+        ({"layers_block_type": ["moe"] * 5_000}, r"5,000 layers, and its weights are \d+ tensors"),
+        ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers, and 10,000 are the most"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers, and 10,000"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, and its weights are"),
     ],
 )
 def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     NemotronHConfig,
     PreTrainedConfig,
@@ -27,8 +26,8 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import parameters_in
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
+from nemotron_engines.modeling.sizes import ANOTHER_MODEL, count_parameters, require_few_layers, require_sizes
 from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
@@ -41,9 +40,6 @@ dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
 # Libraries that call each other's renamed settings; nothing a user could change.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
-ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
-MOST_OF_ONE = 16
-"""Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
 # Deprecated names that NemotronHConfig still takes and turns into others.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
@@ -147,7 +143,7 @@ def load_model(
         config.time_step_min = NemotronHConfig().time_step_min
     code = trusted and needs_code(config_of(path))
     try:
-        _require_sizes(path, config, count=not code)
+        require_sizes(path, config, count=not code)
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
             path,
@@ -185,24 +181,6 @@ def load_model(
     return model
 
 
-def _require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
-    """Refuse a config that speaks of far more than its weights hold, before memory and time are taken for it.
-
-    Args:
-        count: make the model without memory, to count its parameters.
-    """
-    stored, layers = parameters_in(path), getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
-    if stored is None:
-        return
-    said = ""
-    if isinstance(layers, int) and layers > stored.tensors:
-        said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
-    elif count and (wanted := count_parameters(config)) > MOST_OF_ONE * stored.total:
-        said = f"{wanted:,} parameters, and its weights have {stored.total:,}"
-    if said:
-        raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
-
-
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled with those of another process."""
     _install_kernels()
@@ -222,6 +200,7 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
         UserError: it is missing, damaged, of a kind that transformers does not know, or needs code untrusted.
     """
     found = config_of(path)
+    require_few_layers(path, found)
     needs = needs_code(found)
     if needs:
         require_loadable(str(path), found, trusted=trusted)
@@ -251,14 +230,6 @@ def load_tokenizer(path: Path) -> Any:
     except Exception as error:  # the libraries have no class of their own for what they cannot read
         what = f"{path}: its tokenizer cannot be loaded: {_first_line(error)}"
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
-
-
-def count_parameters(config: PreTrainedConfig) -> int:
-    """Parameters of a model, counted without allocating them."""
-    with torch.device("meta"):
-        # every model has the eager attention, and what a config asks for may not be installed
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
-        return model.num_parameters()
 
 
 def save_model(
