@@ -1,6 +1,7 @@
 """The model that a command without a name takes, and those that nothing can use."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.finding import find_model, newest_model
+from nemotron_shared.runtime.models.weights import require_whole
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
 
@@ -76,3 +78,15 @@ def test_kernels_of_a_repository_are_refused(tmp_path: Path, fields: dict, said:
         config_of(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama", "attn_implementation": "flash_attention_2"}')
     assert config_of(tmp_path)["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("compression", "said"),
+    [(zipfile.ZIP_DEFLATED, "compressed, as PyTorch saves nothing"), (zipfile.ZIP_STORED, "a/data.pkl is larger than")],
+)
+def test_a_pickle_that_would_fill_the_memory_is_not_read(tmp_path: Path, monkeypatch, compression, said: str) -> None:
+    monkeypatch.setattr("nemotron_shared.runtime.models.weights.LARGEST_PICKLE", 1000)
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", compression) as archive:
+        archive.writestr("a/data.pkl", bytes(1001))
+    with pytest.raises(UserError, match=f"m: pytorch_model.bin: .*{said}"):
+        require_whole("m", tmp_path, {})
