@@ -10,6 +10,7 @@ from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.finding import find_model, newest_model
+from nemotron_shared.runtime.models.importing import import_folder
 from nemotron_shared.runtime.models.weights import require_whole
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
@@ -49,6 +50,19 @@ def test_what_is_damaged_or_holds_no_weights_is_refused(tmp_path: Path, monkeypa
     (folder / "config.json").write_text("{}")
     with pytest.raises(UserError, match="holds no weights"):
         find_model(store, str(folder), family="super3", trusted=False)
+
+
+def test_a_config_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
+    (tmp_path / "secret").write_text("not JSON")
+    (folder / "config.json").symlink_to("../secret")
+    store = Store(tmp_path / "home")
+    with pytest.raises(UserError, match=r"config\.json: a link out of the folder"):
+        find_model(store, str(folder), family="super3", trusted=False)
+    with pytest.raises(UserError, match=r"config\.json: a link out of the folder"):
+        import_folder(store, folder, name=None, trusted=False)
 
 
 def test_the_code_of_a_part_counts_at_any_depth() -> None:

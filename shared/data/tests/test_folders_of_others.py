@@ -21,6 +21,22 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, target: str) -> Non
     assert not (tmp_path / "copy").exists()
 
 
+def test_a_link_below_the_top_is_refused_and_the_search_ends(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "model"
+    inner, hidden = folder / "additional_chat_templates", folder / ".cache"
+    for made in (inner, hidden):
+        made.mkdir(parents=True)
+    (hidden / "python").symlink_to("/usr/bin/python3")
+    (folder / "again").symlink_to(".")
+    require_own_files(folder)
+    (inner / "default.jinja").symlink_to("/etc/hostname")
+    with pytest.raises(UserError, match=r"default\.jinja: a link out of the folder, to /etc/hostname"):
+        require_own_files(folder)
+    monkeypatch.setattr("nemotron_shared.runtime.models.links.MOST_FILES", 2)
+    with pytest.raises(UserError, match="holds more than 2 files and folders"):
+        require_own_files(folder)
+
+
 def test_links_within_the_folder_and_a_hubs_cache_are_followed(tmp_path: Path) -> None:
     snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "c0ffee", tmp_path / "models--a--b" / "blobs"
     snapshot.mkdir(parents=True)

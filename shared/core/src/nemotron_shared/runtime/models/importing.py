@@ -140,6 +140,8 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     label = printable(str(folder))
     if not folder.is_dir():
         raise UserError(f"{label}: no such folder", "give a folder, hf://org/name or megatron:PATH")
+    if (folder / "config.json").is_symlink():
+        require_inside(folder / "config.json", folder)
     config = config_of(folder)
     if config:
         require_loadable(label, config, trusted=trusted)
