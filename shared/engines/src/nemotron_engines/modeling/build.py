@@ -26,8 +26,17 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
+from nemotron_engines.modeling.generation import require_generation
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
-from nemotron_engines.modeling.sizes import ANOTHER_MODEL, count_parameters, require_few_layers, require_sizes
+from nemotron_engines.modeling.sizes import (
+    ANOTHER_MODEL,
+    NOT_THE_FILE,
+    count_parameters,
+    first_line,
+    no_model,
+    require_few_layers,
+    require_sizes,
+)
 from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
@@ -121,7 +130,7 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
     try:
         return NemotronHConfig(**(values | fields))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"model: not an architecture: {_first_line(error)}", "correct its fields") from error
+        raise UserError(f"model: not an architecture: {first_line(error)}", "correct its fields") from error
 
 
 def load_model(
@@ -142,8 +151,9 @@ def load_model(
         # is what `lift_time_step_limit` sets and saves.
         config.time_step_min = NemotronHConfig().time_step_min
     code = trusted and needs_code(config_of(path))
+    require_generation(path)
+    require_sizes(path, config, count=not code)
     try:
-        require_sizes(path, config, count=not code)
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
             path,
@@ -156,10 +166,12 @@ def load_model(
             output_loading_info=True,
             **_implementations(config, engine),
         )
+    except NOT_THE_FILE:
+        raise
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
+        raise UserError(f"{path}: its weights cannot be read: {first_line(error)}", ANOTHER_MODEL) from error
+    except Exception as error:  # a config may ask for anything, and each part of the library fails in its own way
+        raise no_model(path, error) from error
     model, found = loaded
     # Whatever the folder lacks would be trained from random values, and what it has too much would be dropped.
     shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
@@ -210,12 +222,10 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
         # of the parts, too: which code computes the layers is our choice
         config._attn_implementation = config._experts_implementation = None
         return config
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    except NOT_THE_FILE:
+        raise
+    except Exception as error:  # as above
+        raise UserError(f"{path / 'config.json'}: not a model's config: {first_line(error)}", ANOTHER_MODEL) from error
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -228,7 +238,7 @@ def load_tokenizer(path: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries have no class of their own for what they cannot read
-        what = f"{path}: its tokenizer cannot be loaded: {_first_line(error)}"
+        what = f"{path}: its tokenizer cannot be loaded: {first_line(error)}"
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
 
 

@@ -12,6 +12,8 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import all_in, config_of
 
 ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
+NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
+"""Errors that say what is wrong themselves, or that no file is to blame for."""
 MOST_OF_ONE = 16
 """Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
 MOST_LAYERS = 10_000
@@ -28,6 +30,27 @@ def count_parameters(config: PreTrainedConfig) -> int:
         # every model has the eager attention, and what a config asks for may not be installed
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
         return model.num_parameters()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, or its kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def no_model(path: Path, error: Exception) -> UserError:
+    """What to say of a config that the library made, and can make no model of."""
+    remedy = "install what it names, or give another model" if isinstance(error, ImportError) else ANOTHER_MODEL
+    what = f"no model can be made of it: {type(error).__name__}: {first_line(error)}"
+    return UserError(f"{path / 'config.json'}: {what}", remedy)
+
+
+def _counted(path: Path, config: PreTrainedConfig) -> int:
+    try:
+        return count_parameters(config)
+    except NOT_THE_FILE:
+        raise
+    except Exception as error:  # division by 0, sizes that no number holds, a library that is not there, ...
+        raise no_model(path, error) from error
 
 
 def layers_in(config: dict[str, Any]) -> int:
@@ -69,7 +92,7 @@ def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
     said, layers = "", layers_in(config_of(path))
     if layers > stored.tensors:
         said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
-    elif count and (wanted := count_parameters(config)) > MOST_OF_ONE * stored.total:
+    elif count and (wanted := _counted(path, config)) > MOST_OF_ONE * stored.total:
         said = f"{wanted:,} parameters, and its weights have {stored.total:,}"
     if said:
         raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
