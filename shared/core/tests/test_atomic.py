@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.atomic import open_atomic, output_file, write_text
+from nemotron_shared.atomic import LARGEST_JSON, open_atomic, output_file, read_json, write_text
 from nemotron_shared.errors import UserError
 
 
@@ -74,3 +74,13 @@ def test_no_write_replaces_a_pipe(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a device or a pipe"), open_atomic(tmp_path / "pipe"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_sparse_file_of_any_size_is_not_read(tmp_path: Path) -> None:
+    place = tmp_path / "config.json"
+    place.write_text("{}")
+    os.truncate(place, LARGEST_JSON + 1)
+    with pytest.raises(UserError, match=r"config\.json: 67,108,865 bytes, and 67,108,864 are the most"):
+        read_json(place)
+    with pytest.raises(UserError, match="not valid JSON"):
+        read_json(place, most=None)

@@ -1,6 +1,7 @@
 """The model that a command without a name takes, and those that nothing can use."""
 
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -63,6 +64,20 @@ def test_a_config_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> Non
         find_model(store, str(folder), family="super3", trusted=False)
     with pytest.raises(UserError, match=r"config\.json: a link out of the folder"):
         import_folder(store, folder, name=None, trusted=False)
+
+
+def test_a_template_of_any_size_is_refused_with_its_model(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "config.json").write_text("{}")
+    (folder / "chat_template.jinja").touch()
+    os.truncate(folder / "chat_template.jinja", 3 * 2**30)
+    store = Store(tmp_path / "home")
+    with pytest.raises(UserError, match=r"chat_template\.jinja: 3,221,225,472 bytes"):
+        import_folder(store, folder, name=None, trusted=False)
+    with pytest.raises(UserError, match=r"chat_template\.jinja: 3,221,225,472 bytes"):
+        find_model(store, str(folder), family="super3", trusted=False)
 
 
 def test_the_code_of_a_part_counts_at_any_depth() -> None:

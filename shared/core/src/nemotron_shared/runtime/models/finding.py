@@ -15,6 +15,7 @@ from nemotron_shared.runtime.models.code import config_of, needs_code, require_l
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.links import require_own_files
 from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.models.small import require_small
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
 
@@ -61,6 +62,7 @@ def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
         raise UserError(f"{label}: holds no weights", "give the folder that holds config.json and *.safetensors")
     if artifact.is_external:
         require_own_files(artifact.path)
+    require_small(artifact.path)
     config = config_of(artifact.path)
     if artifact.is_external or artifact.manifest.producer.verb == "import":
         require_whole(label, artifact.path, config)
