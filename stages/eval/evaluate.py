@@ -50,7 +50,7 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
 
     in_halves(task.config.run.threads, ask, list(models)[distributed.rank() :: distributed.world_size()])
     distributed.barrier()
-    samples = {name: read_json(scored / f"{name}.json") for name in models}
+    samples = {name: read_json(scored / f"{name}.json", most=None) for name in models}
     for row in (row for by_task in samples.values() for rows in by_task.values() for row in rows):
         if (verdict := task.config.evaluation.verdict) in row:
             row["score"] = row[verdict]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemotron_shared.atomic import copy_content, open_atomic, output_file, write_text
+from nemotron_shared.atomic import LARGEST_JSON, copy_content, open_atomic, output_file, read_json, write_text
 from nemotron_shared.errors import UserError
 
 
@@ -88,3 +88,13 @@ def test_a_copy_is_whole_where_the_system_call_is_not_there_or_ends_early(
     monkeypatch.delattr(os, "copy_file_range")
     copy_content(tmp_path / "own", tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == b"x" * 100_000
+
+
+def test_a_sparse_file_of_any_size_is_not_read(tmp_path: Path) -> None:
+    place = tmp_path / "config.json"
+    place.write_text("{}")
+    os.truncate(place, LARGEST_JSON + 1)
+    with pytest.raises(UserError, match=r"config\.json: 67,108,865 bytes, and 67,108,864 are the most"):
+        read_json(place)
+    with pytest.raises(UserError, match="not valid JSON"):
+        read_json(place, most=None)

@@ -1,13 +1,18 @@
 """The model that a command without a name takes, and those that nothing can use."""
 
+import json
+import os
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import require_loadable
+from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.finding import find_model, newest_model
+from nemotron_shared.runtime.models.importing import import_folder
+from nemotron_shared.runtime.models.weights import require_whole
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
 
@@ -48,6 +53,33 @@ def test_what_is_damaged_or_holds_no_weights_is_refused(tmp_path: Path, monkeypa
         find_model(store, str(folder), family="super3", trusted=False)
 
 
+def test_a_config_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
+    (tmp_path / "secret").write_text("not JSON")
+    (folder / "config.json").symlink_to("../secret")
+    store = Store(tmp_path / "home")
+    with pytest.raises(UserError, match=r"config\.json: a link out of the folder"):
+        find_model(store, str(folder), family="super3", trusted=False)
+    with pytest.raises(UserError, match=r"config\.json: a link out of the folder"):
+        import_folder(store, folder, name=None, trusted=False)
+
+
+def test_a_template_of_any_size_is_refused_with_its_model(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "config.json").write_text("{}")
+    (folder / "chat_template.jinja").touch()
+    os.truncate(folder / "chat_template.jinja", 3 * 2**30)
+    store = Store(tmp_path / "home")
+    with pytest.raises(UserError, match=r"chat_template\.jinja: 3,221,225,472 bytes"):
+        import_folder(store, folder, name=None, trusted=False)
+    with pytest.raises(UserError, match=r"chat_template\.jinja: 3,221,225,472 bytes"):
+        find_model(store, str(folder), family="super3", trusted=False)
+
+
 def test_the_code_of_a_part_counts_at_any_depth() -> None:
     part = {"model_type": "llama", "auto_map": {"AutoModel": "own.Model"}}
     for config in ({"model_type": "fuyu", "text_config": part}, {"model_type": "fuyu", "a": [{"b": {"c": [part]}}]}):
@@ -58,3 +90,32 @@ def test_the_code_of_a_part_counts_at_any_depth() -> None:
     with pytest.raises(UserError, match=r"another repository \(far/code\)"):
         require_loadable("m", {"model_type": "fuyu", "text_config": part}, trusted=True)
     require_loadable("m", {"model_type": "llama", "auto_map": {"AutoModel": "own.Model"}}, trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"attn_implementation": "org/kernel"}, "attn_implementation 'org/kernel' is code of another repository"),
+        ({"_attn_implementation": {"": "org/kernel"}}, "_attn_implementation 'org/kernel' is code"),
+        ({"a": [{"b": {"experts_implementation": "org/kernel"}}]}, "experts_implementation 'org/kernel' is code"),
+        ({"attribute_map": {"x": "_attn_implementation"}, "x": "org/kernel"}, "attribute_map is no setting"),
+    ],
+)
+def test_kernels_of_a_repository_are_refused(tmp_path: Path, fields: dict, said: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"} | fields))
+    with pytest.raises(UserError, match=rf"config\.json: {said}"):
+        config_of(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "attn_implementation": "flash_attention_2"}')
+    assert config_of(tmp_path)["model_type"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("compression", "said"),
+    [(zipfile.ZIP_DEFLATED, "compressed, as PyTorch saves nothing"), (zipfile.ZIP_STORED, "a/data.pkl is larger than")],
+)
+def test_a_pickle_that_would_fill_the_memory_is_not_read(tmp_path: Path, monkeypatch, compression, said: str) -> None:
+    monkeypatch.setattr("nemotron_shared.runtime.models.weights.LARGEST_PICKLE", 1000)
+    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", compression) as archive:
+        archive.writestr("a/data.pkl", bytes(1001))
+    with pytest.raises(UserError, match=f"m: pytorch_model.bin: .*{said}"):
+        require_whole("m", tmp_path, {})

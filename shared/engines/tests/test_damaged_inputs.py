@@ -111,12 +111,24 @@ def test_files_that_cannot_be_read_are_an_error_for_the_user(whole: Path, tmp_pa
 
 
 @pytest.mark.slow
+def test_what_counts_as_layers() -> None:
+    from nemotron_engines.modeling.sizes import layers_in
+
+    assert layers_in({"intermediate_size_per_layer": 900, "tokens_per_block": 16, "ignored_layers": ["a"] * 9}) == 0
+    assert layers_in({"a": {"n_layer": 3}, "encoder_layers": 5, "layer_types": ["x"] * 7, "depth": None}) == 7
+    assert layers_in({"parts": [{"depths": [2, 9]}]}) == 9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"vocab_size": 200_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
         ({"hidden_size": 10_000_000}, r"[\d,]+ parameters, and its weights have [\d,]+"),
-        ({"layers_block_type": ["moe"] * 20_000}, r"20,000 layers, and its weights are \d+ tensors"),
+        ({"layers_block_type": ["moe"] * 5_000}, r"5,000 layers, and its weights are \d+ tensors"),
+        ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers, and 10,000 are the most"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers, and 10,000"),
+        ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, and its weights are"),
     ],
 )
 def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
@@ -132,6 +144,56 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     with pytest.raises(UserError, match=rf"config\.json: speaks of {said}"):
         load_model(folder, CHOICES)
     assert torch.equal(torch.get_rng_state(), before), "nothing was drawn"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"num_attention_heads": 0}, "no model can be made of it: ZeroDivisionError"),
+        ({"n_groups": 0}, "no model can be made of it: ZeroDivisionError"),
+        ({"hidden_size": 10**30}, "no model can be made of it: "),
+        ({"model_type": "gemma3", "text_config": 5}, "not a model's config: "),
+        ({"base_model_tp_plan": 5}, ""),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "no model can be made of it: ImportError"),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, "no model can be made of it: ImportError"),
+        ({"eos_token_id": [[1]]}, "(eos_token_id is neither the id|not a model's config)"),
+    ],
+)
+def test_what_the_library_makes_no_model_of_names_the_config(
+    whole: Path, tmp_path: Path, fields: dict, said: str
+) -> None:
+    from nemotron_engines.modeling.build import load_model
+
+    folder = shutil.copytree(whole, tmp_path / "model")
+    (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | fields))
+    with pytest.raises(UserError, match=rf"config\.json: {said}") as caught:
+        load_model(folder, CHOICES)
+    assert caught.value.remedy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "not a mapping"),
+        ('{"temperature": "warm"}', "temperature is no number from 0 to 100"),
+        ('{"temperature": NaN}', "temperature is no number from 0 to 100"),
+        ('{"do_sample": true, "top_p": 1.5}', "top_p is no number from 0 to 1"),
+        ('{"do_sample": "x"}', "do_sample is neither"),
+        ('{"eos_token_id": [[1]]}', "eos_token_id is neither"),
+        ('{"eos_token_id": {}}', "eos_token_id is neither"),
+        ('{"eos_token_id": "x"}', "eos_token_id is neither"),
+        ('{"max_new_tokens": "x"}', "cannot be used: "),
+    ],
+)
+def test_a_generation_config_is_looked_at_before_the_weights(whole: Path, tmp_path: Path, text: str, said: str) -> None:
+    from nemotron_engines.modeling.build import load_model
+
+    folder = shutil.copytree(whole, tmp_path / "model")
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(UserError, match=rf"generation_config\.json: {said}"):
+        load_model(folder, CHOICES)
 
 
 def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path) -> None:

@@ -127,6 +127,25 @@ def test_a_part_of_a_model_runs_no_code_and_nobody_is_asked(tmp_path: Path, mark
     assert not mark.exists()
 
 
+def test_the_config_does_not_choose_the_code_of_its_layers(tiny: Path, tmp_path: Path) -> None:
+    from transformers import PreTrainedConfig
+
+    from nemotron_engines.modeling.build import count_parameters, load_model, read_config
+
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    asked = {"attn_implementation": "flash_attention_2", "experts_implementation": "none_such"}
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | asked))
+    assert load_model(folder, CHOICES).config._attn_implementation == "sdpa"
+    asked_too = read_config(folder)
+    asked_too._attn_implementation = "flash_attention_2"
+    assert count_parameters(asked_too) > 0
+    file.write_text(json.dumps({"model_type": "gemma3", "text_config": asked}))
+    config = read_config(folder)
+    assert isinstance(config, PreTrainedConfig)
+    assert config.text_config._attn_implementation is config.text_config._experts_implementation is None
+
+
 def test_the_table_of_types_is_the_librarys() -> None:
     from transformers import CONFIG_MAPPING
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from nemotron_serving.generate import Progress, read_rows
 from nemotron_serving.model import Model
 from nemotron_serving.sampling import Sampling
 from nemotron_serving.text import Piece
+from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 
 ROWS = [
@@ -142,6 +144,17 @@ def test_a_file_of_prompts(command: Callable[..., int], tmp_path: Path, capsys: 
         assert row == other
         assert ours == pytest.approx(theirs, abs=1e-4)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "alone.jsonl", "prompts.jsonl"]
+
+
+def test_a_mistake_in_the_config_is_not_the_tokenizers(
+    command: Callable[..., int], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(Store(home).resolve("small").path, tmp_path / "model")
+    (folder / "config.json").write_text('{"model_type": "gemma3", "text_config": 5}')
+    (folder / "tokenizer.json").write_text("{}")
+    (tmp_path / "prompts.txt").write_text("Hello\n")
+    assert command("generate", str(folder), "prompts.txt", "--out", "a.jsonl") == 2
+    assert "config.json: not a model's config" in capsys.readouterr().err
 
 
 def test_a_line_ends_where_json_lines_end(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from nemotron_shared.errors import UserError, disk_remedy
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
 TEMPORARY_PREFIX = ".tmp-"
 COPIED_AT_ONCE = 1 << 30
+LARGEST_JSON = 64 * 2**20
+"""Bytes of a JSON file that is read as a whole, unless whoever reads it made it."""
 LONGEST_SHOWN = 40
 """Characters of the target's name in the temporary one, which may be no longer than a name may be."""
 
@@ -152,8 +154,24 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, remedy: str = "correct the file, or make it again") -> Any:
-    """Parse a JSON file, or say which file and line is broken, and what to do about it."""
+def require_size(path: Path, most: int, remedy: str) -> None:
+    """Refuse a file of more bytes than that, before it fills the memory; one that is not there is left to its reader.
+
+    Raises:
+        UserError: naming the file and its size.
+    """
+    if path.is_file() and (found := path.stat().st_size) > most:
+        raise UserError(f"{path}: {found:,} bytes, and {most:,} are the most", remedy)
+
+
+def read_json(path: Path, remedy: str = "correct the file, or make it again", most: int | None = LARGEST_JSON) -> Any:
+    """Parse a JSON file, or say which file and line is broken, and what to do about it.
+
+    Args:
+        most: bytes that it may have; None for what we have written, however long.
+    """
+    if most is not None:
+        require_size(path, most, remedy)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from nemotron_engines.modeling.build import load_model, load_tokenizer
+from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
 from nemotron_serving.batch import Batch
 from nemotron_serving.prompt import Prompt, Prompter
 from nemotron_shared.artifacts import Artifact
@@ -79,6 +79,7 @@ def ready(
         name="serving", device="auto", attn_implementation="sdpa", allow_reference_kernels=slow_kernels
     )
     on_gpu = device == "auto" and torch.cuda.is_available()
+    read_config(artifact.path, trusted=artifact.trusted)  # the tokenizer's library reads it, and would be blamed for it
     tokenizer = load_tokenizer(artifact.path)
     model: Any = load_model(artifact.path, engine, trusted=artifact.trusted).eval()
     model = model.to("cuda:0" if on_gpu else "cpu")

@@ -112,7 +112,7 @@ def is_version(folder: str) -> bool:
 def read_published(shelf: Path) -> dict[int, str | None]:
     """What each version was published as, as far as it is known; `shelf` is the folder of a name's versions."""
     try:
-        content = atomic.read_json(shelf / INDEX)
+        content = atomic.read_json(shelf / INDEX, most=None)
         return {int(number): known for number, known in content.items()}
     except (UserError, OSError, AttributeError, ValueError):  # it can be made again
         return {}

@@ -132,7 +132,7 @@ def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, 
         return
     require_intact(artifact, store.home, again)
     checked.inputs[role] = replace(artifact, trusted=trusted)
-    require_usable(reference, artifact, config_of(artifact.path), trusted=trusted)
+    require_usable(reference, artifact, trusted=trusted)
 
 
 def _take(checked: "Preflight", found: Found) -> None:

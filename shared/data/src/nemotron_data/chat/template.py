@@ -20,7 +20,9 @@ from nemotron_data.chat.answers import ADD_MARKS, AnswerFinder
 from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
 from nemotron_data.chat.rows import REASONING_NAMES, Message
 from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
+from nemotron_shared.atomic import require_size
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.runtime.models.small import LARGEST_TEMPLATE
 
 SHIPPED = Path(__file__).parent / "templates"
 # What a template's own code raises on a conversation that it was not written for.
@@ -193,8 +195,9 @@ def template_text(file: Path) -> str:
     """The source in a file.
 
     Raises:
-        UserError: it is no text in UTF-8.
+        UserError: it is no text in UTF-8, or far too long.
     """
+    require_size(file, LARGEST_TEMPLATE, "give a chat template of usual length")
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

@@ -17,6 +17,7 @@ from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.links import require_own_files
+from nemotron_shared.runtime.models.small import require_small
 
 TINY = "tiny"
 AGAIN = "download or copy the file again"
@@ -129,6 +130,7 @@ def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:
         return TokenizerFolder(into)
     TokenizerFolder(Path(model)).require()
     require_own_files(Path(model))
+    require_small(Path(model))
     copy_tokenizer(Path(model), into)
     return TokenizerFolder(into)
 

@@ -13,7 +13,6 @@ from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
     AutoTokenizer,
     NemotronHConfig,
     PreTrainedConfig,
@@ -27,8 +26,17 @@ from nemotron_data.tokenizers.folder import copy_tokenizer
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import parameters_in
+from nemotron_engines.modeling.generation import require_generation
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
+from nemotron_engines.modeling.sizes import (
+    ANOTHER_MODEL,
+    NOT_THE_FILE,
+    count_parameters,
+    first_line,
+    no_model,
+    require_few_layers,
+    require_sizes,
+)
 from nemotron_engines.modeling.templates import confine_templates
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
@@ -41,9 +49,6 @@ dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
 # Libraries that call each other's renamed settings; nothing a user could change.
 warnings.filterwarnings("ignore", message=".*is deprecated and will be removed", category=FutureWarning)
 
-ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
-MOST_OF_ONE = 16
-"""Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
 # Deprecated names that NemotronHConfig still takes and turns into others.
 CONFIG_ALIASES = {"hybrid_override_pattern", "mtp_hybrid_override_pattern"}
 
@@ -125,7 +130,7 @@ def nemotron_config(fields: dict[str, Any], tokenizer: Any) -> NemotronHConfig:
     try:
         return NemotronHConfig(**(values | fields))
     except (StrictDataclassError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"model: not an architecture: {_first_line(error)}", "correct its fields") from error
+        raise UserError(f"model: not an architecture: {first_line(error)}", "correct its fields") from error
 
 
 def load_model(
@@ -146,8 +151,9 @@ def load_model(
         # is what `lift_time_step_limit` sets and saves.
         config.time_step_min = NemotronHConfig().time_step_min
     code = trusted and needs_code(config_of(path))
+    require_generation(path)
+    require_sizes(path, config, count=not code)
     try:
-        _require_sizes(path, config, count=not code)
         # Sizes that differ are let through, to be reported below with all other differences.
         loaded: Any = class_of(engine).from_pretrained(
             path,
@@ -160,10 +166,12 @@ def load_model(
             output_loading_info=True,
             **_implementations(config, engine),
         )
+    except NOT_THE_FILE:
+        raise
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UserError(f"{path}: its weights cannot be read: {_first_line(error)}", ANOTHER_MODEL) from error
+        raise UserError(f"{path}: its weights cannot be read: {first_line(error)}", ANOTHER_MODEL) from error
+    except Exception as error:  # a config may ask for anything, and each part of the library fails in its own way
+        raise no_model(path, error) from error
     model, found = loaded
     # Whatever the folder lacks would be trained from random values, and what it has too much would be dropped.
     shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
@@ -185,24 +193,6 @@ def load_model(
     return model
 
 
-def _require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
-    """Refuse a config that speaks of far more than its weights hold, before memory and time are taken for it.
-
-    Args:
-        count: make the model without memory, to count its parameters.
-    """
-    stored, layers = parameters_in(path), getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
-    if stored is None:
-        return
-    said = ""
-    if isinstance(layers, int) and layers > stored.tensors:
-        said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
-    elif count and (wanted := count_parameters(config)) > MOST_OF_ONE * stored.total:
-        said = f"{wanted:,} parameters, and its weights have {stored.total:,}"
-    if said:
-        raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
-
-
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled with those of another process."""
     _install_kernels()
@@ -222,18 +212,20 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
         UserError: it is missing, damaged, of a kind that transformers does not know, or needs code untrusted.
     """
     found = config_of(path)
+    require_few_layers(path, found)
     needs = needs_code(found)
     if needs:
         require_loadable(str(path), found, trusted=trusted)
     try:
         # never None, which would ask the terminal; and no code of a model that the library knows itself
-        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted and needs)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise UserError(f"{path / 'config.json'}: not a model's config: {_first_line(error)}", ANOTHER_MODEL) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=trusted and needs)
+        # of the parts, too: which code computes the layers is our choice
+        config._attn_implementation = config._experts_implementation = None
+        return config
+    except NOT_THE_FILE:
+        raise
+    except Exception as error:  # as above
+        raise UserError(f"{path / 'config.json'}: not a model's config: {first_line(error)}", ANOTHER_MODEL) from error
 
 
 def load_tokenizer(path: Path) -> Any:
@@ -246,14 +238,8 @@ def load_tokenizer(path: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries have no class of their own for what they cannot read
-        what = f"{path}: its tokenizer cannot be loaded: {_first_line(error)}"
+        what = f"{path}: its tokenizer cannot be loaded: {first_line(error)}"
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
-
-
-def count_parameters(config: PreTrainedConfig) -> int:
-    """Parameters of a model, counted without allocating them."""
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=False).num_parameters()
 
 
 def save_model(

@@ -17,6 +17,10 @@ from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError, printable
 
 OPTION = "--trust-code"
+IMPLEMENTATIONS = ("attn_implementation", "experts_implementation")
+"""How the keys end with which a config chooses the code of its layers; ORG/NAME is fetched from the hub and run."""
+MACHINERY = ("attribute_map", "sub_configs")
+"""Attributes of transformers' classes: in a file, they would give other keys the meaning of those."""
 
 
 @cache
@@ -40,7 +44,7 @@ def needs_code(config: dict[str, Any]) -> bool:
     return bool(own) or bool(_auto_maps([*config.values()]))
 
 
-def _all_in(tree: Any) -> Iterator[Any]:
+def all_in(tree: Any) -> Iterator[Any]:
     """Every value of a tree, at any depth."""
     left = [tree]
     while left:
@@ -51,7 +55,7 @@ def _all_in(tree: Any) -> Iterator[Any]:
 
 
 def _auto_maps(tree: Any) -> list[Any]:
-    return [value["auto_map"] for value in _all_in(tree) if isinstance(value, dict) and value.get("auto_map")]
+    return [value["auto_map"] for value in all_in(tree) if isinstance(value, dict) and value.get("auto_map")]
 
 
 def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> None:
@@ -71,7 +75,7 @@ def require_loadable(label: str, config: dict[str, Any], *, trusted: bool) -> No
             return  # a config that names no type is left to whoever loads it
         what = f"{label}: its model_type '{kind}' is not known to the installed transformers, and it brings no code"
         raise UserError(what, "give another model: run.model=FOLDER or run.model=hf://org/name")
-    classes = [value for value in _all_in(_auto_maps(config)) if isinstance(value, str)]
+    classes = [value for value in all_in(_auto_maps(config)) if isinstance(value, str)]
     elsewhere = sorted({name.split("--")[0] for name in classes if "--" in name})
     if elsewhere:
         what = f"{label}: its code lies in another repository ({', '.join(elsewhere)}), whose revision nothing pins"
@@ -88,7 +92,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     """The `config.json` of a model folder; empty where there is none.
 
     Raises:
-        UserError: it is no regular file, no mapping, or its model_type is no text.
+        UserError: it is no regular file, no mapping, its model_type is no text, or it names code of the hub.
     """
     file = folder / "config.json"
     if not os.path.lexists(file):
@@ -99,4 +103,15 @@ def config_of(folder: Path) -> dict[str, Any]:
     if not isinstance(values, dict) or not isinstance(values.get("model_type", ""), str | None):
         wrong = "its model_type is no text" if isinstance(values, dict) else "not a mapping of a model's settings"
         raise UserError(f"{printable(str(file))}: {wrong}", "give a model in Hugging Face's layout")
+    for part in filter(lambda value: isinstance(value, dict), all_in(values)):
+        _require_own_kernels(file, part)
     return values
+
+
+def _require_own_kernels(file: Path, part: dict[str, Any]) -> None:
+    """Refuse kernels of a repository: `--trust-code` is for the files of the folder, and nothing pins those."""
+    for key, value in part.items():
+        names = [name for name in all_in(value) if isinstance(name, str) and "/" in name]
+        if key in MACHINERY or (key.endswith(IMPLEMENTATIONS) and names):
+            said = f"{key} '{names[0]}' is code of another repository" if names else f"{key} is no setting of a model"
+            raise UserError(f"{printable(str(file))}: {printable(said)}", f"take {printable(key)} out of the file")

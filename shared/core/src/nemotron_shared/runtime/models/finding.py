@@ -6,7 +6,6 @@ find_model(store, "hf://org/name", family="super3", trusted=False) imported firs
 """
 
 from dataclasses import replace
-from typing import Any
 
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.verified import require_intact
@@ -16,6 +15,7 @@ from nemotron_shared.runtime.models.code import config_of, needs_code, require_l
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.links import require_own_files
 from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.models.small import require_small
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
 
@@ -39,7 +39,7 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
     else:
         artifact = store.resolve(reference, family=family, expect="ModelArtifact")
     require_intact(artifact, store.home, f"bring it in again: nemotron model import {reference}")
-    require_usable(reference or artifact.reference, artifact, config_of(artifact.path), trusted=trusted)
+    require_usable(reference or artifact.reference, artifact, trusted=trusted)
     return replace(artifact, trusted=trusted)
 
 
@@ -52,8 +52,8 @@ def newest_model(store: Store) -> Artifact:
     return max(made, key=lambda one: (one.manifest.created_at, one.manifest.name, one.manifest.version))
 
 
-def require_usable(label: str, artifact: Artifact, config: dict[str, Any], *, trusted: bool) -> None:
-    """Refuse a folder without weights, weights that are not whole, and code that nobody has trusted.
+def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:
+    """Refuse a folder without weights, links out of it, weights that are not whole, and code that nobody has trusted.
 
     Raises:
         UserError: with the way out.
@@ -62,6 +62,8 @@ def require_usable(label: str, artifact: Artifact, config: dict[str, Any], *, tr
         raise UserError(f"{label}: holds no weights", "give the folder that holds config.json and *.safetensors")
     if artifact.is_external:
         require_own_files(artifact.path)
+    require_small(artifact.path)
+    config = config_of(artifact.path)
     if artifact.is_external or artifact.manifest.producer.verb == "import":
         require_whole(label, artifact.path, config)
     if needs_code(config):  # a type that is only not known here may be known to the engine's own environment

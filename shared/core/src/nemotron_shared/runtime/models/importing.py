@@ -33,6 +33,7 @@ from nemotron_shared.runtime.models.hub import MODEL_FILES, TOKENIZER_FILES, Loo
 from nemotron_shared.runtime.models.links import is_blob, require_inside
 from nemotron_shared.runtime.models.publishing import made_from, made_once, producer, publish, require_name, staging
 from nemotron_shared.runtime.models.references import MAIN, TOKENIZER, HubModel, MegatronModel, artifact_name
+from nemotron_shared.runtime.models.small import require_small
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
 MEGATRON = "megatron_bridge"
@@ -140,6 +141,9 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     label = printable(str(folder))
     if not folder.is_dir():
         raise UserError(f"{label}: no such folder", "give a folder, hf://org/name or megatron:PATH")
+    if (folder / "config.json").is_symlink():
+        require_inside(folder / "config.json", folder)
+    require_small(folder)
     config = config_of(folder)
     if config:
         require_loadable(label, config, trusted=trusted)

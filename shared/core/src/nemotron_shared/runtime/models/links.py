@@ -5,6 +5,9 @@ from pathlib import Path
 
 from nemotron_shared.errors import UserError, printable
 
+MOST_FILES = 100_000
+"""Far more than any model has: looking for links comes to an end."""
+
 
 def require_inside(path: Path, folder: Path) -> None:
     """Refuse a link to anywhere but the folder itself, or the repository of a hub's cache that the folder is in.
@@ -25,11 +28,17 @@ def is_blob(path: Path, folder: Path) -> bool:
 
 
 def require_own_files(folder: Path) -> None:
-    """Refuse a folder with such a link at its top, where models and tokenizers keep their files.
+    """Refuse a folder with such a link in it, or in what lies below it; hidden folders belong to no model.
 
     Raises:
-        UserError: naming the link.
+        UserError: naming the link, or that there is no end of files.
     """
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if entry.is_symlink():
-            require_inside(Path(entry.path), folder)
+    seen = 0
+    for here, folders, files in os.walk(folder):
+        names = sorted(folders + files)
+        if (seen := seen + len(names)) > MOST_FILES:
+            what = f"{printable(str(folder))}: holds more than {MOST_FILES:,} files and folders"
+            raise UserError(what, "give the folder of the model or tokenizer alone")
+        for path in filter(Path.is_symlink, (Path(here) / name for name in names)):
+            require_inside(path, folder)
+        folders[:] = [name for name in folders if not name.startswith(".")]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nemotron_shared.atomic import read_json
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, printable
 
 INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 SINGLES = ("model.safetensors", "pytorch_model.bin")
@@ -29,6 +29,8 @@ ADAPTER_WEIGHTS, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.j
 """PEFT's names."""
 LARGEST_HEADER = 100_000_000
 """What the library reads at most."""
+LARGEST_PICKLE = 256 * 2**20
+"""Bytes of the part of a pickle that names the tensors: a few hundred each, so that hundreds of thousands fit."""
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How a file of torch.save began before 1.6."""
 LAYER = re.compile(r"([\w.]+\.layers)\.(\d+)\.(.+)")
@@ -184,6 +186,10 @@ def _require_state_dict(label: str, file: Path) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise UserError(f"{label}: compressed, as PyTorch saves nothing", AGAIN)
+            if archive.getinfo(name).file_size > LARGEST_PICKLE:
+                raise UserError(f"{label}: its {printable(name)} is larger than {LARGEST_PICKLE // 2**20} MB", AGAIN)
             is_one = any("_rebuild_" in str(value) for _, value, _ in pickletools.genops(archive.read(name)))
     except (zipfile.BadZipFile, StopIteration, ValueError, EOFError, OSError):
         with file.open("rb") as stream:

@@ -1,0 +1,49 @@
+"""What a model folder says of how it answers: its generation_config.json, and the ends that its config.json names."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+
+from nemotron_shared.atomic import read_json
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.code import config_of
+
+FILE = "generation_config.json"
+HOTTEST = 100.0
+"""A temperature at which all tokens are as good as equal."""
+REMEDY = "correct the file, or take the key out of it"
+
+
+def require_generation(folder: Path) -> None:
+    """Look at what is read of both files when a model answers.
+
+    Raises:
+        UserError: naming the file and the key.
+    """
+    _require_ids(folder / "config.json", config_of(folder))
+    file = folder / FILE
+    if not file.is_file():
+        return
+    values = read_json(file)
+    if not isinstance(values, dict):
+        raise UserError(f"{file}: not a mapping of settings", "correct the file, or take it away")
+    _require_ids(file, values)
+    if not isinstance(values.get("do_sample"), bool | None):
+        raise UserError(f"{file}: do_sample is neither true nor false", REMEDY)
+    for key, most in (("temperature", HOTTEST), ("top_p", 1.0)):
+        value = values.get(key)
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= most):
+            raise UserError(f"{file}: {key} is no number from 0 to {most:g}", REMEDY)
+    try:
+        GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the library looks at few of its settings before it uses them
+        raise UserError(f"{file}: cannot be used: {type(error).__name__}: {error}", REMEDY) from error
+
+
+def _require_ids(file: Path, values: dict[str, Any]) -> None:
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = values.get(key)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(number) is int for number in ids):
+            raise UserError(f"{file}: {key} is neither the id of a token nor a list of ids", REMEDY)

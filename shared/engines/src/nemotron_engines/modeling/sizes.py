@@ -1,0 +1,98 @@
+"""What a model's config.json speaks of, against what its weights hold, before memory and time are taken for it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from nemotron_engines.modeling.facts import parameters_in
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.code import all_in, config_of
+
+ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
+NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
+"""Errors that say what is wrong themselves, or that no file is to blame for."""
+MOST_OF_ONE = 16
+"""Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
+MOST_LAYERS = 10_000
+"""Many times those of any model, and few enough for the library to read such a config in a moment."""
+COUNTS = re.compile(r".*(?<!per_)(layers?|depths?|blocks?)")
+"""Keys of numbers of layers, in the spelling of any model type."""
+KINDS = re.compile(r".*(layer_types?|block_types?|pattern)")
+"""Keys of texts and lists with an entry for each layer."""
+
+
+def count_parameters(config: PreTrainedConfig) -> int:
+    """Parameters of a model, counted without allocating them."""
+    with torch.device("meta"):
+        # every model has the eager attention, and what a config asks for may not be installed
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
+        return model.num_parameters()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of a library says, or its kind where it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def no_model(path: Path, error: Exception) -> UserError:
+    """What to say of a config that the library made, and can make no model of."""
+    remedy = "install what it names, or give another model" if isinstance(error, ImportError) else ANOTHER_MODEL
+    what = f"no model can be made of it: {type(error).__name__}: {first_line(error)}"
+    return UserError(f"{path / 'config.json'}: {what}", remedy)
+
+
+def _counted(path: Path, config: PreTrainedConfig) -> int:
+    try:
+        return count_parameters(config)
+    except NOT_THE_FILE:
+        raise
+    except Exception as error:  # division by 0, sizes that no number holds, a library that is not there, ...
+        raise no_model(path, error) from error
+
+
+def layers_in(config: dict[str, Any]) -> int:
+    """The largest number of layers that a config speaks of, in any of its parts."""
+    largest = 0
+    for part in (value for value in all_in(config) if isinstance(value, dict)):
+        for key, value in part.items():
+            if KINDS.fullmatch(key) and isinstance(value, str | list):
+                largest = max(largest, len(value))
+            elif COUNTS.fullmatch(key):
+                numbers = value if isinstance(value, list) else [value]
+                largest = max([largest, *(number for number in numbers if isinstance(number, int))])
+    return largest
+
+
+def require_few_layers(path: Path, config: dict[str, Any]) -> None:
+    """Refuse what no model is, before the library makes a config of it, with a value or more for each layer.
+
+    Raises:
+        UserError: naming the file.
+    """
+    if (layers := layers_in(config)) > MOST_LAYERS:
+        what = f"speaks of {layers:,} layers, and {MOST_LAYERS:,} are the most"
+        raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
+
+
+def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
+    """Refuse a config that speaks of far more than its weights hold.
+
+    Args:
+        count: make the model without memory, to count its parameters.
+
+    Raises:
+        UserError: naming the file.
+    """
+    stored = parameters_in(path)
+    if stored is None:
+        return
+    said, layers = "", layers_in(config_of(path))
+    if layers > stored.tensors:
+        said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
+    elif count and (wanted := _counted(path, config)) > MOST_OF_ONE * stored.total:
+        said = f"{wanted:,} parameters, and its weights have {stored.total:,}"
+    if said:
+        raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
