@@ -163,6 +163,29 @@ def test_what_a_config_builds_on_is_too(configs: Path, tmp_path: Path) -> None:
         compose(configs, str(tmp_path / "mine.yaml"), [])
 
 
+@pytest.mark.parametrize(
+    "entry",
+    ["bomb", "bomb@foo", "bomb/small@foo.bar", "/bomb/small", "{optional bomb: small}", "{bomb: [small]}",
+     "{optional bomb@a: [small]}", "{backend: large}"],
+)  # fmt: skip
+def test_however_a_config_names_what_it_builds_on(configs: Path, tmp_path: Path, entry: str) -> None:
+    bomb = f"width: {'[' * 60}{']' * 60}\n"
+    (tmp_path / "mine.yaml").write_text(f"defaults: [tiny, {entry}, _self_]\n")
+    for name in ("bomb.yaml", "bomb/small.yaml", "backend/small.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(bomb)
+    (tmp_path / "backend" / "large.yaml").write_text("defaults: [small]\n")
+    with pytest.raises(UserError, match="more than 50 levels"):
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+def test_defaults_depend_on_nothing_else(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text('defaults: [tiny, "${oc.env:NOPE,backend/small}", _self_]\n')
+    with pytest.raises(UserError, match=r"mine\.yaml: defaults: '\$\{' cannot stand") as caught:
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+    assert caught.value.remedy
+
+
 def test_no_file_can_ask_for_code_not_even_in_a_list(configs: Path) -> None:
     mine = configs.parent / "mine.yaml"
     mine.write_text(

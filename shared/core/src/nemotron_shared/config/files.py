@@ -6,7 +6,6 @@ Aliases let a file of some hundred bytes stand for billions of values, and a par
 are nested without end; so the events of a file are counted before anything is built of them.
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,23 +55,19 @@ def parsed(path: Path, text: str) -> Any:
         raise UserError(f"{path}: not valid YAML: {error}", "correct the file") from error
 
 
-def require_bounded_defaults(file: Path, folder: Path, seen: set[Path]) -> None:
-    """Count what the files stand for that a user's own one builds on, as far as they lie in its folder.
+def require_composable(file: Path) -> None:
+    """Refuse what must not be put together: a file that is not bounded, or whose `defaults` depend on something else.
 
     Raises:
-        UserError: one of them is too large, too deep, or contains itself.
+        UserError: it is too large, too deep, or contains itself; or its defaults hold an interpolation.
     """
-    if file in seen or not os.path.isfile(file):  # noqa: PTH113 - no error for names that no file can have
-        return
-    seen.add(file)
     text, content = read_text(file), None
-    with suppress(yaml.YAMLError, ValueError):  # told of where the files are put together
+    with suppress(yaml.YAMLError, ValueError, RecursionError):  # told of where the files are put together
         content = yaml.load(text, YAML_LOADER)
     defaults = content.get("defaults") if isinstance(content, dict) else None
-    for entry in defaults if isinstance(defaults, list) else ():
-        for group, name in entry.items() if isinstance(entry, dict) else [("", entry)]:
-            place = folder / str(group).removeprefix("override ").partition("@")[0].strip("/ ")
-            require_bounded_defaults(place / f"{str(name).removesuffix('.yaml')}.yaml", folder, seen)
+    if isinstance(defaults, list) and any("${" in str(entry) for entry in defaults):
+        remedy = "write the names of the files that it builds on"
+        raise UserError(f"{file}: defaults: '${{' cannot stand in a name of a file", remedy)
 
 
 def _require_bounded(path: Path, text: str) -> None:
