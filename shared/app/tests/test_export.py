@@ -139,6 +139,21 @@ def test_a_licence_is_taken_from_who_has_one(store: Store, tmp_path: Path) -> No
     assert "not evaluated" in (tmp_path / "from-file" / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    "front",
+    ["license: 2026-99-99", f"license: {'9' * 5000}", f"license: {'[' * 3000}", "license: [mit", "license: &a [*a]",
+     "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))],
+)  # fmt: skip
+def test_a_card_that_cannot_be_read_says_nothing(store: Store, tmp_path: Path, front: str) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for file in store.resolve("hf-org--base").path.glob("*.*"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "README.md").write_text(f"---\n{front}\n---\n# Mine\n")
+    assert main(["export", "./copy", "made"]) == 0
+    assert "license: unknown" in (tmp_path / "made" / "README.md").read_text()
+
+
 def test_an_adapter_alone(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "sft", "out", "--adapter"]) == 0
     assert json.loads((tmp_path / "out" / "adapter_config.json").read_text()) == {

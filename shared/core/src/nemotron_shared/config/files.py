@@ -38,9 +38,20 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: not a text in UTF-8: {error}", "save it in UTF-8") from error
     except OSError as error:
         raise UserError(f"{str(path)[:200]}: not readable: {error.strerror}", "give the path of a YAML file") from error
-    with suppress(yaml.YAMLError):
-        _require_bounded(path, text)
+    require_bounded(path, text)
     return text
+
+
+def require_bounded(path: Path, text: str) -> None:
+    """Refuse a text that stands for more than people write; one that is no YAML is told of by whoever parses it.
+
+    Raises:
+        UserError: it is too large, too deep, or contains itself.
+    """
+    if len(text) > LARGEST:
+        raise UserError(f"{path}: larger than {LARGEST:,} characters", REMEDY)
+    with suppress(yaml.YAMLError):
+        _count(path, text)
 
 
 def parsed(path: Path, text: str) -> Any:
@@ -70,7 +81,7 @@ def require_composable(file: Path) -> None:
         raise UserError(f"{file}: defaults: '${{' cannot stand in a name of a file", remedy)
 
 
-def _require_bounded(path: Path, text: str) -> None:
+def _count(path: Path, text: str) -> None:
     """Count what the file stands for, each alias as often as it is named."""
     total, sizes, within = 0, {}, []
     for event in yaml.parse(text, YAML_LOADER):
