@@ -141,10 +141,26 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def read_regular(path: Path) -> bytes:
+    """The content of a file; a pipe that stands in its place would keep the reader waiting for ever.
+
+    Raises:
+        UserError: there is something else than a file.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UserError(f"{path}: not a regular file", "remove it, or put the file back in its place")
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_json(path: Path, remedy: str = "correct the file, or make it again") -> Any:
     """Parse a JSON file, or say which file and line is broken, and what to do about it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path).decode())
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file", "check the path, or make the file again") from error
     except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep
