@@ -48,6 +48,12 @@ def test_a_wrong_type_and_a_wrong_range_are_both_told() -> None:
     assert "'many'" in text
 
 
+@pytest.mark.parametrize("value", [2**32, -(2**32), "99999999999", 10**30])
+def test_no_number_is_endless(value: object) -> None:
+    assert "train.steps: needs a number up to 4,294,967,295" in message({"train": {"lr": 0.1, "steps": value}})
+    assert validate(Outer, {"train": {"lr": 10**10, "steps": 2**32 - 1}}, {}).train.steps == 2**32 - 1
+
+
 def test_a_batch_must_be_divisible() -> None:
     fields = {"train_iters": 1, "global_batch_size": 10, "micro_batch_size": 4, "eval_interval": 1, "eval_rows": 1}
     with pytest.raises(UserError, match="not a multiple"):
