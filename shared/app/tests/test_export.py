@@ -104,6 +104,16 @@ def test_an_export_has_no_trace_of_the_machine(store: Store, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_settings_that_are_nested_too_deep_are_one_error(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for depth in (600, 3000):
+        nested = f'{{"model_type": "llama", "a": {"[" * depth}{"]" * depth}}}'.encode()
+        publish(
+            store, "deep", "ModelArtifact", {"config.json": nested, "model.safetensors": tensors()}, producer("sft")
+        )
+        assert main(["export", "deep:latest", f"out-{depth}"]) == 2
+        assert "config.json: n" in capsys.readouterr().err
+
+
 def test_the_card_says_what_is_known(store: Store, tmp_path: Path) -> None:
     assert main(["export", "sft", "out"]) == 0
     about, text = front(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text()
