@@ -132,6 +132,15 @@ def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, 
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(("text", "said"), [("null: 2", "'NoneType'"), ("train: {null: 3}", "'NoneType'"),
+                                            ("train: !!set {a}", "set")])  # fmt: skip
+def test_a_key_or_value_that_no_config_can_hold_is_told(configs: Path, text: str, said: str) -> None:
+    (configs / "mine.yaml").write_text(f"defaults: [tiny, _self_]\n{text}\n")
+    with pytest.raises(UserError, match=said) as caught:
+        compose(configs, "mine", [])
+    assert "ConfigCompositionException" not in str(caught.value)
+
+
 @pytest.mark.parametrize("override", ["engine=null", "engine=3"])
 def test_a_group_wants_a_name(override: str) -> None:
     stage = Path(__file__).parents[3] / "stages" / "sft" / "config"

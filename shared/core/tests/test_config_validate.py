@@ -37,6 +37,10 @@ def test_an_unknown_key_is_named_with_its_neighbour() -> None:
     assert "did you mean 'steps'" in text
 
 
+def test_a_number_is_no_key_either() -> None:
+    assert "unknown key '1'\n  known here: train" in message({"train": {"lr": 0.1, "steps": 3}, "1": 2})
+
+
 def test_a_missing_key_is_named() -> None:
     assert "missing key 'train.steps'" in message({"train": {"lr": 0.1}}, {"train": "mine.yaml:2"})
 

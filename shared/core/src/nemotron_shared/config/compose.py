@@ -278,8 +278,11 @@ def _unreadable(error: OverrideParseException, overrides: Sequence[str]) -> User
     return UserError(f"{_who_says(text, None)}: '{text}' cannot be read: {_first_line(error)}", remedy)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    """What an error says; Hydra's may say nothing, and have one below that does."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines and (below := error.__cause__ or error.__context__):
+        return _first_line(below)
     return lines[0][:MOST_SAID] if lines else type(error).__name__
 
 

@@ -30,6 +30,7 @@ COMPRESSIONS = ("gz", "zst")
 PARQUET = ".parquet"
 WHOLE_BYTES = 64 << 20
 DEAD_LINK, BRING_BACK = "a link that leads nowhere", "remove it, or bring its file back"
+NO_FILE = "not a regular file"
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 
 
@@ -208,6 +209,8 @@ def local_paths(path: Path) -> list[Path]:
         files = [match for match in matches if match.is_file()]
     if not files and path.is_symlink():
         raise UserError(f"{path}: {DEAD_LINK}", BRING_BACK)
+    if not files and path.exists():
+        raise UserError(f"{path}: {NO_FILE}", "name a file, a folder or a glob")
     if not files:
         # the remedy is the name nearest to the first part of the path that does not exist
         missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
@@ -218,7 +221,7 @@ def local_paths(path: Path) -> list[Path]:
 
 
 def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
-    """The visible files below a folder, behind links too. Nothing is passed over: a dead link is an error."""
+    """The visible files below a folder, behind links too. Nothing is passed over: dead links and pipes are errors."""
     real = folder.resolve()
     if real in above:
         raise UserError(f"{folder}: a link to a folder that it lies in", "remove the link")
@@ -231,5 +234,5 @@ def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
                 yield from _tree(place, above | {real})
             elif entry.is_file():
                 yield place
-            elif not place.exists():
-                raise UserError(f"{place}: {DEAD_LINK}", BRING_BACK)
+            else:
+                raise UserError(f"{place}: {NO_FILE if place.exists() else DEAD_LINK}", BRING_BACK)
