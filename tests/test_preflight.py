@@ -481,6 +481,15 @@ def test_memory_and_disk_are_estimated_and_said(tmp_path: Path) -> None:
     assert "at least 61.8 GB for the frozen weights of 30.9B parameters in bfloat16" in said
 
 
+def test_processes_that_no_memory_holds_are_a_problem(tmp_path: Path) -> None:
+    machine = {"processes": 100_000, "memory_gb": 64}
+    (tmp_path / "machine.yaml").write_text(yaml.safe_dump(machine))
+    # rows of a step are another matter: as many as there are processes
+    batch = ("train.micro_batch_size=1", "train.global_batch_size=100000")
+    code, said = told("sft", "super3", "tiny", *batch, home=tmp_path, machine=tmp_path / "machine.yaml")
+    assert code == 1 and "100000 processes need at least" in said
+
+
 def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:
     values = {"python": "3.12", "processes": 1, "gpus": None, "memory_gb": 8, "free_disk_gb": 9, "packages": {}}
     file = tmp_path / "machine.yaml"

@@ -5,7 +5,7 @@ from typing import Generic, Literal
 from pydantic import Field, field_validator
 
 from nemotron_data.chat.formats import check_format
-from nemotron_shared.config.schema import EngineT, TokenizerSection, TrainingDataSection
+from nemotron_shared.config.schema import MOST_TOKENS, EngineT, TokenizerSection, TrainingDataSection
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from stages.sft.engines import ENGINES
@@ -43,7 +43,7 @@ class SFTData(TrainingDataSection):
     `never`: one sequence per conversation."""
     max_doc_tokens: int | None = Field(ge=2)
     """Longer sequences are cut there and counted, before `too_long` is asked. `null`: no limit."""
-    pack_size: int = Field(ge=8)
+    pack_size: int = Field(ge=8, le=MOST_TOKENS)
     """Tokens per packed row."""
     too_long: Literal["truncate", "reject"]
     """A sequence above `pack_size`: `truncate` cuts its end off, `reject` leaves it out. Both are counted."""

@@ -104,6 +104,16 @@ def test_an_export_has_no_trace_of_the_machine(store: Store, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_settings_that_are_nested_too_deep_are_one_error(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    for depth in (600, 3000):
+        nested = f'{{"model_type": "llama", "a": {"[" * depth}{"]" * depth}}}'.encode()
+        publish(
+            store, "deep", "ModelArtifact", {"config.json": nested, "model.safetensors": tensors()}, producer("sft")
+        )
+        assert main(["export", "deep:latest", f"out-{depth}"]) == 2
+        assert "config.json: n" in capsys.readouterr().err
+
+
 def test_the_card_says_what_is_known(store: Store, tmp_path: Path) -> None:
     assert main(["export", "sft", "out"]) == 0
     about, text = front(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text()
@@ -137,6 +147,21 @@ def test_a_licence_is_taken_from_who_has_one(store: Store, tmp_path: Path) -> No
     assert (tmp_path / "from-file" / "LICENSE").is_file()
     assert front(tmp_path / "from-file")["license"] == "other"
     assert "not evaluated" in (tmp_path / "from-file" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "front",
+    ["license: 2026-99-99", f"license: {'9' * 5000}", f"license: {'[' * 3000}", "license: [mit", "license: &a [*a]",
+     "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))],
+)  # fmt: skip
+def test_a_card_that_cannot_be_read_says_nothing(store: Store, tmp_path: Path, front: str) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for file in store.resolve("hf-org--base").path.glob("*.*"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "README.md").write_text(f"---\n{front}\n---\n# Mine\n")
+    assert main(["export", "./copy", "made"]) == 0
+    assert "license: unknown" in (tmp_path / "made" / "README.md").read_text()
 
 
 def test_an_adapter_alone(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,7 @@ def test_a_run_of_another_machine_is_shown_and_left_alone(home: Path, worker, ca
     assert states(capsys) == [("super3-sft-model-aaaa", "running")]
     with pytest.raises(UserError, match="runs on node7 as process") as caught:
         main(["stop", "sft"])
-    assert caught.value.remedy == f"stop it there: ssh node7 kill -TERM {worker.pid}"
+    assert caught.value.remedy == f"stop it there: ssh -- node7 kill -TERM {worker.pid}"
     os.kill(worker.pid, 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from store_support import MODEL, publish
 
-from nemotron_shared.artifacts import Reference, Store
+from nemotron_shared.artifacts import Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove, state_folder
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
@@ -41,6 +41,13 @@ def test_a_damaged_version_can_be_removed(store: Store) -> None:
     assert caught.value.remedy and "nemotron artifacts rm super3-sft-model:v1" in caught.value.remedy
     remove(store, Reference(MODEL, 1))
     assert plan_cleanup(store, 1).versions == []
+
+
+def test_artifacts_that_were_made_from_each_other_are_named(store: Store) -> None:
+    publish(store, {"a": "1"}, parents=[Parent(f"{MODEL}:v1", "a" * 64, "model")])
+    with pytest.raises(UserError, match=r"super3-sft-model:v1 from super3-sft-model:v1") as caught:
+        plan_cleanup(store, 1)
+    assert caught.value.remedy
 
 
 def test_a_cleanup_keeps_the_newest_the_named_and_all_they_come_from(store: Store) -> None:

@@ -1,6 +1,7 @@
 """The index of a store: how often manifests are read, and that it is never believed against them."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -90,7 +91,7 @@ def test_what_the_files_say_counts(store: Store) -> None:
         store.find_by_fingerprint(MODEL, "3")
 
 
-@pytest.mark.parametrize("damage", ["delete", "truncate", "edit", "directory", "other code"])
+@pytest.mark.parametrize("damage", ["delete", "truncate", "edit", "directory", "pipe", "other code"])
 def test_a_useless_index_is_made_again(store: Store, read: list[str], monkeypatch, damage: str) -> None:
     before = listed(store)
     file = store.home / ENTRIES
@@ -102,13 +103,24 @@ def test_a_useless_index_is_made_again(store: Store, read: list[str], monkeypatc
         file.write_bytes(content.replace(b"ModelArtifact", b"OtherArtifact"))
     if damage == "directory":
         file.mkdir()
+    if damage == "pipe":
+        os.mkfifo(file)
     if damage == "other code":
         file.write_bytes(content)
         monkeypatch.setattr("nemotron_shared.artifacts.index._reader", lambda: "another")
     read.clear()
     assert listed(store) == before and len(read) == VERSIONS
     read.clear()
-    assert listed(store) == before and len(read) == (VERSIONS if damage == "directory" else 0)
+    assert listed(store) == before and len(read) == (VERSIONS if damage in ("directory", "pipe") else 0)
+
+
+def test_a_pipe_in_place_of_a_manifest_is_told(store: Store) -> None:
+    file = store.folder(Reference(MODEL, 2)) / MANIFEST
+    file.unlink()
+    os.mkfifo(file)
+    assert "not a regular file" in str(listed(store)[f"{MODEL}:v2"])
+    with pytest.raises(UserError, match="not a regular file; so nobody can tell"):
+        plan_cleanup(store, 1)
 
 
 def test_a_store_that_cannot_be_written_to_is_listed_all_the_same(store: Store, read: list[str], monkeypatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from store_support import MODEL, PRODUCER, everything, folder_with, publish
 
 from nemotron_shared.artifacts import Artifact, FileEntry, Parent, Reference, Source, Store
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import NotFound, UserError
 
 # A program that publishes COUNT versions, one after the other, and prints each reference.
 PUBLISHER = """
@@ -254,6 +254,12 @@ def test_the_path_of_a_version_is_that_version(store: Store, tmp_path: Path, mon
     assert store.resolve("./my-model").is_external
     with pytest.raises(UserError, match=r"write \./my-model"):
         store.resolve("my-model")
+
+
+@pytest.mark.parametrize("path", ["./\0b", "./" + "x/" * 2500, "./" + "x" * 300, "~nobody-of-that-name/x"])
+def test_a_name_that_no_folder_can_have_is_that_of_none(store: Store, path: str) -> None:
+    with pytest.raises(NotFound, match="no such folder"):
+        store.resolve(path)
 
 
 def test_links_are_refused_unless_allowed_and_sound(store: Store, tmp_path: Path) -> None:

@@ -143,6 +143,15 @@ def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, 
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(("text", "said"), [("null: 2", "'NoneType'"), ("train: {null: 3}", "'NoneType'"),
+                                            ("train: !!set {a}", "set")])  # fmt: skip
+def test_a_key_or_value_that_no_config_can_hold_is_told(configs: Path, text: str, said: str) -> None:
+    (configs / "mine.yaml").write_text(f"defaults: [tiny, _self_]\n{text}\n")
+    with pytest.raises(UserError, match=said) as caught:
+        compose(configs, "mine", [])
+    assert "ConfigCompositionException" not in str(caught.value)
+
+
 @pytest.mark.parametrize("override", ["engine=null", "engine=3"])
 def test_a_group_wants_a_name(override: str) -> None:
     stage = Path(__file__).parents[3] / "stages" / "sft" / "config"
@@ -172,6 +181,29 @@ def test_what_a_config_builds_on_is_too(configs: Path, tmp_path: Path) -> None:
     (tmp_path / "backend" / "deep.yaml").write_text(f"width: {'[' * 200_000}")
     with pytest.raises(UserError, match=r"deep\.yaml: more than 50 levels"):
         compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["bomb", "bomb@foo", "bomb/small@foo.bar", "/bomb/small", "{optional bomb: small}", "{bomb: [small]}",
+     "{optional bomb@a: [small]}", "{backend: large}"],
+)  # fmt: skip
+def test_however_a_config_names_what_it_builds_on(configs: Path, tmp_path: Path, entry: str) -> None:
+    bomb = f"width: {'[' * 60}{']' * 60}\n"
+    (tmp_path / "mine.yaml").write_text(f"defaults: [tiny, {entry}, _self_]\n")
+    for name in ("bomb.yaml", "bomb/small.yaml", "backend/small.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(bomb)
+    (tmp_path / "backend" / "large.yaml").write_text("defaults: [small]\n")
+    with pytest.raises(UserError, match="more than 50 levels"):
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+def test_defaults_depend_on_nothing_else(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text('defaults: [tiny, "${oc.env:NOPE,backend/small}", _self_]\n')
+    with pytest.raises(UserError, match=r"mine\.yaml: defaults: '\$\{' cannot stand") as caught:
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+    assert caught.value.remedy
 
 
 def test_no_file_can_ask_for_code_not_even_in_a_list(configs: Path) -> None:

@@ -37,6 +37,10 @@ def test_an_unknown_key_is_named_with_its_neighbour() -> None:
     assert "did you mean 'steps'" in text
 
 
+def test_a_number_is_no_key_either() -> None:
+    assert "unknown key '1'\n  known here: train" in message({"train": {"lr": 0.1, "steps": 3}, "1": 2})
+
+
 def test_a_missing_key_is_named() -> None:
     assert "missing key 'train.steps'" in message({"train": {"lr": 0.1}}, {"train": "mine.yaml:2"})
 
@@ -46,6 +50,12 @@ def test_a_wrong_type_and_a_wrong_range_are_both_told() -> None:
     assert "a.yaml:1: train.lr" in text
     assert "command line: train.steps" in text
     assert "'many'" in text
+
+
+@pytest.mark.parametrize("value", [2**32, -(2**32), "99999999999", 10**30])
+def test_no_number_is_endless(value: object) -> None:
+    assert "train.steps: needs a number up to 4,294,967,295" in message({"train": {"lr": 0.1, "steps": value}})
+    assert validate(Outer, {"train": {"lr": 10**10, "steps": 2**32 - 1}}, {}).train.steps == 2**32 - 1
 
 
 def test_a_batch_must_be_divisible() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
@@ -245,6 +246,13 @@ def test_a_dead_link_and_a_name_that_begins_with_a_tilde_are_told_as_they_are(tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "~nobody.jsonl").write_bytes(lines(GOOD))
     assert [file.path for file in expand(["~nobody.jsonl"])] == ["~nobody.jsonl"]
+
+
+def test_a_pipe_is_told_as_one(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for named in (tmp_path / "pipe.jsonl", tmp_path):
+        with pytest.raises(UserError, match=r"pipe\.jsonl: not a regular file"):
+            expand([named])
 
 
 def test_mixed_formats_are_told_and_read_row_by_row(tmp_path: Path) -> None:

@@ -323,6 +323,20 @@ def test_secrets_are_blotted_out_and_the_rest_stays(monkeypatch):
     assert redact("is it there? a@b") == "is it there? a@b"
 
 
+def test_where_links_lead_is_said_and_recorded(tmp_path, capsys):
+    far = write(tmp_path / "far" / "1.jsonl")
+    write(tmp_path / "near" / "own.jsonl", b'{"text": "other"}\n')
+    (tmp_path / "near" / "2.jsonl").symlink_to(far)
+    (tmp_path / "again").symlink_to(tmp_path / "near")
+    (tmp_path / "near" / "deep").symlink_to(write(tmp_path / "away" / "4.jsonl", b"{}\n").parent)
+    for named in ("near", "again"):
+        targets = [file.target for file in expand([tmp_path / named])]
+        assert targets == [str(far), str(tmp_path / "away" / "4.jsonl"), None]
+    (named,) = expand([tmp_path / "near" / "2.jsonl"])
+    assert identity(named)[1]["target"] == str(far)
+    assert f"links lead elsewhere: {tmp_path / 'near' / '2.jsonl'} -> {far}" in capsys.readouterr().err
+
+
 def test_the_identity_of_a_file_is_its_content(tmp_path):
     path = write(tmp_path / "a.jsonl")
     expected = (hashlib.sha256(LINES).hexdigest(), {"bytes": len(LINES), "digest_of": "content"})

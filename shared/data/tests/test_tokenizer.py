@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.template import ChatTemplate
+from nemotron_data.encoders.backends import ReferenceEncoder
 from nemotron_data.synthetic import eval_texts, pretrain_documents
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_data.tokenizers.tiny import (
@@ -77,6 +79,31 @@ def test_a_file_that_is_no_tokenizer_is_one_clear_error(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.json: no tokenizer"):
         assert TokenizerFolder(tmp_path).tokenizer
+
+
+def test_replacements_that_multiply_a_text_are_refused_before_they_are_made(tmp_path):
+    save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    values = json.loads(file.read_text())
+    for name, pattern, times, content, refused in (
+        ("String", "a", 4, "a" * 2000, True), ("Regex", "x*", 9, "y", True), ("Regex", " {2,}", 3, "▁", False),
+        ("String", "\n", 1, "<0x0A>", False),
+    ):  # fmt: skip
+        step = {"type": "Replace", "pattern": {name: pattern}, "content": content}
+        file.write_text(json.dumps(values | {"normalizer": {"type": "Sequence", "normalizers": [step] * times}}))
+        with pytest.raises(UserError, match="64 times as long") if refused else nullcontext():
+            assert TokenizerFolder(tmp_path).tokenizer
+
+
+def test_a_panic_of_the_library_is_one_error(tmp_path):
+    save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": split}))
+    tokenizer, text = TokenizerFolder(tmp_path).tokenizer, "a" * 40 + "!"
+    for encode in (lambda: ReferenceEncoder(tokenizer).encode([text]), lambda: mask_by_offsets(tokenizer, text, [])):
+        with pytest.raises(UserError, match="the tokenizer fails at a text that begins with 'aaaa"):
+            encode()
 
 
 def test_digits_stand_alone():

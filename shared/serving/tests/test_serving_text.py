@@ -120,6 +120,19 @@ def test_without_control_tokens_a_conversation_is_what_transformers_makes_of_it(
     assert Prompter(tokenizer).chat(turns).ids == tokenizer(expected, add_special_tokens=False).input_ids
 
 
+def test_a_panic_of_the_tokenizer_is_one_error(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": split}))
+    with pytest.raises(UserError, match="the tokenizer fails at a text"):
+        Prompter(load_tokenizer(tmp_path)).text("a" * 40 + "!")
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 99}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": step}))
+    with pytest.raises(UserError, match="64 times as long"):
+        load_tokenizer(tmp_path)
+
+
 def test_a_template_may_begin_the_thought(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (Path(__file__).parents[2] / "data/src/nemotron_data/chat/templates/nano3.jinja").read_text()
     monkeypatch.setattr(tokenizer, "chat_template", source)

@@ -9,6 +9,7 @@ Every command takes --json, --home DIR and --family NAME.
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import time
@@ -106,7 +107,7 @@ def stop(look: Look, wanted: str, timeout: float) -> int:
     if not holder.is_here:
         raise UserError(
             f"{folder.name} runs on {holder.host} as process {holder.pid}, out of reach from here",
-            f"stop it there: ssh {holder.host} kill -TERM {holder.pid}",
+            f"stop it there: {shlex.join(['ssh', '--', holder.host, 'kill', '-TERM', str(holder.pid)])}",
         )
     try:
         os.kill(holder.pid, signal.SIGTERM)

@@ -98,7 +98,8 @@ class Ssh:
         answer = _run([*self._ssh(), self.place, "--", shlex.join(command)], patience)
         if answer.returncode == UNREACHABLE:
             raise UserError(
-                f"{self.place} cannot be reached: {_last_line(answer.stderr)}", f"try: ssh {self.place} true"
+                f"{self.place} cannot be reached: {_last_line(answer.stderr)}",
+                f"try: {shlex.join(['ssh', '--', self.place, 'true'])}",
             )
         return answer
 

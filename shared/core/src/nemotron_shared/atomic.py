@@ -164,6 +164,22 @@ def require_size(path: Path, most: int, remedy: str) -> None:
         raise UserError(f"{path}: {found:,} bytes, and {most:,} are the most", remedy)
 
 
+def read_regular(path: Path) -> bytes:
+    """The content of a file; a pipe that stands in its place would keep the reader waiting for ever.
+
+    Raises:
+        UserError: there is something else than a file.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UserError(f"{path}: not a regular file", "remove it, or put the file back in its place")
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_json(path: Path, remedy: str = "correct the file, or make it again", most: int | None = LARGEST_JSON) -> Any:
     """Parse a JSON file, or say which file and line is broken, and what to do about it.
 
@@ -173,7 +189,7 @@ def read_json(path: Path, remedy: str = "correct the file, or make it again", mo
     if most is not None:
         require_size(path, most, remedy)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path).decode())
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file", "check the path, or make the file again") from error
     except (ValueError, RecursionError) as error:  # bytes, syntax, numbers of thousands of digits; too deep

@@ -39,8 +39,8 @@ class FileCache:
         self._entries: dict[str, list[Any]] = {}
         self._asked: set[str] = set()
         self._changed = False
-        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            heading, _, content = path.read_bytes().partition(b"\n") if path else (b"{}", b"", b"")
+        with suppress(OSError, UserError, ValueError, KeyError, TypeError, RecursionError):
+            heading, _, content = atomic.read_regular(path).partition(b"\n") if path else (b"{}", b"", b"")
             if json.loads(heading) == self._heading(content):
                 self._entries = json.loads(content)
 

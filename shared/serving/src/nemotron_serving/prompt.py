@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_data.chat.confined import open_template
+from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -99,7 +100,8 @@ class Prompter:
         return [number for part in (token[0], token[1:]) for number in self._encoded(part)]
 
     def _encoded(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
+        with panics_told(text):
+            return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
 
 
 def plain_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 card(store, artifact, "my-model", adapter=False, licence=None)      the text of README.md
 """
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Edge, ancestors, edges
 from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.atomic import read_json
+from nemotron_shared.config.files import LARGEST, parsed, require_bounded
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact
 from nemotron_shared.runtime.models.code import config_of
@@ -109,13 +111,7 @@ def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -
         if one.manifest.type != "ModelArtifact":
             continue
         whose = "The model" if one is artifact else f"The base model {_shown(one.reference)}"
-        readme = one.path / "README.md"
-        front = FRONT_MATTER.match(readme.read_text(encoding="utf-8", errors="replace")) if readme.is_file() else None
-        try:
-            said = yaml.safe_load(front[1]) if front else {}
-        except yaml.YAMLError:
-            said = {}
-        name = (said if isinstance(said, dict) else {}).get("license") or config_of(one.path).get("license")
+        name = _front_matter(one.path / "README.md").get("license") or config_of(one.path).get("license")
         if isinstance(name, str) and LICENCE.fullmatch(name):
             return {"license": name}, f"{name}. {whose} says so."
         if (one.path / "LICENSE").is_file():
@@ -124,6 +120,18 @@ def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -
                 fields["license_link"] = "LICENSE"
             return fields, f"{whose} comes with a file LICENSE, which says what is allowed."
     return {"license": UNKNOWN}, "Unknown: neither the model nor what it was made from names a licence."
+
+
+def _front_matter(readme: Path) -> dict[str, Any]:
+    """What heads somebody's card; nothing where that cannot be read."""
+    try:
+        with readme.open(encoding="utf-8", errors="replace") if readme.is_file() else io.StringIO() as file:
+            front = FRONT_MATTER.match(file.read(LARGEST))
+        require_bounded(readme, front[1] if front else "")
+        said = parsed(readme, front[1]) if front else None
+    except (UserError, OSError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _use(title: str, adapter: bool, bases: list[str]) -> str:

@@ -46,8 +46,7 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
         made.mkdir()
         for name, source in wanted.items():
             if source.suffix == ".json" and name not in INDICES and not name.startswith(("tokenizer.", "vocab")):
-                settings = _without_places(read_json(source), texts=name in SETTINGS)
-                write_text(made / name, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+                write_text(made / name, _settings(source, texts=name in SETTINGS))
             else:
                 shutil.copyfile(source, made / name)
                 sync(made / name)
@@ -114,6 +113,14 @@ def _adapter_files(artifact: Artifact) -> dict[str, Path]:
         raise UserError(what, "leave --adapter out, which exports the whole weights")
     beside = [path for path in sorted(artifact.path.iterdir()) if TOKENIZER_FILES.fullmatch(path.name)]
     return {path.name: path for path in (*own, *beside)}
+
+
+def _settings(file: Path, *, texts: bool) -> str:
+    """A file of settings as it is exported; see `_without_places`."""
+    try:
+        return json.dumps(_without_places(read_json(file), texts=texts), indent=2, ensure_ascii=False) + "\n"
+    except RecursionError as error:
+        raise UserError(f"{file}: nested too deep for a model's settings", "correct the file") from error
 
 
 def _without_places(settings: Any, *, texts: bool) -> Any:

@@ -1,5 +1,6 @@
 """An artifact in hand: a manifest, the folder it describes, and whether the two still agree."""
 
+import errno
 import os
 import re
 import stat
@@ -50,9 +51,7 @@ class Artifact:
 
         Its manifest exists in memory only. `digest` hashes a file, or knows that it has not changed since it did.
         """
-        path = path.expanduser().resolve()
-        if not path.is_dir():
-            raise NotFound(f"{path}: no such folder", "give a folder, or an artifact such as super3-sft-model:v2")
+        path = folder_at(path)
         files = file_table(path, hidden=False, digest=digest)
         if not files:
             raise UserError(f"{path}: holds no files", "give the folder that holds the model's or data's files")
@@ -89,6 +88,24 @@ class Artifact:
     def as_parent(self, role: str) -> Parent:
         """How what is made from this artifact of a store records it. An external one is a source instead."""
         return Parent(self.reference, self.manifest.digest, role)
+
+
+def folder_at(path: Path) -> Path:
+    """The folder that somebody names.
+
+    Raises:
+        NotFound: there is none, or no system could have one of that name.
+    """
+    try:
+        path = path.expanduser().resolve()
+        if path.is_dir():
+            return path
+    except (ValueError, RuntimeError):  # a name with a zero byte; an unknown user's home, links in a circle
+        pass
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+    raise NotFound(f"{path}: no such folder", "give a folder, or an artifact such as super3-sft-model:v2")
 
 
 def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:

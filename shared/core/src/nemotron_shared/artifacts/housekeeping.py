@@ -11,7 +11,7 @@ import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from nemotron_shared import atomic
@@ -100,7 +100,12 @@ def plan_cleanup(store: Store, keep: int) -> Cleanup:
     for child, parents in uses.parents.items():
         for parent in parents:
             children.setdefault(parent, []).append(child)
-    order = TopologicalSorter(children).static_order()
+    try:
+        order = list(TopologicalSorter(children).static_order())
+    except CycleError as error:
+        circle = " from ".join(map(str, error.args[1]))
+        what = f"{store.root}: made in a circle, by what the manifests say: {circle}"
+        raise UserError(what, "restore the manifest that is wrong, or remove the folder of that artifact") from error
     doomed = [found for found in order if found in uses.parents and found not in kept]
 
     folders = [store.home, store.home / CACHE, (store.home / CACHE).parent, *store.root.glob("*")]

@@ -29,6 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from nemotron_shared.artifacts.names import WORD, parse_exact
+from nemotron_shared.atomic import read_regular
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import ArtifactType
@@ -190,7 +191,7 @@ def missing(path: Path | str) -> UserError:
 def read_manifest(path: Path) -> bytes:
     """The bytes of a `manifest.json`."""
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except FileNotFoundError as error:
         raise missing(path) from error
     except OSError as error:

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import names
-from nemotron_shared.artifacts.artifact import Artifact, problems, seal, table_digest, utc
+from nemotron_shared.artifacts.artifact import Artifact, folder_at, problems, seal, table_digest, utc
 from nemotron_shared.artifacts.index import Entry, entries_of, files_in, is_version, read_as, read_published, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
@@ -197,7 +197,7 @@ class Store:
         expected type, `ModelArtifact` where none is given.
         """
         if isinstance(reference, str) and names.is_path(reference):
-            folder = Path(reference).expanduser().resolve()
+            folder = folder_at(Path(reference))
             number = VERSION_FOLDER.fullmatch(folder.name)
             if not number or folder.parent.parent != self.root.resolve() or not is_version(str(folder)):
                 digest = hashlib.sha256(str(folder).encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -31,8 +31,9 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
-from nemotron_shared.config.files import YAML_LOADER, require_bounded_defaults, require_defaults
+from nemotron_shared.config.files import YAML_LOADER, parsed, read_text, require_defaults
 from nemotron_shared.config.overrides import Said, override, override_key
+from nemotron_shared.config.sources import checked_files
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -90,7 +91,6 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
         said = None if path.parent == config_dir.resolve() else translated(path, [config_dir], family)
         if said is None:
             if path.parent != config_dir.resolve():
-                require_bounded_defaults(path, path.parent, set())
                 require_defaults(path)
             return _compose(config_dir, path, path, overrides, None, trust_keys)
         start = Path(scratch) / TRANSLATED
@@ -241,7 +241,7 @@ def _hydra(directory: Path) -> Generator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=STORAGE_WARNING)
-            with initialize_config_dir(str(directory), version_base="1.3"):
+            with checked_files(), initialize_config_dir(str(directory), version_base="1.3"):
                 yield
     finally:
         GlobalHydra.instance().clear()
@@ -280,8 +280,11 @@ def _unreadable(error: OverrideParseException, overrides: Sequence[str]) -> User
     return UserError(f"{_who_says(text, None)}: '{text}' cannot be read: {_first_line(error)}", remedy)
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
+    """What an error says; Hydra's may say nothing, and have one below that does."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines and (below := error.__cause__ or error.__context__):
+        return _first_line(below)
     return lines[0][:MOST_SAID] if lines else type(error).__name__
 
 
@@ -313,9 +316,10 @@ def _trust_keys(node: Any, above: str = "") -> Iterator[str]:
 
 def _circle(chain: list[Path]) -> list[Path]:
     """The files whose `defaults` lead from one to the next and back, as far as they lie in one folder."""
-    content = yaml.safe_load(chain[-1].read_text(encoding="utf-8"))
-    for entry in content.get("defaults", []) if isinstance(content, dict) else []:
-        file = chain[-1].with_name(f"{str(entry).removesuffix('.yaml')}.yaml")
+    content = parsed(chain[-1], read_text(chain[-1]))
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    for entry in defaults if isinstance(defaults, list) else []:
+        file = chain[-1].parent / f"{str(entry).removesuffix('.yaml')}.yaml"
         if file in chain:
             return [*chain[chain.index(file) :], file]
         if file.is_file() and (found := _circle([*chain, file])):

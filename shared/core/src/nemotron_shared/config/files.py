@@ -6,7 +6,6 @@ Aliases let a file of some hundred bytes stand for billions of values, and a par
 are nested without end; so the events of a file are counted before anything is built of them.
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,9 +38,20 @@ def read_text(path: Path) -> str:
         raise UserError(f"{path}: not a text in UTF-8: {error}", "save it in UTF-8") from error
     except OSError as error:
         raise UserError(f"{str(path)[:200]}: not readable: {error.strerror}", "give the path of a YAML file") from error
-    with suppress(yaml.YAMLError):
-        _require_bounded(path, text)
+    require_bounded(path, text)
     return text
+
+
+def require_bounded(path: Path, text: str) -> None:
+    """Refuse a text that stands for more than people write; one that is no YAML is told of by whoever parses it.
+
+    Raises:
+        UserError: it is too large, too deep, or contains itself.
+    """
+    if len(text) > LARGEST:
+        raise UserError(f"{path}: larger than {LARGEST:,} characters", REMEDY)
+    with suppress(yaml.YAMLError):
+        _count(path, text)
 
 
 def parsed(path: Path, text: str) -> Any:
@@ -73,26 +83,22 @@ def require_defaults(path: Path) -> None:
         raise UserError(what, remedy)
 
 
-def require_bounded_defaults(file: Path, folder: Path, seen: set[Path]) -> None:
-    """Count what the files stand for that a user's own one builds on, as far as they lie in its folder.
+def require_composable(file: Path) -> None:
+    """Refuse what must not be put together: a file that is not bounded, or whose `defaults` depend on something else.
 
     Raises:
-        UserError: one of them is too large, too deep, or contains itself.
+        UserError: it is too large, too deep, or contains itself; or its defaults hold an interpolation.
     """
-    if file in seen or not os.path.isfile(file):  # noqa: PTH113 - no error for names that no file can have
-        return
-    seen.add(file)
     text, content = read_text(file), None
-    with suppress(yaml.YAMLError, ValueError):  # told of where the files are put together
+    with suppress(yaml.YAMLError, ValueError, RecursionError):  # told of where the files are put together
         content = yaml.load(text, YAML_LOADER)
     defaults = content.get("defaults") if isinstance(content, dict) else None
-    for entry in defaults if isinstance(defaults, list) else ():
-        for group, name in entry.items() if isinstance(entry, dict) else [("", entry)]:
-            place = folder / str(group).removeprefix("override ").partition("@")[0].strip("/ ")
-            require_bounded_defaults(place / f"{str(name).removesuffix('.yaml')}.yaml", folder, seen)
+    if isinstance(defaults, list) and any("${" in str(entry) for entry in defaults):
+        remedy = "write the names of the files that it builds on"
+        raise UserError(f"{file}: defaults: '${{' cannot stand in a name of a file", remedy)
 
 
-def _require_bounded(path: Path, text: str) -> None:
+def _count(path: Path, text: str) -> None:
     """Count what the file stands for, each alias as often as it is named."""
     total, sizes, within = 0, {}, []
     for event in yaml.parse(text, YAML_LOADER):

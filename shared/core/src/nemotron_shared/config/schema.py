@@ -14,6 +14,11 @@ from typing_extensions import TypeVar
 from nemotron_shared.config.registry import Registry
 
 HOW, EXTRA = "how", "extra"
+MOST = 2**32 - 1
+"""NumPy takes no larger seed, and nothing that a setting counts comes near."""
+MOST_TOKENS = 2**24
+"""Of a row: far beyond what any model reads."""
+MOST_WORKERS = 4096
 Value = TypeVar("Value")
 How = Annotated[Value, HOW]
 """A setting of how the work is done and not of what comes out: it may differ between two attempts at one result."""
@@ -43,6 +48,14 @@ class Section(BaseModel):
     def no_number(cls, value: object, info: ValidationInfo) -> object:
         """See `a_number`."""
         return a_number(cls, value, info)
+
+    @field_validator("*")
+    @classmethod
+    def not_endless(cls, value: object) -> object:
+        """No whole number is beyond `MOST`."""
+        if isinstance(value, int) and abs(value) > MOST:
+            raise ValueError(f"needs a number up to {MOST:,}")
+        return value
 
     @classmethod
     def how_keys(cls) -> frozenset[str]:
@@ -81,7 +94,7 @@ class RunSection(Section):
     on_change: How[Literal["continue", "restart", "refuse"]]
     """When an unfinished run is found, and settings of how it is done or its code have changed since: `continue`,
     `restart`, or `refuse`."""
-    threads: How[int | None] = Field(ge=1)
+    threads: How[int | None] = Field(ge=1, le=MOST_WORKERS)
     """CPU threads per process. `null`: as many as torch likes."""
     nproc_per_node: How[int] = Field(ge=1)
     """Processes that the `nemotron` command starts on this machine. torchrun sets its own number."""
@@ -327,7 +340,7 @@ class SourceSection(Section):
 class PreparedSection(SourceSection):
     """Rows that are prepared in shards, by several workers."""
 
-    workers: How[int | None] = Field(ge=1)
+    workers: How[int | None] = Field(ge=1, le=MOST_WORKERS)
     """Processes that share the work; the result does not depend on it. `null`: one for each CPU. `--workers N` sets
     it."""
     executor: How[Literal["local", "ray"]]

@@ -13,13 +13,21 @@ from typing import Generic, Literal
 
 from pydantic import Field, model_validator
 
-from nemotron_shared.config.schema import EngineT, How, ModelSection, RandomModelSection, Section, StageConfig
+from nemotron_shared.config.schema import (
+    MOST_TOKENS,
+    EngineT,
+    How,
+    ModelSection,
+    RandomModelSection,
+    Section,
+    StageConfig,
+)
 
 
 class TrainBase(Section):
     """How long to train, and how often to validate."""
 
-    train_iters: int = Field(ge=1)
+    train_iters: int = Field(ge=1, le=10**9)
     """Optimizer steps."""
     micro_batch_size: How[int | None] = Field(ge=1)
     """Rows (in rl: completions) per forward pass and process; the rest is gradient accumulation. `null`: all in one
@@ -50,7 +58,7 @@ class TrainSection(TrainBase):
 class PretrainTrain(TrainSection):
     """How much to train, and on rows of what length."""
 
-    seq_length: int = Field(ge=8)
+    seq_length: int = Field(ge=8, le=MOST_TOKENS)
     """Tokens per row."""
 
 

@@ -69,8 +69,8 @@ def _beside(schema: type[BaseModel], values: Mapping[str, Any], names: Sequence[
     """The keys that a section knows, beside the last of `names`."""
     section: type[BaseModel] | None = schema
     known: list[str] = []
-    for name in names:
-        if name.isdigit():  # an entry of a list of sections
+    for place, name in enumerate(names, 1):
+        if name.isdigit() and place < len(names):  # an entry of a list of sections
             continue
         fields = {field.alias or key: field for key, field in section.model_fields.items()} if section else {}
         known = sorted(fields)

@@ -131,5 +131,7 @@ def _as_text(preview: Preview) -> str:
     lines += ["", "# what the engine's own program is told", preview.rendered] if preview.rendered else []
     lines += ["", "# estimate, by arithmetic (docs/plan.md)", *preview.estimated] if preview.estimated else []
     lines += ["", "# notes", *preview.notes] if preview.notes else []
-    lines += ["", "# problems", *(preview.problems or ["none: this could run"])]
+    short = preview.estimate is not None and preview.estimate["fits"] is False
+    none = "none that is certain, but by the estimate its memory does not fit" if short else "none: this could run"
+    lines += ["", "# problems", *(preview.problems or [none])]
     return "\n".join(lines)

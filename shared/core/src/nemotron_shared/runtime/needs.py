@@ -21,6 +21,8 @@ from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.environments import how_to_get
 from nemotron_shared.runtime.machine import Machine
 
+PROCESS_BYTES = 100_000_000
+"""That a process has for itself at least, once it has imported torch."""
 Device = Literal["cpu", "auto", "gpu"]
 
 
@@ -142,8 +144,10 @@ def _memory(needs: Needs, machine: Machine) -> Iterator[Problem]:
         needed, there, where = needs.process_bytes, smallest.memory, f"a GPU ({smallest.name}) has"
         each = "each process needs"
     else:
-        needed, there, where = needs.process_bytes * machine.processes_per_node, machine.memory, "the machine has"
-        each = f"{machine.processes_per_node} processes need" if machine.processes_per_node > 1 else "the process needs"
+        several = machine.processes_per_node > 1
+        each_bytes = needs.process_bytes + (PROCESS_BYTES if several else 0)
+        needed, there, where = each_bytes * machine.processes_per_node, machine.memory, "the machine has"
+        each = f"{machine.processes_per_node} processes need" if several else "the process needs"
     if needed > there:
-        what = f"{each} at least {size(needed)} for {needs.kept}; {where} {size(there)}"
+        what = f"{each} at least {size(needed)} for {needs.kept or 'themselves'}; {where} {size(there)}"
         yield Problem(what, "use -c tiny, a smaller model, or more or larger GPUs")

@@ -7,6 +7,7 @@ from itertools import pairwise
 from tokenizers import Tokenizer
 
 from nemotron_data.chat.template import Span
+from nemotron_data.tokenizers.limits import panics_told
 
 
 def mask_by_offsets(
@@ -25,7 +26,8 @@ def mask_by_offsets(
     ends: list[int] = []
     try:
         for begin, end in pairwise([0, *cuts, len(text)]):
-            encoding = tokenizer.encode(text[begin:end], add_special_tokens=False)
+            with panics_told(text[begin:end]):
+                encoding = tokenizer.encode(text[begin:end], add_special_tokens=False)
             ids += encoding.ids
             starts += [begin + start for start, _ in encoding.offsets]
             ends += [begin + stop for _, stop in encoding.offsets]

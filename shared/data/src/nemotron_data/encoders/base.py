@@ -13,6 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from nemotron_data.tokenizers.limits import panics_told
+
 Encoded = tuple[np.ndarray, np.ndarray]
 EncodeCall = Callable[[Sequence[str]], Encoded]
 
@@ -35,9 +37,10 @@ class Encoder(ABC):
 
         Raises:
             ValueError: a text that is not Unicode, that is, holds a lone surrogate.
+            UserError: the library panics.
         """
         try:
-            return self._encode(texts)
+            return self._encode_told(texts)
         except (TypeError, UnicodeEncodeError):
             for number, text in enumerate(texts):
                 try:
@@ -50,6 +53,10 @@ class Encoder(ABC):
     def ways(self) -> list[EncodeCall]:
         """Every code path that `encode` may take; a probe tries them all."""
         return [self.encode]
+
+    def _encode_told(self, texts: Sequence[str]) -> Encoded:
+        with panics_told(texts[0] if texts else ""):
+            return self._encode(texts)
 
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> Encoded: ...

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nemotron_data.encoders.base import EncodeCall, Encoded
+from nemotron_data.tokenizers.limits import panics_told
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -49,8 +50,10 @@ class ControlTokens:
         usable = ((number, token) for number, token in added if len(token.content) > 1)
         control = cls({t.content: number for number, t in usable if t.special or MARK.fullmatch(t.content)})
         text = f"a{''.join(control.ids)}a"
-        whole, parts = tokenizer.encode(text, add_special_tokens=False), in_pieces(text, control.cuts(text))
-        ids = [number for part in parts for number in tokenizer.encode(part, add_special_tokens=False).ids]
+        parts = in_pieces(text, control.cuts(text))
+        with panics_told(text):
+            whole = tokenizer.encode(text, add_special_tokens=False)
+            ids = [number for part in parts for number in tokenizer.encode(part, add_special_tokens=False).ids]
         decoded = [tokenizer.decode(numbers, skip_special_tokens=False) for numbers in (whole.ids, ids)]
         return replace(control, spelled=decoded[0] == decoded[1])
 

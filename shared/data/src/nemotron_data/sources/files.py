@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from glob import glob
 from pathlib import Path
@@ -22,6 +22,7 @@ from nemotron_data.sources.remote import InputFile, file_system, is_remote, remo
 from nemotron_data.sources.streams import decompressed
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.redaction import redact
+from nemotron_shared.runtime.console import say
 
 ROW_FORMATS = (".jsonl", ".ndjson", ".json")
 DOCUMENT_FORMATS = (".txt", ".md")
@@ -30,6 +31,8 @@ COMPRESSIONS = ("gz", "zst")
 PARQUET = ".parquet"
 WHOLE_BYTES = 64 << 20
 DEAD_LINK, BRING_BACK = "a link that leads nowhere", "remove it, or bring its file back"
+NO_FILE = "not a regular file"
+SHOWN = 3
 SAMPLES, SAMPLE_BYTES = 16, 64 << 10
 
 
@@ -143,6 +146,7 @@ def identity(file: InputFile) -> tuple[str, dict[str, Any]]:
     """
     detail: dict[str, Any] = {"bytes": file.size} | ({"commit": file.commit} if file.commit else {})
     detail |= {"rows": list(file.rows)} if file.rows else {}
+    detail |= {"target": file.target} if file.target else {}
     if is_remote(file.path):
         stamp = f"{file.size}\n{file.version}".encode()
         return hashlib.sha256(stamp).hexdigest(), detail | {"digest_of": "size and version"}
@@ -194,8 +198,32 @@ def _files_at(text: str, subset: str | None, split: str | None) -> list[InputFil
         folder = text not in {file.path for file in files} and not any(sign in text for sign in "*?[")
         return not_mixed(text, files) if folder else files
     path = Path(os.path.expanduser(text))  # noqa: PTH111 (Path's own fails where a name only begins with ~)
-    files = [local_file(found) for found in local_paths(path)]
+    files = _with_targets(path, [local_file(found) for found in local_paths(path)])
     return files if len(files) == 1 else not_mixed(str(path), files) if path.is_dir() else files
+
+
+def _with_targets(named: Path, files: list[InputFile]) -> list[InputFile]:
+    """The files, and where those lie that are behind a link out of what was named; that is said, too."""
+    top = f"{os.path.realpath(named)}{os.sep}" if named.is_dir() else None
+    real_folder = cache(os.path.realpath)  # see `_refuse_twice`
+    found = []
+    for file in files:
+        linked = os.path.islink(file.path)  # noqa: PTH114 - see `_refuse_twice`
+        folder = "" if top is None or linked else f"{real_folder(os.path.dirname(file.path))}{os.sep}"  # noqa: PTH120
+        place = os.path.realpath(file.path) if linked or not folder.startswith(top or "") else None
+        found.append(replace(file, target=place) if place and not place.startswith(top or "\0") else file)
+    away = [file for file in found if file.target]
+    if away:
+        few = ", ".join(f"{file.path} -> {file.target}" for file in away[:SHOWN])
+        more = f" and {len(away) - SHOWN:,} more" if len(away) > SHOWN else ""
+        _say_once(f"{named}: links lead elsewhere: {few}{more}")
+    return found
+
+
+@cache
+def _say_once(line: str) -> None:
+    """Files are looked for several times in a run."""
+    say(line)
 
 
 def local_paths(path: Path) -> list[Path]:
@@ -213,6 +241,8 @@ def local_paths(path: Path) -> list[Path]:
         files = [match for match in matches if match.is_file()]
     if not files and path.is_symlink():
         raise UserError(f"{path}: {DEAD_LINK}", BRING_BACK)
+    if not files and path.exists():
+        raise UserError(f"{path}: {NO_FILE}", "name a file, a folder or a glob")
     if not files:
         # the remedy is the name nearest to the first part of the path that does not exist
         missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
@@ -223,7 +253,7 @@ def local_paths(path: Path) -> list[Path]:
 
 
 def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
-    """The visible files below a folder, behind links too. Nothing is passed over: a dead link is an error."""
+    """The visible files below a folder, behind links too. Nothing is passed over: dead links and pipes are errors."""
     real = folder.resolve()
     if real in above:
         raise UserError(f"{folder}: a link to a folder that it lies in", "remove the link")
@@ -236,5 +266,5 @@ def _tree(folder: Path, above: set[Path]) -> Iterable[Path]:
                 yield from _tree(place, above | {real})
             elif entry.is_file():
                 yield place
-            elif not place.exists():
-                raise UserError(f"{place}: {DEAD_LINK}", BRING_BACK)
+            else:
+                raise UserError(f"{place}: {NO_FILE if place.exists() else DEAD_LINK}", BRING_BACK)

@@ -55,6 +55,8 @@ class InputFile:
     reading: Reading = Reading()
     rows: tuple[int, int | None] | None = None
     """The first of its rows that is read, from 0, and the first behind it that is not; None: all."""
+    target: str | None = None
+    """Where a local file really lies, if a link leads to it out of the folder that was named."""
 
 
 def is_remote(path: str) -> bool:

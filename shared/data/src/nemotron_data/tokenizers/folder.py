@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from nemotron_data.chat.template import template_text
+from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
@@ -65,6 +66,7 @@ class TokenizerFolder:
         """The tokenizer, ready to encode."""
         self.require()
         file = self.path / "tokenizer.json"
+        require_no_growth(file)
         with _refused(f"{file}: no tokenizer", AGAIN):
             tokenizer = Tokenizer.from_file(str(file))
         with _refused(f"{file}: cannot encode every text", UNKNOWN_REMEDY):

@@ -23,6 +23,7 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from nemotron_data.tokenizers.folder import copy_tokenizer
+from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
@@ -235,6 +236,9 @@ def load_tokenizer(path: Path) -> Any:
         UserError: there is none, or it is damaged.
     """
     confine_templates()
+    for file in sorted(path.glob("tokenizer*.json")):  # a setting may name another of them
+        if file.is_file():
+            require_no_growth(file)
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries have no class of their own for what they cannot read
