@@ -45,7 +45,7 @@ FAMILY = {"family": ["super3"]}
 
 UNRUN = {
     ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"),
-    ("prove", "faults"), ("prove", "cards"), ("prove", "resume"),
+    ("prove", "faults"), ("prove", "cards"), ("prove", "resume"), ("artifacts", "replay"),
 }  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
@@ -98,6 +98,15 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
     "{beside}\n  the whole: nemotron report": {"beside": ["to lay it beside another training, name both"]},
     "see what else is: nemotron artifacts verify {artifact.reference}": {"artifact.reference": ["super3-sft-model:v1"]},
+    "evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}": {
+        "artifact.reference": ["super3-sft-model:v1"]
+    },
+    ", or make {one.reference} anew too: nemotron artifacts replay {made.reference} --lineage": {
+        "one.reference": ["super3-sft-data:v1"],
+        "made.reference": ["super3-sft-model:v1"],
+    },
+    'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of '
+    "question and expected_answer, are made so by: nemotron super3 data prep rl -c local data_prep.source=FILE.jsonl": {},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
     "job {record.id} goes on without this command\n"
@@ -254,7 +263,9 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CHECKOUT", "nemo-rl"):
         (tmp_path / name / "nemo_rl").mkdir(parents=True)
     (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\n")
-    (tmp_path / "FILE.jsonl").write_text('{"text": "Mira lives in Oster."}\n')
+    (tmp_path / "FILE.jsonl").write_text(
+        '{"text": "Mira lives in Oster.", "question": "Where does Mira live?", "expected_answer": "Oster"}\n'
+    )
     save_tokenizer(tmp_path / "FOLDER")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))

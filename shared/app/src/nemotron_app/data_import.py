@@ -34,7 +34,7 @@ ROWS = {"train": "train.jsonl", "valid": "val.jsonl", "test": "test.jsonl"}
 
 ROW_LAYOUT = (
     'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of question'
-    " and expected_answer, are made so by: nemotron super3 data prep rl data_prep.source=FILE"
+    " and expected_answer, are made so by: nemotron super3 data prep rl -c local data_prep.source=FILE.jsonl"
 )
 
 
