@@ -106,7 +106,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "made.reference": ["super3-sft-model:v1"],
     },
     'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of '
-    "question and expected_answer, are made so by: nemotron super3 data prep rl -c local data_prep.source=FILE.jsonl": {},
+    "question and expected_answer, are made so by: nemotron super3 data prep rl -c local "
+    "data_prep.source=FILE.jsonl": {},
     "uv sync --all-packages": {},
     "{hidden} older: nemotron jobs --all": {"hidden": ["3"]},
     "job {record.id} goes on without this command\n"
