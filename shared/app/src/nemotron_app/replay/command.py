@@ -19,12 +19,13 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.damage import as_phrase, damage_of, require_intact
+from nemotron_app.replay.damage import require_intact
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import ancestors
+from nemotron_shared.artifacts.verified import damage_of, in_short
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.console import say
 
@@ -108,7 +109,7 @@ def _ahead(store: Store, past: Past, scratch: Store, made_again: Container[str])
     """None where an input is damaged, and made again first: only then can anybody look at it."""
     inputs = inputs_of(store, past.artifact)
     require_intact(store, past.artifact, [one for one in inputs.values() if one.reference not in made_again])
-    if any(damage_of(store, one) for one in inputs.values()):
+    if any(damage_of(one, store.home) for one in inputs.values()):
         return None
     with where_it_was(past.artifact):
         return look_ahead(past, _looked_at_first(scratch), inputs)
@@ -122,9 +123,9 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     if not past.promises:
         count = len(past.artifact.manifest.segments)
         say(f"[replay] made in {count} segments that were not alike, so its bytes are not promised")
-    damage = damage_of(store, past.artifact)
+    damage = damage_of(past.artifact, store.home)
     if damage:
-        say(f"[replay] the stored copy is damaged: {printable(as_phrase(past.artifact, damage))}")
+        say(f"[replay] the stored copy is damaged: {printable(in_short(past.artifact, damage))}")
     for change in ahead.changes:
         say(f"[replay] not as it was: {printable(change)}")
     made = past.artifact.manifest.producer
@@ -153,7 +154,7 @@ def told(one: Replayed) -> list[str]:
     verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
     then = one.past.artifact
     if one.damage:
-        lines.append(f"  the stored copy is damaged: {printable(as_phrase(then, one.damage))}")
+        lines.append(f"  the stored copy is damaged: {printable(in_short(then, one.damage))}")
         verdict += ", compared with what its manifest states"
     return [f"{then.reference}: {verdict}{promise}", *lines]
 

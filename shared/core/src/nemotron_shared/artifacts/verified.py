@@ -20,6 +20,7 @@ from nemotron_shared.errors import UserError, printable
 from nemotron_shared.file_cache import FileCache
 
 CACHE = Path("cache", "verified")
+MOST_SHOWN = 3
 ANNOUNCED_BYTES = 2 * 10**9
 """From here on hashing takes seconds, and is announced."""
 
@@ -37,22 +38,32 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
     """
     if artifact.is_external:
         return  # hashed just now to find out what it is; there is nothing it was promised to be
-    with known_digests(home, artifact.reference.replace(":", "-"), artifact.reference) as digest:
-        damage = problems(artifact, digest=digest)
+    damage = damage_of(artifact, home)
     if not damage:
         return
     ask_manifest = ask_manifest and not any(line.startswith(f"{MANIFEST}:") for line in damage)
-    shown = "; ".join(damage[:3]) + (f"; and {len(damage) - 3} more" if len(damage) > 3 else "")
     raise UserError(
-        f"{artifact.reference} is damaged: {shown} (in {artifact.path})",
+        f"{artifact.reference} is damaged: {in_short(artifact, damage)}",
         f"make it again: {command_that_made(artifact.manifest)}" if ask_manifest else how_to_make,
     )
+
+
+def damage_of(artifact: Artifact, home: Path) -> list[str]:
+    """What an artifact of the store differs in from its manifest, one line for each file."""
+    with known_digests(home, artifact.reference.replace(":", "-"), artifact.reference) as digest:
+        return problems(artifact, digest=digest)
+
+
+def in_short(artifact: Artifact, damage: Sequence[str]) -> str:
+    """`model.safetensors: content changed (in FOLDER)`."""
+    more = f"; and {len(damage) - MOST_SHOWN} more" if len(damage) > MOST_SHOWN else ""
+    return f"{'; '.join(damage[:MOST_SHOWN])}{more} (in {artifact.path})"
 
 
 def manifest_problem(artifact: Artifact) -> str | None:
     """A sentence for whoever is told what a manifest says and must not believe it: it was edited or damaged."""
     change = manifest_change(artifact)
-    return f"{artifact.reference} is damaged: {change} (in {artifact.path}); {DAMAGED}" if change else None
+    return f"{artifact.reference} is damaged: {in_short(artifact, [change])}; {DAMAGED}" if change else None
 
 
 def command_that_made(manifest: Manifest) -> str:
