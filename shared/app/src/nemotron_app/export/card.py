@@ -3,7 +3,6 @@
 card(store, artifact, "my-model", adapter=False, licence=None)      the text of README.md
 """
 
-import io
 import re
 from pathlib import Path
 from typing import Any
@@ -124,11 +123,15 @@ def licence_of(artifact: Artifact, history: list[Artifact], given: str | None) -
 
 def _front_matter(readme: Path) -> dict[str, Any]:
     """What heads somebody's card; nothing where that cannot be read."""
+    if not readme.is_file():
+        return {}
     try:
-        with readme.open(encoding="utf-8", errors="replace") if readme.is_file() else io.StringIO() as file:
+        with readme.open(encoding="utf-8", errors="replace") as file:
             front = FRONT_MATTER.match(file.read(LARGEST))
-        require_bounded(readme, front[1] if front else "")
-        said = parsed(readme, front[1]) if front else None
+        if front is None:
+            return {}
+        require_bounded(readme, front[1])
+        said = parsed(readme, front[1])
     except (UserError, OSError):
         return {}
     return said if isinstance(said, dict) else {}

@@ -40,7 +40,8 @@ class Encoder(ABC):
             UserError: the library panics.
         """
         try:
-            return self._encode_told(texts)
+            with panics_told(texts[0] if texts else ""):
+                return self._encode(texts)
         except (TypeError, UnicodeEncodeError):
             for number, text in enumerate(texts):
                 try:
@@ -53,10 +54,6 @@ class Encoder(ABC):
     def ways(self) -> list[EncodeCall]:
         """Every code path that `encode` may take; a probe tries them all."""
         return [self.encode]
-
-    def _encode_told(self, texts: Sequence[str]) -> Encoded:
-        with panics_told(texts[0] if texts else ""):
-            return self._encode(texts)
 
     @abstractmethod
     def _encode(self, texts: Sequence[str]) -> Encoded: ...

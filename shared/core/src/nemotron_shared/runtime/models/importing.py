@@ -141,8 +141,7 @@ def import_folder(store: Store, folder: Path, *, name: str | None, trusted: bool
     label = printable(str(folder))
     if not folder.is_dir():
         raise UserError(f"{label}: no such folder", "give a folder, hf://org/name or megatron:PATH")
-    if (folder / "config.json").is_symlink():
-        require_inside(folder / "config.json", folder)
+    require_inside(folder / "config.json", folder)
     require_small(folder)
     config = config_of(folder)
     if config:
