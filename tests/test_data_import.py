@@ -145,7 +145,7 @@ WRONG = {
     "no prompts": (
         "rl",
         write("train.jsonl", '{"question": "2 + 2", "expected_answer": "4"}\n'),
-        r"train.jsonl:1: not a row to import \(responses_create_params is not an object.*\)\n.*data prep rl -c local data_prep",
+        r"train.jsonl:1: not a row to import \(responses_create_params is not an object.*\)\n.*data prep rl -c local",
     ),
     "no JSON": ("rl", write("train.jsonl", "{\n"), "train.jsonl:1: not a row to import"),
     "no file": ("rl", lambda folder: None, r"train\.jsonl: no such file"),

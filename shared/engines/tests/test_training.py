@@ -138,7 +138,7 @@ def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pyte
     writer.add_scalar = lambda name, value, step: written.append((name, value))
     logging.enable_propagation()
     try:
-        TensorBoardMetrics(writer).on_log(
+        TensorBoardMetrics(writer, 10).on_log(
             TrainingArguments(str(tmp_path)), TrainerState(is_world_process_zero=True), TrainerControl(),
             logs={"reward": 0.5, "reward_std": None},
         )  # fmt: skip

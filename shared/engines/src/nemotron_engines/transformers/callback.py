@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations import TensorBoardCallback
+from transformers.integrations import TensorBoardCallback, rewrite_logs
 
 from nemotron_engines.transformers.checkpoints import LAYOUT
 from nemotron_engines.transformers.experts import ExpertLoad
@@ -122,9 +122,28 @@ class RunCallback(TrainerCallback):
 
 
 class TensorBoardMetrics(TensorBoardCallback):
-    """TensorBoard without the metrics that TRL leaves empty: each would cost a warning."""
+    """TensorBoard as the library writes it, but for waiting for the disk: only the steps of `log_interval` do.
 
-    def on_log(self, *state: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    Metrics that TRL leaves empty are left out; each would cost a warning.
+    """
+
+    def __init__(self, writer: Any, log_interval: int) -> None:
+        super().__init__(writer)
+        self._log_interval = log_interval
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
         """Pass on what is there."""
-        known = {name: value for name, value in (logs or {}).items() if value is not None}
-        super().on_log(*state, logs=known, **kwargs)
+        if not state.is_world_process_zero or self.tb_writer is None:
+            return
+        for name, value in rewrite_logs(logs or {}).items():
+            if isinstance(value, int | float):
+                self.tb_writer.add_scalar(name, value, state.global_step)
+        if state.global_step % self._log_interval == 0:
+            self.tb_writer.flush()
