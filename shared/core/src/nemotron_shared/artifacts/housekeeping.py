@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.index import record
@@ -180,7 +181,9 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
             uses.users.setdefault(parent, []).append(str(child))
     for file in sorted((store.home / "runs").glob(f"*/{INPUTS}")):
         with suppress(UserError):  # half a record of a run that was killed as it began
-            for parent in filter(None, map(parse_exact, atomic.read_json(file))):
+            recorded = atomic.read_json(file)
+            named = recorded if isinstance(recorded, list) else []
+            for parent in filter(None, map(parse_exact, filter(lambda name: isinstance(name, str), named))):
                 uses.in_use.add(parent)
                 uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
     return uses
@@ -188,11 +191,22 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
 
 def _parents_without_entry(store: Store, child: Reference, error: UserError, uses: _Uses) -> list[str]:
     """The parents that an older layout records; any other manifest that cannot be read is an error."""
+    what, file = error.message, store.folder(child) / MANIFEST
     if isinstance(error, OlderLayout):
         uses.older.add(child)
-        content = json.loads(read_manifest(store.folder(child) / MANIFEST))
-        return [parent["reference"] for parent in content.get("parents", [])]
+        recorded = _references(json.loads(read_manifest(file)).get("parents", []))
+        if recorded is not None:
+            return recorded
+        what = f"{file}: key 'parents' is not a list of references"
     raise UserError(
-        f"{error.message}; so nobody can tell what {child} was made from",
+        f"{what}; so nobody can tell what {child} was made from",
         f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
     ) from error
+
+
+def _references(parents: Any) -> list[str] | None:
+    """What a list of parents names; None where it is none."""
+    with suppress(KeyError, TypeError):
+        found = [parent["reference"] for parent in parents]
+        return found if all(isinstance(reference, str) for reference in found) else None
+    return None
