@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.index import record
@@ -180,13 +180,24 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
         for parent in uses.parents[child]:
             uses.users.setdefault(parent, []).append(str(child))
     for file in sorted((store.home / "runs").glob(f"*/{INPUTS}")):
-        with suppress(UserError):  # half a record of a run that was killed as it began
-            recorded = atomic.read_json(file)
-            named = recorded if isinstance(recorded, list) else []
-            for parent in filter(None, map(parse_exact, filter(lambda name: isinstance(name, str), named))):
-                uses.in_use.add(parent)
-                uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
+        for parent in inputs_of(file.parent):
+            uses.in_use.add(parent)
+            uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
     return uses
+
+
+def inputs_of(run: Path) -> list[Reference]:
+    """The artifacts that an unfinished run reads, by its record."""
+    try:
+        recorded = atomic.read_json(run / INPUTS)
+    except (OSError, UserError):  # none, or half of one: the run was killed as it began
+        return []
+    named = recorded if isinstance(recorded, list) else []
+    return [found for found in map(parse_exact, filter(_is_text, named)) if found]
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
 
 
 def _parents_without_entry(store: Store, child: Reference, error: UserError, uses: _Uses) -> list[str]:
@@ -208,5 +219,5 @@ def _references(parents: Any) -> list[str] | None:
     """What a list of parents names; None where it is none."""
     with suppress(KeyError, TypeError):
         found = [parent["reference"] for parent in parents]
-        return found if all(isinstance(reference, str) for reference in found) else None
+        return found if all(map(_is_text, found)) else None
     return None

@@ -17,7 +17,7 @@ import yaml
 
 from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
-from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
+from nemotron_shared.atomic import link_or_copy, read_json, read_regular, write_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values, with_references
 from nemotron_shared.runtime import checkpoints
@@ -165,9 +165,9 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
     found = []
     for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
         try:
-            state = json.loads(file.read_text(encoding="utf-8"))
+            state = json.loads(read_regular(file).decode())
             version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # not whole: a state is an offer, and without it the training begins at its start
         if series == identity.series and length is not None and step < length and version in store.versions(name):
             found.append((step, version, file.parent))
