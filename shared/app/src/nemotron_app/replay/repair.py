@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.store import STAGING
+from nemotron_shared.artifacts.claim import STAGING
 from nemotron_shared.digest import file_digest
 
 
