@@ -34,23 +34,27 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
     """
     csv.field_size_limit(longest)
     lines = _RecordLines(file, name, longest)
-    first = next(lines, "")
+    above, first = 0, next(lines, "")
+    while first and not first.strip():
+        above, first = above + 1, next(lines, "")
     while first.count('"') % 2 and (more := next(lines, "")):  # a name may hold a line's end, too
         first += more
     if not first.strip():
         return
     delimiter = delimiter_of(first, name)
     try:
-        header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
+        header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True))]
     except csv.Error as error:
         raise UserError(
-            f"{name}:1: not a readable header: {error}", "write the names of the columns in one line"
+            f"{name}:{above + 1}: not a readable header: {error}", "write the names of the columns in one line"
         ) from error
-    begun = first.count("\n") or 1
+    begun = above + (first.count("\n") or 1)
     if not header[0] and len(header) > 1:
         header[0] = "#"  # the numbers that a data frame writes before its rows
     if wrong := [cell or "(no name)" for cell, count in Counter(header).items() if count > 1 or not cell]:
-        what = f"{name}:1: the header has {', '.join(wrong)} " + ("twice" if wrong[0] != "(no name)" else "in it")
+        what = f"{name}:{above + 1}: the header has {', '.join(wrong)} " + (
+            "twice" if wrong[0] != "(no name)" else "in it"
+        )
         raise UserError(what, "give every column a name of its own in the first line")
     records = csv.reader(lines, delimiter=delimiter, strict=True)
     line = lines.next_record(begun + 1)
