@@ -188,7 +188,7 @@ def extension_of(store: Store, directory: Path, identity: Identity, on_change: s
         if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):
             return None
         reference, step = parse_exact(recorded["reference"]), recorded["step"]
-        return Extension(store.resolve(reference), state_folder(store, reference), step)
+        return Extension(store.resolve(reference), state_folder(store, reference), step) if reference else None
     return None
 
 
