@@ -99,9 +99,14 @@ def test_a_finished_training_is_extended_by_more_steps(run, tmp_path: Path) -> N
     assert manifest(home, 2)["segments"][0]["how"]["train.train_iters"] == STEPS
     (replayed,) = json.loads(run(*nemotron("artifacts", "replay", f"{MODEL}:v2", "--json"), ok=False).stdout)
     assert replayed["promised"] is False
+    longest = [*OPTIONS, *constant, f"train.train_iters={STEPS + 30}"]
+    stop_after(STEPS + 12, [*script("sft"), *longest], home, tmp_path)
+    assert f"extending {MODEL}:v2" in (tmp_path / "stopped.log").read_text()
+    run(*script("sft"), *longest)
+    assert {"reference": f"{MODEL}:v2", "role": "extends"}.items() <= manifest(home, 3)["parents"][-1].items()
     run(*nemotron("super3", "sft"), *longer, "--force")
-    assert losses(home, 3) == losses(home, 2)
-    assert len(manifest(home, 3)["segments"]) == 1
+    assert losses(home, 4) == losses(home, 2)
+    assert len(manifest(home, 4)["segments"]) == 1
 
 
 @pytest.mark.slow

@@ -47,7 +47,13 @@ def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -
     (told,) = json.loads(damaged.stdout)
     assert damaged.returncode == 1 and told["same"] and told["damage"][0].startswith("stats.json: ")
     assert f"the stored copy is damaged: stats.json: {len(published) + 1} bytes" in damaged.stderr
-    (original.path / "stats.json").write_bytes(published)
+    (original.path / "tokenizer" / "tokenizer.json").unlink()
+    (original.path / "stray").write_text("of somebody")
+    (told,) = json.loads(run(*REPLAY, DATA, "--repair", "--json", ok=False).stdout)
+    assert told["repaired"] == ["stats.json", "tokenizer/tokenizer.json"]
+    assert told["damage"] == ["stray: not in the manifest"]
+    (original.path / "stray").unlink()
+    assert (original.path / "stats.json").read_bytes() == published and not store.verify(original)
 
     (first,) = original.manifest.segments
     published_again(store, original, "stats.json", segments=[first | {"how": {}}, first])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_app.main import dispatch
+from nemotron_app.report.trained import training_in
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import holder_of, record_of
@@ -76,6 +77,20 @@ def test_a_damaged_last_line_is_passed_over(home: Path, capsys: pytest.CaptureFi
     folder = folder_of(home, "super3-rl-model-aaaa", published=False)
     (folder / "metrics.jsonl").write_text('{"step": 9, "reward": 0.5}\n' + "[" * 10_000 + "\n")
     assert "step 9 reward 0.5 " in run(capsys)[1]
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "inputs.json", "lock.json"])
+def test_pipes_and_folders_in_place_of_its_files_keep_nobody_waiting(home: Path, capsys, put, name: str) -> None:
+    folder = folder_of(home, "super3-rl-model-aaaa", published=False)
+    (folder / name).unlink(missing_ok=True)
+    put(folder / name)
+    code, said = run(capsys, "--all")
+    assert code == 0 and "super3-rl-model-aaaa" in said
+    assert bool(training_in(folder).entries) == (name != "metrics.jsonl")
+    with pytest.raises(UserError, match=r"no expectations|does not say which recipe"):
+        dispatch(["check", str(folder)])
+    assert dispatch(["artifacts", "gc"]) == 0
 
 
 def test_a_store_without_runs_says_so(home: Path, capsys) -> None:

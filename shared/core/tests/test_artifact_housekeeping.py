@@ -1,8 +1,10 @@
 """Making room removes nothing that anything else needs."""
 
+import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from store_support import MODEL, publish
@@ -40,6 +42,23 @@ def test_a_damaged_version_can_be_removed(store: Store) -> None:
         plan_cleanup(store, 1)
     assert caught.value.remedy and "nemotron artifacts rm super3-sft-model:v1" in caught.value.remedy
     remove(store, Reference(MODEL, 1))
+    assert plan_cleanup(store, 1).versions == []
+
+
+@pytest.mark.parametrize("parents", [None, 1, "ab", [1], ["a"], [{}], [{"reference": None}], {"reference": "a:v1"}])
+def test_an_older_layout_with_parents_of_another_form_is_one_error(store: Store, parents: Any) -> None:
+    file = publish(store, {"a": "1"}).path / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 1, "parents": parents}))
+    with pytest.raises(UserError, match=r"'parents' is not a list of references; so nobody can tell what"):
+        plan_cleanup(store, 1)
+    remove(store, Reference(MODEL, 1))
+
+
+@pytest.mark.parametrize("inputs", [None, 1, [1, None], {"a": 1}])
+def test_inputs_of_a_run_of_another_form_name_nothing(store: Store, inputs: Any) -> None:
+    publish(store, {"a": "1"})
+    (store.home / "runs" / "x").mkdir(parents=True)
+    write_json(store.home / "runs" / "x" / INPUTS, inputs)
     assert plan_cleanup(store, 1).versions == []
 
 

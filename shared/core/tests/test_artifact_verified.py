@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import threading
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from store_support import MODEL, PRODUCER, folder_with, publish
 
 from nemotron_shared.artifacts import Artifact, Parent, Producer, Store
 from nemotron_shared.artifacts.verified import command_that_made, require_intact
-from nemotron_shared.digest import file_digest
+from nemotron_shared.digest import file_digest, in_threads
 from nemotron_shared.errors import UserError
 
 HOW = "make it: nemotron super3 pretrain -c tiny --force"
@@ -75,6 +76,30 @@ def test_a_change_is_seen_whatever_its_modification_time_says(store: Store) -> N
     os.utime(done.path / "weights", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(UserError, match="super3-sft-model:v1 is damaged: weights: content changed"):
         require_intact(done, store.home, HOW)
+
+
+def test_many_small_files_are_announced_as_a_large_one_is(store: Store, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("nemotron_shared.artifacts.verified.ANNOUNCED_BYTES", 10)
+    store.resolve(str(folder_with(tmp_path, {"a": "123"})))
+    assert "hashing" not in capsys.readouterr().err
+    store.resolve(str(folder_with(tmp_path, dict.fromkeys("abcdef", "123"))))
+    assert capsys.readouterr().err.count("hashing") == 1
+
+
+def test_an_interruption_waits_for_no_large_file(tmp_path: Path) -> None:
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", 1 << 40)
+    began = threading.Event()
+
+    def take(name: str) -> str:
+        if name == "late":
+            began.wait()
+            raise KeyboardInterrupt
+        began.set()
+        return file_digest(tmp_path / name)
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(take, ["late", "large"])
 
 
 def test_the_second_use_reads_no_file(store: Store, tmp_path: Path, monkeypatch) -> None:

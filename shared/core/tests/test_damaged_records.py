@@ -13,7 +13,7 @@ from nemotron_shared.artifacts.housekeeping import plan_cleanup
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import holder_of, record_of
-from nemotron_shared.runtime.attempts import _what_it_was, find_extension
+from nemotron_shared.runtime.attempts import extension_of, find_extension, what_it_was
 from nemotron_shared.runtime.checkpoints import COMPLETE, read_mark
 from nemotron_shared.runtime.identity import Identity
 from nemotron_shared.runtime.metrics import MetricsLog
@@ -43,10 +43,16 @@ def test_damaged_segments_are_named(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize("content", ["{", "[]", '{"what": 1, "modules": {}}', "{}"])
 def test_a_damaged_record_of_another_run_is_left_out(tmp_path: Path, content: str) -> None:
     (tmp_path / "what.json").write_text(content)
-    assert _what_it_was(tmp_path / "what.json") is None
+    assert what_it_was(tmp_path / "what.json") is None
     whole = {"what": {"a": 1}, "modules": {}}
     (tmp_path / "what.json").write_text(json.dumps(whole))
-    assert _what_it_was(tmp_path / "what.json") == whole
+    assert what_it_was(tmp_path / "what.json") == whole
+
+
+@pytest.mark.parametrize("extends", [None, 1, {}, {"reference": "x", "step": 1}, {"reference": "a:v1", "step": 1}])
+def test_a_shorter_training_that_nobody_can_name_is_none(tmp_path: Path, extends: object) -> None:
+    (tmp_path / "what.json").write_text(json.dumps({"what": {}, "modules": {}, "extends": extends}))
+    assert extension_of(Store(tmp_path), tmp_path, Identity({}, {}, {}), "continue") is None
 
 
 @pytest.mark.parametrize("content", [DEEP, "[]", '{"step": "x", "series": ""}', "1" * 10_000])

@@ -53,6 +53,15 @@ def test_what_is_damaged_or_holds_no_weights_is_refused(tmp_path: Path, monkeypa
         find_model(store, str(folder), family="super3", trusted=False)
 
 
+def test_weights_that_are_not_what_their_header_says_are_not_hashed(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("nemotron_shared.artifacts.verified.file_digest", lambda path: pytest.fail(f"hashed {path}"))
+    (tmp_path / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    (tmp_path / "config.json").write_text("{}")
+    os.truncate(tmp_path / "model.safetensors", 1 << 40)
+    with pytest.raises(UserError, match="1099511627776 bytes, and its header speaks of 10"):
+        find_model(Store(tmp_path / "home"), str(tmp_path), family="super3", trusted=False)
+
+
 def test_a_config_that_is_a_link_to_elsewhere_is_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

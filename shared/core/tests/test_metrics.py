@@ -1,6 +1,7 @@
 """metrics.jsonl, whole and damaged: whoever goes on with a run is stopped, whoever looks at it is told."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,10 @@ def test_a_folder_in_its_place_is_damage(tmp_path: Path) -> None:
     assert metrics_with_damage(tmp_path) == ([], ["it cannot be read: Is a directory"])
     with pytest.raises(UserError, match="a folder, where the log"):
         list(read_metrics(tmp_path))
+
+
+def test_a_pipe_in_its_place_is_damage_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert metrics_with_damage(tmp_path / "metrics.jsonl") == ([], ["it cannot be read: not a regular file"])
+    with pytest.raises(UserError, match=r"metrics\.jsonl: not a regular file"):
+        list(read_metrics(tmp_path / "metrics.jsonl"))

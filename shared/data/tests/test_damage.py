@@ -101,6 +101,7 @@ FILES = {
     "a header twice": ("a.csv", b"question,answer,answer\nq,a,b\n", "the header has answer twice"),
     "a nameless column": ("a.csv", b"question,answer,,\nq,a,,\n", "the header has"),
     "an open quotation mark": ("a.csv", b'question,answer\nq,"a\nq,b\n', "a.csv:2: not a readable table"),
+    "a quotation mark left open in a header": ("a.csv", b'"question,answer\nq,b\n', "a.csv:1: not a readable header"),
     "a CSV in Latin-1": ("a.csv", "question,answer\né,è\n".encode("latin1"), "byte 16 of it is 0xe9"),
     "UTF-16 without its mark": ("a.jsonl", lines(GOOD).decode().encode("utf-16-le"), "perhaps UTF-16-LE"),
     "a spreadsheet": ("a.xlsx", zipped(), "a spreadsheet cannot be read"),
@@ -213,6 +214,13 @@ def test_where_no_row_can_be_read_the_remedy_tells_what_to_correct(
     with pytest.raises(UserError, match=f"{name}:[12]: ") as caught:
         detect(tmp_path / name)
     assert remedy in str(caught.value.remedy) and "data_prep.format" not in str(caught.value.remedy)
+
+
+def test_blank_lines_above_a_header_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("\n \nquestion,answer\n1,2\nonly one\n")
+    totals = prepare(tmp_path, tmp_path / "a.csv")
+    assert (totals.rejected, totals.counts["rows"]) == ({"ragged row": 1}, 2)
+    assert totals.examples["ragged row"].endswith("a.csv:5")
 
 
 def test_ragged_rows_of_a_table_are_counted(tmp_path: Path) -> None:

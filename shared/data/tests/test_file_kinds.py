@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from nemotron_data.sources.detect import detect
 from nemotron_data.sources.documents import with_choice
 from nemotron_data.sources.files import expand, local_file
 from nemotron_data.sources.reading import BadRow, Range, Row, read_range
-from nemotron_data.sources.remote import Reading
+from nemotron_data.sources.remote import Documents, Reading
 from nemotron_shared.errors import UserError
 
 ROWS = [{"question": f'Ürün "{n}",\nplease; 2+{n}?', "answer": f"{n + 2} é"} for n in range(40)]
@@ -216,3 +217,42 @@ def test_a_cell_beyond_all_measure_is_a_bad_row(tmp_path: Path, monkeypatch: pyt
     first, bad, last = read_range(Range(local_file(file), 0, 1))
     assert isinstance(first, Row) and isinstance(last, Row)
     assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "line too long")
+
+
+LONG = b"x" * 3000
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'question,answer\nq,a\nq,"' + b"x\n" * 1500 + b'"\n', 3),
+        (b"question,answer\nq," + LONG + b"\n", 2),
+        (b"question," + LONG + b"\nq,a\n", 1),
+        (b'"question,answer\n' + b"q,a\n" * 500, 1),
+    ],
+    ids=["lines in quotation marks", "a cell", "a header", "a mark left open"],
+)
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_record_beyond_all_measure_ends_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, line: int, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr("nemotron_data.sources.reading.LONGEST_LINE", 1000)
+    path = tmp_path / ("a.csv" if pack is bytes else "a.csv.gz")
+    path.write_bytes(pack(content))
+    with pytest.raises(UserError, match=rf"{path.name}:{line}: a record of more than"):
+        list(read_range(Range(local_file(path), 0, sys.maxsize)))
+
+
+@pytest.mark.parametrize(("name", "how"), [("a.txt", "whole"), ("a.txt", "blank_lines"), ("a.md", "headings")])
+@pytest.mark.parametrize("long", [LONG, b"x\n" * 1500], ids=["one line", "many lines"])
+def test_a_document_beyond_all_measure_is_a_bad_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: Documents, long: bytes
+) -> None:
+    monkeypatch.setattr("nemotron_data.sources.reading.LONGEST_LINE", 1000)
+    several = b"# One\nshort\n\n# Two\n" + long + b"\n\n# Three\nshort\n"
+    (tmp_path / name).write_bytes(long if how == "whole" else several)
+    file = local_file(tmp_path / name)
+    rows = list(read_range(Range(replace(file, reading=replace(file.reading, documents=how)), 0, sys.maxsize)))
+    bad = [row for row in rows if isinstance(row, BadRow)]
+    assert [row.reason for row in bad] == ["document too long"]
+    assert len(rows) == (1 if how == "whole" else 3)

@@ -26,6 +26,7 @@ from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.housekeeping import INPUTS, tree_size
 from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.artifacts.store import Store
+from nemotron_shared.atomic import open_regular
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.lock import Holder, holder_of, is_held, locked
 from nemotron_shared.runtime.console import tell
@@ -175,10 +176,10 @@ def run_state(folder: Path) -> RunState:
 def _last_entry(path: Path) -> dict[str, Any]:
     """The last whole line of a metrics file, without reading what comes long before it."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
             lines = file.read().splitlines(keepends=True)
-    except OSError:
+    except (OSError, UserError):
         return {}
     for line in reversed(lines):
         try:

@@ -165,15 +165,22 @@ def require_size(path: Path, most: int, remedy: str) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file; a pipe that stands in its place would keep the reader waiting for ever.
+    """The content of a file; see `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file to read it; a pipe that stands in its place would keep the reader waiting for ever.
 
     Raises:
         UserError: there is something else than a file.
     """
-    with open(path, "rb", opener=_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise UserError(f"{path}: not a regular file", "remove it, or put the file back in its place")
-        return file.read()
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UserError(f"{path}: not a regular file", "remove it, or put the file back in its place")
+    return file
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -116,8 +116,8 @@ def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: Non
 def holder_of(path: Path) -> Holder | None:
     """Who the record at a lock says holds it; None without one. It may have died since: see `is_held`."""
     try:
-        found = Holder(**json.loads(record_of(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError):
+        found = Holder(**json.loads(atomic.read_regular(record_of(path)).decode()))
+    except (OSError, UserError, ValueError, TypeError, RecursionError):
         return None
     return found if isinstance(found.pid, int) and isinstance(found.heartbeat, int | float) else None
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemotron_app.check.model import HUB_NAME, from_hub
 from nemotron_app.runs import run_state
 from nemotron_app.store_options import Look
@@ -21,6 +19,7 @@ from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.metrics import FILE as METRICS
 from nemotron_shared.stages import STAGES
@@ -141,8 +140,8 @@ def _refuse_data(name: str) -> None:
 
 def _config(folder: Path) -> dict[str, Any] | None:
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        config = parsed(folder / "config.yaml", read_text(folder / "config.yaml"))
+    except UserError:
         return None  # a run that has not begun to work has none yet
     return config if isinstance(config, dict) else None
 

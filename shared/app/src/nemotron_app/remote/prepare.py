@@ -26,7 +26,7 @@ from nemotron_cluster.packager import pack
 from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
-from nemotron_shared.artifacts.store import HOME_VARIABLE
+from nemotron_shared.artifacts.claim import HOME_VARIABLE
 from nemotron_shared.config.compose import Composed, find_config, shared_groups
 from nemotron_shared.config.overrides import Said, override_key
 from nemotron_shared.config.references import resolve_section

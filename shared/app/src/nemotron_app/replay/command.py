@@ -3,6 +3,7 @@
 nemotron artifacts replay sft                 in a store of its own, from the same inputs
 nemotron artifacts replay rl --lineage        with all that it was made from, each from the replayed one before it
 nemotron artifacts replay sft:v2 --keep       and leave that store where it can be looked at
+nemotron artifacts replay sft:v2 --repair     and put files back that are damaged in the store
 
 Exit code 0: the same bytes; 1: other bytes, a stored copy that is damaged, or a step that failed.
 """
@@ -10,7 +11,7 @@ Exit code 0: the same bytes; 1: other bytes, a stored copy that is damaged, or a
 import shutil
 import tempfile
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
 from nemotron_app.replay.damage import require_intact
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
+from nemotron_app.replay.repair import repair
 from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
@@ -32,13 +34,18 @@ from nemotron_shared.runtime.console import say
 
 @dataclass(frozen=True)
 class Replayed:
-    """One artifact that was made again, its files beside those of then, and how the stored copy is damaged."""
+    """One artifact that was made again, its files beside those of then, and how the stored copy is damaged.
+
+    Attributes:
+        repaired: files that were damaged and are put back.
+    """
 
     past: Past
     damage: list[str]
     changes: list[str]
     now: Artifact
     files: list[Compared]
+    repaired: list[str] = field(default_factory=list)
 
     @property
     def different(self) -> list[Compared]:
@@ -50,13 +57,15 @@ class Replayed:
 @click.argument("reference", metavar="NAME[:V]")
 @click.option("--lineage", is_flag=True, help="make everything again that it was made from, too")
 @click.option("--keep", is_flag=True, help="leave the store of the replay where it is")
+@click.option("--repair", "repairs", is_flag=True, help="put files back that are damaged, where the bytes agree")
 @store_options
-def command(look: Look, reference: str, lineage: bool, keep: bool) -> int:
+def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool) -> int:
     """Make it again from its lineage, and compare the bytes; exit code 1 if they differ or the store is damaged."""
     artifact = look.store.resolve(reference, family=look.family)
     scratch = Store(Path(tempfile.mkdtemp(prefix="nemotron-replay-")))
     try:
         found = replay(look.store, artifact, scratch, lineage=lineage)
+        found = [_repaired(look.store, one) if repairs and one.damage else one for one in found]
     finally:
         if not keep:
             shutil.rmtree(scratch.home, ignore_errors=True)
@@ -141,6 +150,11 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     return Replayed(past, damage, ahead.changes, now, compare(past.artifact, now))
 
 
+def _repaired(store: Store, one: Replayed) -> Replayed:
+    names = repair(store, one.past.artifact, one.now)
+    return replace(one, repaired=names, damage=damage_of(one.past.artifact, store.home))
+
+
 def told(one: Replayed) -> list[str]:
     """What came out, a line for each file that differs or was compared in part."""
     total, different = len(one.files), len(one.different)
@@ -153,6 +167,8 @@ def told(one: Replayed) -> list[str]:
     promise = "" if one.past.promises else " (its bytes are not promised: made in segments that were not alike)"
     verdict = f"{different} of {total} files differ" if different else f"the same bytes, {total} files"
     then = one.past.artifact
+    if one.repaired:
+        lines.append(f"  put back: {printable(', '.join(one.repaired))}")
     if one.damage:
         lines.append(f"  the stored copy is damaged: {printable(in_short(then, one.damage))}")
         verdict += ", compared with what its manifest states"
@@ -166,6 +182,7 @@ def as_json(one: Replayed) -> dict[str, Any]:
         "promised": one.past.promises,
         "changes": one.changes,
         "damage": one.damage,
+        "repaired": one.repaired,
         "same": not one.different,
         "files": [{"name": file.name, "problem": file.problem, "note": file.note} for file in one.files],
     }

@@ -18,11 +18,10 @@ from nemotron_app.replay.sources import require_there, require_unchanged
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
-from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.attempts import WHAT
+from nemotron_shared.runtime.attempts import WHAT, what_it_was
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.identity import Identity, differences
 from nemotron_shared.runtime.plan import Plan, identify
@@ -73,9 +72,7 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
     family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
     folder = store.home / "runs" / f"{artifact.manifest.name}-{made.config_digest[:12]}"
-    recorded: Mapping[str, Any] = {}
-    with suppress(UserError):
-        recorded = read_json(folder / WHAT)
+    recorded: Mapping[str, Any] = what_it_was(folder / WHAT) or {}
     file = (folder / "config.yaml").absolute()
     return Past(artifact, family, how, file if file.is_file() else None, recorded)
 

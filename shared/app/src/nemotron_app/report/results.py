@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.atomic import read_json
+from nemotron_shared.atomic import read_json, read_regular
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError, printable
 
@@ -162,7 +162,7 @@ def read_samples(artifact: Artifact, results: Mapping[str, Any]) -> dict[str, li
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
-    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
+    for number, line in enumerate(read_regular(file).split(b"\n"), start=1):
         try:
             row: Any = json.loads(line.decode()) if line else None
         except (ValueError, RecursionError) as error:

@@ -6,18 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from nemotron_app.report.results import read_results, results_problem
 from nemotron_app.runs import holder_now, run_state
 from nemotron_app.training_log import log_in, log_of, run_folder
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.housekeeping import INPUTS
+from nemotron_shared.artifacts.housekeeping import inputs_of
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_exact, parse_reference
 from nemotron_shared.artifacts.verified import manifest_problem
-from nemotron_shared.atomic import read_json
 from nemotron_shared.config.compose import leaves
+from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.metrics import FILE
 from nemotron_shared.stages import RESULTS
@@ -76,9 +74,8 @@ def training_named(store: Store, wanted: str, family: str) -> Trained:
 def training_in(folder: Path) -> Trained:
     """The training of a run's folder, however far it is."""
     log, (settings, unknown) = log_in(folder), _settings(folder)
-    inputs = read_json(folder / INPUTS) if (folder / INPUTS).is_file() else []
     notes = tuple(filter(None, (log.problem, unknown)))
-    resolved = _resolved(settings, inputs)
+    resolved = _resolved(settings, map(str, inputs_of(folder)))
     return Trained(folder.name, str(folder.resolve()), run_state(folder).state, log.entries, resolved, notes=notes)
 
 
@@ -151,11 +148,11 @@ def _identity(artifact: Artifact) -> str:
 def _settings(folder: Path) -> tuple[dict[str, Any], str | None]:
     """The settings of a run's folder, or why they are not known."""
     file = folder / "config.yaml"
-    try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         return {}, f"its settings are not known: {folder} is gone"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+    try:
+        config = parsed(file, read_text(file))
+    except UserError:
         config = None
     if not isinstance(config, dict):
         return {}, f"its settings are not known: {file} is damaged"

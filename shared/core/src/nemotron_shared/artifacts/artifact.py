@@ -5,7 +5,6 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,11 +20,9 @@ from nemotron_shared.artifacts.manifest import (
     read_manifest,
 )
 from nemotron_shared.atomic import TEMPORARY_PREFIX, sync
-from nemotron_shared.digest import file_digest, json_digest
+from nemotron_shared.digest import file_digest, in_threads, json_digest
 from nemotron_shared.errors import NotFound, UserError
 
-# Hashing waits for the disk as much as for the processor, and hashlib lets other threads run meanwhile.
-HASHING_THREADS = 8
 NOBODY = Producer("external", "", "", "", "", "", None, "", {})
 
 
@@ -169,8 +166,7 @@ def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path],
         except OSError as error:
             return f"{name}: cannot be read: {error.strerror}"
 
-    with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        lines += filter(None, pool.map(difference, [name for name in expected if name in found]))
+    lines += filter(None, in_threads(difference, [name for name in expected if name in found]))
     changed = manifest_change(artifact)
     return lines + ([changed] if changed else [])
 
@@ -205,8 +201,7 @@ def file_table(
     def entry(name: str) -> FileEntry:
         return FileEntry((known or {}).get(name) or digest(found[name]), found[name].stat().st_size)
 
-    with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        return dict(zip(found, pool.map(entry, found), strict=True))
+    return dict(zip(found, in_threads(entry, found), strict=True))
 
 
 def contents(root: Path, *, hidden: bool = True) -> dict[str, Path]:

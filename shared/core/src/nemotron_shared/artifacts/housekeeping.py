@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from nemotron_shared import atomic
+from nemotron_shared.artifacts.claim import STAGING, STALE_SECONDS, last_change
 from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
-from nemotron_shared.artifacts.store import STAGING, STALE_SECONDS, Store, last_change
+from nemotron_shared.artifacts.store import Store
 from nemotron_shared.artifacts.verified import CACHE
 from nemotron_shared.errors import UserError
 
@@ -179,20 +181,44 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
         for parent in uses.parents[child]:
             uses.users.setdefault(parent, []).append(str(child))
     for file in sorted((store.home / "runs").glob(f"*/{INPUTS}")):
-        with suppress(UserError):  # half a record of a run that was killed as it began
-            for parent in filter(None, map(parse_exact, atomic.read_json(file))):
-                uses.in_use.add(parent)
-                uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
+        for parent in inputs_of(file.parent):
+            uses.in_use.add(parent)
+            uses.users.setdefault(parent, []).append(f"the unfinished run {file.parent.name}")
     return uses
+
+
+def inputs_of(run: Path) -> list[Reference]:
+    """The artifacts that an unfinished run reads, by its record."""
+    try:
+        recorded = atomic.read_json(run / INPUTS)
+    except (OSError, UserError):  # none, or half of one: the run was killed as it began
+        return []
+    named = recorded if isinstance(recorded, list) else []
+    return [found for found in map(parse_exact, filter(_is_text, named)) if found]
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str)
 
 
 def _parents_without_entry(store: Store, child: Reference, error: UserError, uses: _Uses) -> list[str]:
     """The parents that an older layout records; any other manifest that cannot be read is an error."""
+    what, file = error.message, store.folder(child) / MANIFEST
     if isinstance(error, OlderLayout):
         uses.older.add(child)
-        content = json.loads(read_manifest(store.folder(child) / MANIFEST))
-        return [parent["reference"] for parent in content.get("parents", [])]
+        recorded = _references(json.loads(read_manifest(file)).get("parents", []))
+        if recorded is not None:
+            return recorded
+        what = f"{file}: key 'parents' is not a list of references"
     raise UserError(
-        f"{error.message}; so nobody can tell what {child} was made from",
+        f"{what}; so nobody can tell what {child} was made from",
         f"restore the file, or remove the artifact: nemotron artifacts rm {child}",
     ) from error
+
+
+def _references(parents: Any) -> list[str] | None:
+    """What a list of parents names; None where it is none."""
+    with suppress(KeyError, TypeError):
+        found = [parent["reference"] for parent in parents]
+        return found if all(map(_is_text, found)) else None
+    return None

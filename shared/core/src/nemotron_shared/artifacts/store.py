@@ -9,15 +9,12 @@
               cache/artifacts.json                           what lists and searches ask of manifests: see `index`
               cache/verified/                                digests of files that were found intact
 
-A version comes into being by one rename of a finished folder that already holds its manifest. Renaming onto
-a folder with content fails, so of two writers one takes the number and the other tries the next: no lock.
+A version comes into being by one rename of a finished folder that already holds its manifest: see `claim`.
 """
 
-import errno
 import hashlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,26 +23,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nemotron_shared import atomic
-from nemotron_shared.artifacts import names
+from nemotron_shared.artifacts import aliases, names
 from nemotron_shared.artifacts.artifact import Artifact, folder_at, problems, seal, table_digest, utc
+from nemotron_shared.artifacts.claim import HOME_VARIABLE, claim
 from nemotron_shared.artifacts.index import Entry, entries_of, files_in, is_version, read_as, read_published, record
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
-from nemotron_shared.lock import locked
 from nemotron_shared.redaction import redact, redact_values
 
-HOME_VARIABLE = "NEMOTRON_HOME"
 DEFAULT_HOME = ".nemotron"
-ALIASES = "aliases.json"
-REUSED = "reused.json"
-ALIAS_LOCK = ".aliases.lock"
-STAGING = ".staging"
-STALE_SECONDS = 24 * 3600
 VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
-TAKEN = {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}
 
 
 def default_home() -> Path:
@@ -106,12 +95,7 @@ class Store:
 
     def aliases(self, name: str) -> dict[str, int]:
         """Aliases of one artifact name and the versions they stand for."""
-        path = f"{self.root}/{name}/{ALIASES}"
-        remedy = "correct the file, or delete it: its aliases are lost then"
-        aliases = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
-        if not isinstance(aliases, dict) or not all(type(number) is int for number in aliases.values()):
-            raise UserError(f'{path}: not of the form {{"alias": 1}}', remedy)
-        return aliases
+        return aliases.aliases_of(self.root / name)
 
     def load(self, name: str, version: int) -> Artifact:
         """One version, which must exist."""
@@ -259,42 +243,27 @@ class Store:
         )
         # Read back what will be written: an error now costs nothing, and what JSON changes (tuples) changes here.
         readable = Manifest.parse(manifest.to_bytes(), directory / MANIFEST)
-        artifact = self._claim(directory, readable)
+        artifact = claim(self.root, directory, readable)
         record(self.root / name, {artifact.manifest.version: fingerprint})
         return artifact
 
     def set_alias(self, name: str, version: int, alias: str) -> None:
         """Let `name:alias` mean this version from now on."""
         names.check_alias(alias)
-        number = self.version_of(Reference(name, version))
-        with locked(self.root / name / ALIAS_LOCK, wait=True):
-            atomic.write_json(self.root / name / ALIASES, self.aliases(name) | {alias: number})
+        aliases.set_alias(self.root / name, alias, self.version_of(Reference(name, version)))
 
     def drop_aliases(self, name: str, version: int) -> list[str]:
         """Forget the aliases of a version that is removed, and tell which they were."""
-        if version not in self.aliases(name).values():
-            return []
-        with locked(self.root / name / ALIAS_LOCK, wait=True):
-            aliases = self.aliases(name)
-            dropped = [alias for alias, number in aliases.items() if number == version]
-            atomic.write_json(self.root / name / ALIASES, {key: aliases[key] for key in aliases if key not in dropped})
-        return dropped
+        return aliases.drop_aliases(self.root / name, version)
 
     def use_again(self, artifact: Artifact) -> None:
         """Let `latest` mean this version until a newer one is published: its work was asked for again just now."""
         name = artifact.manifest.name
-        path = self.root / name / REUSED
-        atomic.write_json(path, {"version": artifact.manifest.version, "newest": self.versions(name)[-1]})
+        aliases.use_again(self.root / name, artifact.manifest.version, self.versions(name)[-1])
 
     def latest_of(self, name: str, versions: Sequence[int]) -> int:
         """The newest of a name's versions, or the older one that was last used again."""
-        path = f"{self.root}/{name}/{REUSED}"
-        remedy = f"delete it: rm {path}"
-        reused = atomic.read_json(Path(path), remedy) if os.path.isfile(path) else {}  # noqa: PTH113 - see `is_version`
-        if not isinstance(reused, dict):
-            raise UserError(f'{path}: not of the form {{"version": 1, "newest": 2}}', remedy)
-        newest, again = versions[-1], reused.get("version")
-        return again if type(again) is int and again in versions and reused.get("newest") == newest else newest
+        return aliases.latest_of(self.root / name, versions)
 
     def verify(self, artifact: Artifact, *, fast: bool = False) -> list[str]:
         """What is wrong with the files: missing, extra, or changed by hash (by size only if `fast`)."""
@@ -320,80 +289,18 @@ class Store:
             if not known:
                 raise NotFound(f"{message}, which is empty", f"run the stage that makes it, or set {HOME_VARIABLE}")
             raise NotFound(message, did_you_mean(reference.name, known, otherwise=f"it holds: {names.few(known)}"))
-        aliases = self.aliases(reference.name)
+        known_as = self.aliases(reference.name)
         wanted = self.latest_of(reference.name, versions) if reference.version == LATEST else reference.version
-        number = aliases.get(wanted) if isinstance(wanted, str) else wanted
+        number = known_as.get(wanted) if isinstance(wanted, str) else wanted
         if number in versions:
             return number
-        named = [f"{alias} -> v{version}" for alias, version in aliases.items()]
+        named = [f"{alias} -> v{version}" for alias, version in known_as.items()]
         has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
-        near = did_you_mean(wanted, aliases) if isinstance(wanted, str) else None
+        near = did_you_mean(wanted, known_as) if isinstance(wanted, str) else None
         raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
-
-    def _claim(self, directory: Path, manifest: Manifest) -> Artifact:
-        """Take the first free version number by renaming, writing the manifest anew for each try."""
-        shelf = self.root / manifest.name
-        _make_folder(shelf)
-        while True:
-            atomic.write_bytes(directory / MANIFEST, manifest.to_bytes())
-            folder = shelf / f"v{manifest.version}"
-            try:
-                directory.rename(folder)
-            except OSError as error:
-                if error.errno == errno.EXDEV:
-                    return self._claim_copy(directory, manifest)
-                if error.errno not in TAKEN:
-                    raise UserError(f"{directory}: cannot be moved to {folder}: {error.strerror}") from error
-                manifest = replace(manifest, version=manifest.version + 1)
-            else:
-                atomic.sync(shelf)
-                return Artifact(manifest, folder)
-
-    def _claim_copy(self, directory: Path, manifest: Manifest) -> Artifact:
-        """Copy into the store's own file system first; the original goes when the copy is published."""
-        staging = self.root / STAGING
-        _make_folder(staging)
-        sweep(staging)
-        staged = atomic.temporary_folder(staging, f"{manifest.name}-")
-        try:
-            try:
-                # Contents only: the copies get new times, by which `sweep` sees that they are in use.
-                shutil.copytree(directory, staged, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True)
-            except OSError as error:
-                raise UserError(f"{directory}: cannot be copied into the store: {error}", "free space there") from error
-            if table_digest(seal(staged, links=True)) != manifest.digest:
-                raise UserError(f"{directory}: changed while it was copied", "publish when nothing writes to it")
-            artifact = self._claim(staged, manifest)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
-        shutil.rmtree(directory)
-        return artifact
 
 
 def _redacted(sources: Sequence[Source]) -> tuple[Source, ...]:
     """Sources as everybody may read them; all at once, because there may be ten thousand."""
     shown = redact_values([(source.uri, source.detail) for source in sources])
     return tuple(Source(uri, source.digest, detail) for source, (uri, detail) in zip(sources, shown, strict=True))
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be made: {error.strerror}", f"set {HOME_VARIABLE} to a folder you can write to"
-        ) from error
-
-
-def sweep(staging: Path) -> None:
-    """Remove what killed copies left behind, once nothing in it has changed for a day."""
-    for folder in staging.iterdir():
-        if last_change(folder) < time.time() - STALE_SECONDS:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def last_change(folder: Path) -> float:
-    try:
-        return max(path.lstat().st_mtime for path in [folder, *folder.rglob("*")])
-    except FileNotFoundError:
-        return time.time()  # in motion: another process is publishing it or sweeping it

@@ -96,14 +96,14 @@ def known_digests(home: Path, name: str, label: str) -> Generator[Callable[[Path
         label: what the files belong to, for the line that announces a long wait.
     """
     cache = FileCache(home / CACHE / f"{name}.json")
-    announced = False
+    begun, announced = 0, False
 
     def take(path: Path) -> str:
-        nonlocal announced
-        size = path.stat().st_size
-        if size >= ANNOUNCED_BYTES and not announced:
+        nonlocal begun, announced
+        begun += path.stat().st_size  # many small files take as long as a large one
+        if begun >= ANNOUNCED_BYTES and not announced:
             announced = True
-            line = f"[{label}] hashing {size / 1e9:.0f} GB and more: once, until something changes"
+            line = f"[{label}] hashing {begun / 1e9:.0f} GB and more: once, until something changes"
             print(printable(line), file=sys.stderr, flush=True)
         return file_digest(path)
 

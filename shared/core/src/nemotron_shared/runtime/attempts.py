@@ -17,7 +17,8 @@ import yaml
 
 from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
-from nemotron_shared.atomic import link_or_copy, read_json, write_json, write_text
+from nemotron_shared.artifacts.names import parse_exact
+from nemotron_shared.atomic import link_or_copy, read_json, read_regular, write_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values, with_references
 from nemotron_shared.runtime import checkpoints
@@ -82,7 +83,10 @@ def begin(plan: "Plan", run: Run) -> None:
         _say_why_new(plan, run)
     shown = yaml.safe_dump(with_references(plan.values), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
-    write_json(run.directory / WHAT, {"what": redact_values(plan.identity.what), "modules": plan.identity.modules})
+    what = {"what": redact_values(plan.identity.what), "modules": plan.identity.modules}
+    if plan.extends is not None:
+        what |= {"extends": {"reference": plan.extends.artifact.reference, "step": plan.extends.step}}
+    write_json(run.directory / WHAT, what)
     write_segments(run.directory, [*before, segment])
     # What a cleanup must leave alone until this run has published.
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
@@ -117,7 +121,7 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
     if not others:
         return
     newest = max(others, key=lambda path: path.stat().st_mtime)
-    other, before = newest.parent, _what_it_was(newest)
+    other, before = newest.parent, what_it_was(newest)
     if before is None:
         return
     state = "unfinished" if (other / INPUTS).is_file() else "finished"  # the record goes when the result is published
@@ -127,9 +131,9 @@ def _say_why_new(plan: "Plan", run: Run) -> None:
         run.say(f"made anew, not as in the {state} {other.name}: {found[0]}")
 
 
-def _what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
-    """The record of another run; None where it is damaged, because it is only there to compare with."""
-    with suppress(UserError):
+def what_it_was(file: Path) -> dict[str, dict[str, Any]] | None:
+    """The record of a run; None where it is damaged."""
+    with suppress(OSError, UserError):
         content = read_json(file)
         if isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("what", "modules")):
             return content
@@ -165,9 +169,9 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
     found = []
     for file in (store.home / STATES / name).glob(f"v*/{STATE}"):
         try:
-            state = json.loads(file.read_text(encoding="utf-8"))
+            state = json.loads(read_regular(file).decode())
             version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # not whole: a state is an offer, and without it the training begins at its start
         if series == identity.series and length is not None and step < length and version in store.versions(name):
             found.append((step, version, file.parent))
@@ -175,6 +179,17 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
         return None
     step, version, folder = max(found)
     return Extension(store.load(name, version), folder, step)
+
+
+def extension_of(store: Store, directory: Path, identity: Identity, on_change: str) -> Extension | None:
+    """The training that an unfinished run extends, by its record; None where it will begin anew."""
+    recorded = (what_it_was(directory / WHAT) or {}).get("extends")
+    with suppress(KeyError, TypeError, IndexError, UserError):
+        if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):
+            return None
+        reference, step = parse_exact(recorded["reference"]), recorded["step"]
+        return Extension(store.resolve(reference), state_folder(store, reference), step) if reference else None
+    return None
 
 
 def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:

@@ -11,7 +11,7 @@ from nemotron_shared.errors import NotFound, UserError
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.data_choice import data_by_settings
 from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
-from nemotron_shared.runtime.models.finding import require_usable
+from nemotron_shared.runtime.models.finding import look_before_hashing, require_usable
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import BARE, parse_outside
 from nemotron_shared.runtime.remedies import how_to_make, how_to_prepare
@@ -111,6 +111,7 @@ def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, 
     """
     store, outside = checked.store, parse_outside(reference)
     if outside is None:
+        look_before_hashing(reference)
         try:
             artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
         except NotFound:

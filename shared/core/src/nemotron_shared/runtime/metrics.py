@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from nemotron_shared.atomic import named, write_text
+from nemotron_shared.atomic import named, open_regular, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 
@@ -123,6 +123,8 @@ def metrics_with_damage(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             damage += [wrong] if wrong else []
     except OSError as error:
         damage.append(f"it cannot be read: {error.strerror}")
+    except UserError:
+        damage.append("it cannot be read: not a regular file")
     return entries, damage
 
 
@@ -147,7 +149,7 @@ def _entries(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Number of each whole line, and its entry or what is wrong with it. There are none where there is no file."""
     if not path.exists():
         return
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
                 yield number, _entry(line)

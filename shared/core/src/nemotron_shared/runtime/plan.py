@@ -10,7 +10,7 @@ from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.digest import json_digest
 from nemotron_shared.runtime.arguments import Arguments
-from nemotron_shared.runtime.attempts import Extension, find_extension
+from nemotron_shared.runtime.attempts import Extension, extension_of, find_extension
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
@@ -111,7 +111,9 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     finished = None if config.run.force else store.find_by_fingerprint(name, identity.fingerprint)
     begun = (directory / "segments.json").is_file()
     extends = None
-    if finished is None and not begun and not config.run.force and step.can_extend(config):
+    if finished is None and not config.run.force and begun:
+        extends = extension_of(store, directory, identity, config.run.on_change)
+    elif finished is None and not config.run.force and step.can_extend(config):
         extends = find_extension(store, name, identity)
     origins = checked.composed.origins
     return Plan(name, config, values, origins, identity, dict(inputs), sources, directory, store, finished, extends)

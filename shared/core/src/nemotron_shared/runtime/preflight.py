@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Source, Store
-from nemotron_shared.artifacts.store import DEFAULT_HOME, HOME_VARIABLE
+from nemotron_shared.artifacts.claim import HOME_VARIABLE
+from nemotron_shared.artifacts.store import DEFAULT_HOME
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.schema import RunSection, StageConfig

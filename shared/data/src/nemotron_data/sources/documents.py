@@ -14,6 +14,7 @@ from typing import TextIO
 
 from nemotron_data.sources.encoding import encoding_of, head_of
 from nemotron_data.sources.files import format_of
+from nemotron_data.sources.long_lines import lines_up_to
 from nemotron_data.sources.remote import Documents, InputFile
 
 MANY = 20
@@ -55,27 +56,31 @@ def choice(file: InputFile, texts: int) -> Documents:
     return "blank_lines" if BLANK_LINE.search(text.strip()) else "whole"
 
 
-def documents_of(file: InputFile, content: TextIO) -> Iterator[tuple[int, str]]:
-    """First line and text of each document that is more than white space."""
+def documents_of(file: InputFile, content: TextIO, longest: int) -> Iterator[tuple[int, str]]:
+    """First line and text of each document that is more than white space.
+
+    Of one beyond `longest` characters, only so much is given that it is longer.
+    """
     how = file.reading.documents
     if how == "whole":
-        yield 1, content.read()
+        yield 1, content.read(longest + 1)
         return
     text = head_of(file).decode(encoding_of(file), "replace")
     # chapters stand further apart than paragraphs
     gap = 2 if len(TWO_BLANK_LINES.findall(text)) > 1 else 1
     lines: list[str] = []
-    begun, blank, fenced, body = 1, 0, False, False
-    for number, line in enumerate(content, start=1):
+    begun, blank, held, fenced, body = 1, 0, 0, False, False
+    for number, line in enumerate(lines_up_to(longest, content), start=1):
         fenced ^= bool(FENCE.match(line))
         heading = how == "headings" and not fenced and bool(HEADING.match(line))
         if lines and ((heading and body) or (how == "blank_lines" and blank >= gap and line.strip())):
             yield begun, "".join(lines).strip("\r\n")
-            lines, body = [], False
+            lines, held, body = [], 0, False
         blank = 0 if line.strip() else blank + 1
         if lines or line.strip():
             begun = begun if lines else number
-            lines.append(line)
+            lines.extend([line] if held <= longest else [])
+            held += len(line)
             body |= not heading and bool(line.strip())
     if lines:
         yield begun, "".join(lines).strip("\r\n")

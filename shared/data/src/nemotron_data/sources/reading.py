@@ -257,9 +257,11 @@ def _may_have_lost_digits(value: Any) -> bool:
 def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:
     name = part.file.path
     with open_text(part.file) as file:
-        for place.lines, text in documents_of(part.file, file):
+        for place.lines, text in documents_of(part.file, file, LONGEST_LINE):
             place.bytes += len(text)
-            if not text.strip():
+            if len(text) > LONGEST_LINE:
+                yield _too_long(name, place.lines, "document")
+            elif not text.strip():
                 yield BadRow(name, place.lines, "empty document", "nothing but white space", "")
             elif "\0" in text:
                 yield BadRow(name, place.lines, *ZEROS, snippet_of(text))
@@ -288,8 +290,8 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
         raise not_parquet(part.file, error) from error
 
 
-def _too_long(name: str, number: int) -> BadRow:
-    return BadRow(name, number, "line too long", f"more than {LONGEST_LINE >> 20} MiB", "")
+def _too_long(name: str, number: int, what: str = "line") -> BadRow:
+    return BadRow(name, number, f"{what} too long", f"more than {LONGEST_LINE >> 20} MiB", "")
 
 
 def _require_unique(columns: list[str], name: str) -> None:

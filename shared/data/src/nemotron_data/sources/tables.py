@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
 
+from nemotron_data.sources.long_lines import lines_up_to
 from nemotron_shared.errors import UserError
 
 FULL_ROWS = "give each record as many cells as the header, and quotation marks to a cell that holds the delimiter"
@@ -28,32 +29,38 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
     """Line and row of each record; or why there is none: it has more cells than the header, or fewer.
 
     Raises:
-        UserError: the header names no fields or one twice, or a quotation mark is never closed.
+        UserError: the header names no fields or one twice, a quotation mark is never closed, or a record has more
+            than `longest` characters.
     """
     csv.field_size_limit(longest)
-    first = file.readline()
-    while first.count('"') % 2 and (more := file.readline()):  # a name may hold a line's end, too
+    lines = _RecordLines(file, name, longest)
+    above, first = 0, next(lines, "")
+    while first and not first.strip():
+        above, first = above + 1, next(lines, "")
+    while first.count('"') % 2 and (more := next(lines, "")):  # a name may hold a line's end, too
         first += more
     if not first.strip():
         return
     delimiter = delimiter_of(first, name)
     try:
-        header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter))]
+        header = [cell.strip() for cell in next(csv.reader([first], delimiter=delimiter, strict=True))]
     except csv.Error as error:
         raise UserError(
-            f"{name}:1: not a readable header: {error}", "write the names of the columns in one line"
+            f"{name}:{above + 1}: not a readable header: {error}", "write the names of the columns in one line"
         ) from error
-    begun = first.count("\n") or 1
+    begun = above + (first.count("\n") or 1)
     if not header[0] and len(header) > 1:
         header[0] = "#"  # the numbers that a data frame writes before its rows
     if wrong := [cell or "(no name)" for cell, count in Counter(header).items() if count > 1 or not cell]:
-        what = f"{name}:1: the header has {', '.join(wrong)} " + ("twice" if wrong[0] != "(no name)" else "in it")
+        what = f"{name}:{above + 1}: the header has {', '.join(wrong)} " + (
+            "twice" if wrong[0] != "(no name)" else "in it"
+        )
         raise UserError(what, "give every column a name of its own in the first line")
-    records = csv.reader(file, delimiter=delimiter, strict=True)
-    line = begun + 1
+    records = csv.reader(lines, delimiter=delimiter, strict=True)
+    line = lines.next_record(begun + 1)
     try:
         for cells in records:
-            at, line = line, begun + records.line_num + 1
+            at, line = line, lines.next_record(begun + records.line_num + 1)
             if not cells or cells == [""]:
                 yield at, {}
             elif len(cells) == len(header):
@@ -63,3 +70,27 @@ def table_rows(file: TextIO, name: str, longest: int) -> Iterator[tuple[int, dic
     except csv.Error as error:
         remedy = "close the quotation mark, or double it where it belongs to the text"
         raise UserError(f"{name}:{line}: not a readable table: {error}", remedy) from error
+
+
+class _RecordLines:
+    """The lines of a file; an error where those of one record are too long to be held."""
+
+    def __init__(self, file: TextIO, name: str, longest: int) -> None:
+        self._lines, self._name, self._longest = lines_up_to(longest, file), name, longest
+        self._begun, self._held = 1, 0
+
+    def __iter__(self) -> "_RecordLines":
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self._held += len(line)
+        if self._held > self._longest:
+            what = f"{self._name}:{self._begun}: a record of more than {self._longest >> 20} Mi characters"
+            raise UserError(what, "close the quotation mark where one is open, or leave the record out")
+        return line
+
+    def next_record(self, begun: int) -> int:
+        """The next line, of this number, begins a record."""
+        self._begun, self._held = begun, 0
+        return begun

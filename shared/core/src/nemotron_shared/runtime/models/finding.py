@@ -6,8 +6,12 @@ find_model(store, "hf://org/name", family="super3", trusted=False) imported firs
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.artifact import folder_at
+from nemotron_shared.artifacts.manifest import MANIFEST
+from nemotron_shared.artifacts.names import is_path
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
@@ -37,6 +41,7 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
     elif reference is None:
         artifact = newest_model(store)
     else:
+        look_before_hashing(reference)
         artifact = store.resolve(reference, family=family, expect="ModelArtifact")
     require_intact(artifact, store.home, f"bring it in again: nemotron model import {reference}")
     require_usable(reference or artifact.reference, artifact, trusted=trusted)
@@ -50,6 +55,21 @@ def newest_model(store: Store) -> Artifact:
         what = f"there is no model in {store.root}"
         raise UserError(what, "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name")
     return max(made, key=lambda one: (one.manifest.created_at, one.manifest.name, one.manifest.version))
+
+
+def look_before_hashing(reference: str) -> None:
+    """Refuse a folder from outside whose weights are not whole before hashing all of it, which may take hours.
+
+    Raises:
+        UserError: there is no such folder, or its headers tell that no hash of it is wanted.
+    """
+    if not is_path(reference):
+        return
+    folder = folder_at(Path(reference))
+    if not (folder / MANIFEST).exists():
+        require_own_files(folder)
+        require_small(folder)
+        require_whole(reference, folder, config_of(folder))
 
 
 def require_usable(label: str, artifact: Artifact, *, trusted: bool) -> None:

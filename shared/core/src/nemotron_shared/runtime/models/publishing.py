@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import Artifact, ArtifactType, Producer, Source, Store
-from nemotron_shared.artifacts.store import STAGING
+from nemotron_shared.artifacts.claim import STAGING
 from nemotron_shared.digest import json_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked

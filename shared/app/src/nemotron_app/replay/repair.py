@@ -1,0 +1,41 @@
+"""Put files of a damaged artifact back in place: only bytes that are, by their digest, those that were published."""
+
+import shutil
+from pathlib import Path
+
+from nemotron_shared import atomic
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.claim import STAGING
+from nemotron_shared.digest import file_digest
+
+
+def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
+    """Replace the damaged files of an artifact of the store by those of `now`, where their digests agree.
+
+    Returns:
+        The names of the files that were put back. Its manifest stays as it is, and so does what is not in it.
+    """
+    (store.root / STAGING).mkdir(exist_ok=True)
+    waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
+    repaired = []
+    try:
+        for number, (name, entry) in enumerate(artifact.manifest.files.items()):
+            file, copy = artifact.path / name, waiting / str(number)
+            if file.is_dir() or not (now.path / name).is_file() or _holds(file, entry.sha256):
+                continue
+            atomic.copy_content(now.path / name, copy)
+            if not _holds(copy, entry.sha256):
+                continue
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copymode(now.path / name, copy)
+            atomic.sync(copy)
+            copy.replace(file)
+            atomic.sync(file.parent)
+            repaired.append(name)
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+    return repaired
+
+
+def _holds(file: Path, sha256: str) -> bool:
+    return file.is_file() and file_digest(file) == sha256
