@@ -129,8 +129,12 @@ def test_what_counts_as_layers() -> None:
         ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers, and 10,000 are the most"),
         ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers, and 10,000"),
         ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, and its weights are"),
+        ({"model_type": "gpt_bigcode", "hidden_size": 2, "num_attention_heads": 1, "max_position_embeddings": 300_000},
+         "90,000,000,000 bytes of masks or tables, and its weights have"),
+        ({"model_type": "diffllama", "num_hidden_layers": 1, "head_dim": 10**12},  # made on the CPU, whatever is asked
+         r"[\d,]+ parameters, and its weights have [\d,]+"),
     ],
-)
+)  # fmt: skip
 def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     whole: Path, tmp_path: Path, fields: dict, said: str
 ) -> None:

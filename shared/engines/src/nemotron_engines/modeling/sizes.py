@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from nemotron_engines.modeling.facts import parameters_in
@@ -16,6 +17,10 @@ NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
 """Errors that say what is wrong themselves, or that no file is to blame for."""
 MOST_OF_ONE = 16
 """Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
+ALWAYS_FITS = 2**30
+"""Bytes of buffers that need no weights beside them: a tiny model may have the masks of a long context."""
+LARGE = 2**20
+"""Values of a tensor that is not made to count it."""
 MOST_LAYERS = 10_000
 """Many times those of any model, and few enough for the library to read such a config in a moment."""
 COUNTS = re.compile(r".*(?<!per_)(layers?|depths?|blocks?)")
@@ -24,12 +29,31 @@ KINDS = re.compile(r".*(layer_types?|block_types?|pattern)")
 """Keys of texts and lists with an entry for each layer."""
 
 
+class _NothingLarge(TorchDispatchMode):
+    """Large tensors are made without memory, also where the code of a model asks for them on the CPU."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not any(isinstance(arg, torch.Tensor) for arg in args) and _has_device(func):
+            counted = func(*args, **kwargs | {"device": torch.device("meta")})
+            if counted.numel() > LARGE:
+                return counted
+        return func(*args, **kwargs)
+
+
+def _has_device(func: Any) -> bool:
+    return any(argument.name == "device" for argument in func._schema.arguments)
+
+
+def _without_memory(config: PreTrainedConfig) -> Any:
+    with torch.device("meta"), _NothingLarge():
+        # every model has the eager attention, and what a config asks for may not be installed
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
+
+
 def count_parameters(config: PreTrainedConfig) -> int:
     """Parameters of a model, counted without allocating them."""
-    with torch.device("meta"):
-        # every model has the eager attention, and what a config asks for may not be installed
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False, attn_implementation="eager")
-        return model.num_parameters()
+    return _without_memory(config).num_parameters()
 
 
 def first_line(error: BaseException) -> str:
@@ -44,9 +68,11 @@ def no_model(path: Path, error: Exception) -> UserError:
     return UserError(f"{path / 'config.json'}: {what}", remedy)
 
 
-def _counted(path: Path, config: PreTrainedConfig) -> int:
+def _counted(path: Path, config: PreTrainedConfig) -> tuple[int, int]:
+    """Parameters, and bytes of buffers, which no file holds and loading makes: masks and tables of positions."""
     try:
-        return count_parameters(config)
+        model = _without_memory(config)
+        return model.num_parameters(), sum(buffer.nbytes for buffer in model.buffers())
     except NOT_THE_FILE:
         raise
     except Exception as error:  # division by 0, sizes that no number holds, a library that is not there, ...
@@ -92,7 +118,11 @@ def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
     said, layers = "", layers_in(config_of(path))
     if layers > stored.tensors:
         said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
-    elif count and (wanted := _counted(path, config)) > MOST_OF_ONE * stored.total:
-        said = f"{wanted:,} parameters, and its weights have {stored.total:,}"
+    elif count:
+        parameters, buffers = _counted(path, config)
+        if parameters > MOST_OF_ONE * stored.total:
+            said = f"{parameters:,} parameters, and its weights have {stored.total:,}"
+        elif buffers > max(ALWAYS_FITS, MOST_OF_ONE * stored.total):
+            said = f"{buffers:,} bytes of masks or tables, and its weights have {stored.total:,} parameters"
     if said:
         raise UserError(f"{path / 'config.json'}: speaks of {said}", ANOTHER_MODEL)
