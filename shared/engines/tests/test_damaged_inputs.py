@@ -156,6 +156,12 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     [
         ({"num_attention_heads": 0}, "no model can be made of it: ZeroDivisionError"),
         ({"n_groups": 0}, "no model can be made of it: ZeroDivisionError"),
+        ({"layer_norm_epsilon": -5}, "not a model's config: Validation error for field 'layer_norm_epsilon': .*-5"),
+        ({"chunk_size": 0}, "chunk_size is 0, no number of 1 or more"),
+        ({"num_experts_per_tok": 10**9}, "num_experts_per_tok is 1,000,000,000, no number from 1 to 8"),
+        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, no number from 1 to 8"),
+        ({"n_group": 0}, "n_group is 0, no number from 1 to 8"),
+        ({"topk_group": 2}, "topk_group is 2, no number from 1 to 1"),
         ({"hidden_size": 10**30}, "no model can be made of it: "),
         ({"model_type": "gemma3", "text_config": 5}, "not a model's config: "),
         ({"base_model_tp_plan": 5}, ""),

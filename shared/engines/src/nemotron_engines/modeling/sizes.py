@@ -17,6 +17,7 @@ NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
 """Errors that say what is wrong themselves, or that no file is to blame for."""
 MOST_OF_ONE = 16
 """Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
+EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 ALWAYS_FITS = 2**30
 """Bytes of buffers that need no weights beside them: a tiny model may have the masks of a long context."""
 LARGE = 2**20
@@ -57,8 +58,9 @@ def count_parameters(config: PreTrainedConfig) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, or its kind where it says nothing."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """What an error of a library says, with what its first line announces, or its kind where it says nothing."""
+    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join([first, *others[:1]]) if first.endswith(":") else first
 
 
 def no_model(path: Path, error: Exception) -> UserError:
@@ -101,6 +103,24 @@ def require_few_layers(path: Path, config: dict[str, Any]) -> None:
     if (layers := layers_in(config)) > MOST_LAYERS:
         what = f"speaks of {layers:,} layers, and {MOST_LAYERS:,} are the most"
         raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
+
+
+def require_counts(path: Path, config: dict[str, Any]) -> None:
+    """Refuse numbers that the library takes into a model, and computes nothing or fails with.
+
+    Raises:
+        UserError: naming the file and the key.
+    """
+    for part in (value for value in all_in(config) if isinstance(value, dict)):
+        experts = next((part[key] for key in EXPERTS if type(part.get(key)) is int and part[key] > 1), None)
+        most = {"chunk_size": None, "mamba_chunk_size": None}
+        if experts:
+            most |= {"n_group": experts, "topk_group": part.get("n_group"), "num_experts_per_tok": experts}
+        for key, largest in most.items():
+            value, up_to = part.get(key), type(largest) is int
+            if type(value) is int and (value < 1 or (up_to and value > largest)):
+                allowed = f"from 1 to {largest:,}" if up_to else "of 1 or more"
+                raise UserError(f"{path / 'config.json'}: {key} is {value:,}, no number {allowed}", ANOTHER_MODEL)
 
 
 def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
