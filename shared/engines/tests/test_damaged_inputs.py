@@ -161,6 +161,7 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
         ({"num_experts_per_tok": 10**9}, "num_experts_per_tok is 1,000,000,000, no number from 1 to 8"),
         ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, no number from 1 to 8"),
         ({"n_group": 0}, "n_group is 0, no number from 1 to 8"),
+        ({"n_group": 3}, "n_group is 3, and 8 experts cannot be divided by it"),
         ({"topk_group": 2}, "topk_group is 2, no number from 1 to 1"),
         ({"hidden_size": 10**30}, "no model can be made of it: "),
         ({"model_type": "gemma3", "text_config": 5}, "not a model's config: "),

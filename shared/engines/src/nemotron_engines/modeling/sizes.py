@@ -121,6 +121,9 @@ def require_counts(path: Path, config: dict[str, Any]) -> None:
             if type(value) is int and (value < 1 or (up_to and value > largest)):
                 allowed = f"from 1 to {largest:,}" if up_to else "of 1 or more"
                 raise UserError(f"{path / 'config.json'}: {key} is {value:,}, no number {allowed}", ANOTHER_MODEL)
+        if experts and type(part.get("n_group")) is int and experts % part["n_group"]:
+            what = f"n_group is {part['n_group']}, and {experts} experts cannot be divided by it"
+            raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
 
 
 def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
