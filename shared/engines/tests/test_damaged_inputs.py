@@ -157,6 +157,7 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
         ({"num_attention_heads": 0}, "no model can be made of it: ZeroDivisionError"),
         ({"n_groups": 0}, "no model can be made of it: ZeroDivisionError"),
         ({"layer_norm_epsilon": -5}, "not a model's config: Validation error for field 'layer_norm_epsilon': .*-5"),
+        ({"num_labels": 10**7}, "speaks of 10,000,000 labels, and 100,000 are the most"),
         ({"chunk_size": 0}, "chunk_size is 0, no number of 1 or more"),
         ({"num_experts_per_tok": 10**9}, "num_experts_per_tok is 1,000,000,000, no number from 1 to 8"),
         ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, no number from 1 to 8"),

@@ -17,6 +17,8 @@ NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
 """Errors that say what is wrong themselves, or that no file is to blame for."""
 MOST_OF_ONE = 16
 """Parameters that one stored value may stand for: quantized ones are packed, eight to a number."""
+MOST_LABELS = 100_000
+"""The library makes a name for each, and copies them all many times."""
 EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 ALWAYS_FITS = 2**30
 """Bytes of buffers that need no weights beside them: a tiny model may have the masks of a long context."""
@@ -114,6 +116,9 @@ def require_counts(path: Path, config: dict[str, Any]) -> None:
     for part in (value for value in all_in(config) if isinstance(value, dict)):
         experts = next((part[key] for key in EXPERTS if type(part.get(key)) is int and part[key] > 1), None)
         most = {"chunk_size": None, "mamba_chunk_size": None}
+        if type(labels := part.get("num_labels")) is int and labels > MOST_LABELS:
+            what = f"speaks of {labels:,} labels, and {MOST_LABELS:,} are the most"
+            raise UserError(f"{path / 'config.json'}: {what}", ANOTHER_MODEL)
         if experts:
             most |= {"n_group": experts, "topk_group": part.get("n_group"), "num_experts_per_tok": experts}
         for key, largest in most.items():
