@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.formats.eval_tasks import EvalTask, Kind, write_tasks
 from nemotron_data.formats.packed import PackedRow, read_packed
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import inputs
 from nemotron_shared.errors import UserError
@@ -51,7 +52,7 @@ def _written(task: Task[EvalConfig], data: Artifact, folder: Path) -> dict[str, 
     if split == TRAIN:
         task.run.say(f"WARNING: {data.reference} held nothing back: {HELD_OUT} asks for rows that were trained on")
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer.from_file(str(data.path / "tokenizer" / "tokenizer.json"))
+    tokenizer = TokenizerFolder(data.path / "tokenizer").tokenizer
     return write_tasks(folder, {HELD_OUT: (kind, rows_of(data.path, split, tokenizer))})
 
 

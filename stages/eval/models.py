@@ -8,10 +8,15 @@ import torch
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.modeling.build import load_model, load_tokenizer, random_like, random_model
+from nemotron_engines.modeling.sizes import ANOTHER_MODEL, NOT_THE_FILE, first_line
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.task import Task
 from stages.eval.schema import EvalConfig
+
+TRIED = 16
+"""Tokens that a model has to get through before it is asked."""
 
 
 def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact | None) -> tuple[Any, Any, str]:
@@ -31,7 +36,29 @@ def model_to_ask(task: Task[EvalConfig[ModelLoadingEngine]], artifact: Artifact 
         model = random_model(config.model, tokenizer, config.run.seed, config.engine)
     on_gpu = config.engine.device == "auto" and torch.cuda.is_available()
     device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu else "cpu"
-    return model.to(device).eval(), tokenizer, device
+    model = model.to(device).eval()
+    if known := artifact or like:
+        require_answers(model, known.reference)
+    return model, tokenizer, device
+
+
+@torch.inference_mode()
+def require_answers(model: Any, label: str) -> None:
+    """Refuse a model that computes nothing, or no numbers, before hundreds of its answers are counted as wrong.
+
+    Raises:
+        UserError: naming the model.
+    """
+    ids = torch.arange(TRIED, device=model.device) % model.config.get_text_config().vocab_size
+    try:
+        finite = bool(torch.isfinite(model(input_ids=ids[None], use_cache=False).logits.amax(-1)).all())
+        what = "its logits are not finite: its weights are damaged, or too large for their type"
+    except NOT_THE_FILE:
+        raise
+    except Exception as error:  # a config may ask for anything, and most of it fails only where it is computed
+        finite, what = False, f"{type(error).__name__}: {first_line(error)}"
+    if not finite:
+        raise UserError(f"{label}: cannot answer: {what}", ANOTHER_MODEL)
 
 
 def tokenizer_folder(task: Task[EvalConfig], artifact: Artifact | None) -> Path:

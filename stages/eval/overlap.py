@@ -18,6 +18,7 @@ from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_data.formats.packed import read_packed
 from nemotron_data.formats.rl_rows import read_rl_rows
 from nemotron_data.held_out import Hit, Item, Search, items_of
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.artifacts.lineage import Input, ancestors, inputs
 from nemotron_shared.runtime.task import Task
@@ -126,7 +127,7 @@ def as_lines(overlap: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _pretrain_texts(folder: Path) -> Iterator[str]:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    tokenizer = TokenizerFolder(folder / "tokenizer").tokenizer
     for _, prefix in read_blend(folder / "blend.json")["train"]:
         dataset = IndexedDataset(prefix)
         documents = (dataset[index].tolist() for index in range(len(dataset)))
@@ -134,7 +135,7 @@ def _pretrain_texts(folder: Path) -> Iterator[str]:
 
 
 def _sft_texts(folder: Path) -> Iterator[str]:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    tokenizer = TokenizerFolder(folder / "tokenizer").tokenizer
 
     def sequences() -> Iterator[list[int]]:
         for row in read_packed(folder / "train.parquet"):

@@ -29,9 +29,9 @@ TINY = HubModel("local/tiny")
 NEXT = "f" * 40
 
 
-def weights(count: int = 4, fill: bytes = b"\0") -> bytes:
+def weights(count: int = 4, fill: bytes = b"\0", shape: list[int] | None = None) -> bytes:
     """A safetensors file with one tensor."""
-    entry = {"a.experts.0.w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}
+    entry = {"a.experts.0.w": {"dtype": "F32", "shape": shape or [count], "data_offsets": [0, 4 * count]}}
     header = json.dumps(entry).encode()
     return len(header).to_bytes(8, "little") + header + fill * (4 * count)
 
@@ -239,6 +239,8 @@ def test_pickles_are_taken_where_there_is_nothing_else_and_announced(hub: Hub, s
     [
         ({"model__safetensors": weights()[:-4]}, "its header speaks of"),
         ({"model__safetensors": b"x" * 4}, "cut off within its header, or no safetensors file"),
+        *(({"model__safetensors": weights(shape=shape)}, "model.safetensors: a.experts.0.w: its shape has more than 64")
+          for shape in ([10**4000] * 4000, [1] * 64 + [4], [2**32, 2**31], [2**63, 0])),
         ({"model__safetensors__index__json": b'{"weight_map": {"b": "model.safetensors"}}'},
          "its weights lack b in model.safetensors"),
         ({"model__safetensors__index__json": b'{"weight_map": ["model.safetensors"]}'}, "not of the form"),

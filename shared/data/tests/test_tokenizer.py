@@ -1,5 +1,6 @@
 """The tiny tokenizer: the same bytes everywhere, no text lost, and a chat template that marks what to learn."""
 
+import base64
 import hashlib
 import json
 import os
@@ -93,6 +94,44 @@ def test_replacements_that_multiply_a_text_are_refused_before_they_are_made(tmp_
         file.write_text(json.dumps(values | {"normalizer": {"type": "Sequence", "normalizers": [step] * times}}))
         with pytest.raises(UserError, match="64 times as long") if refused else nullcontext():
             assert TokenizerFolder(tmp_path).tokenizer
+
+
+def test_no_part_of_a_tokenizer_multiplies_a_text_or_takes_endless_steps(tmp_path):
+    text, special = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "s", "type_id": 0}}
+    many = {"s": {"id": "s", "ids": [1] * 99, "tokens": ["s"] * 99}}
+    template = {"type": "TemplateProcessing", "pair": []}
+    charsmap = base64.b64encode(b"\4\0\0\0\0\0\0\0a\0" + b"b" * 65 + b"\0").decode()
+    save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    values = json.loads(file.read_text())
+    growth, steps = "can make a text more than 64 times as long", "steps, and 100 are the most"
+    for part, step, said in (
+        ("normalizer", {"type": "Prepend", "prepend": "a" * 10**6}, growth),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": charsmap}, growth),
+        ("normalizer", {"type": "Sequence", "normalizers": [{"type": "NFKD"}] * 101}, steps),
+        ("pre_tokenizer", {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 9}, growth),
+        ("post_processor", template | {"single": [text] * 99, "special_tokens": {}}, growth),
+        ("post_processor", template | {"single": [special], "special_tokens": many}, growth),
+        ("decoder", {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 65}, growth),
+        ("decoder", {"type": "Sequence", "decoders": [{"type": "BPEDecoder", "suffix": ""}] * 9}, growth),
+        ("decoder", {"type": "Strip", "content": "a", "start": 0, "stop": 2}, "strips the end of each token"),
+    ):  # fmt: skip
+        file.write_text(json.dumps(values | {part: step}))
+        with pytest.raises(UserError, match=f"tokenizer.json: {part}: .*{said}"):
+            assert TokenizerFolder(tmp_path).tokenizer
+
+
+def test_a_tokenizers_own_padding_and_truncation_are_taken_off(tmp_path):
+    save_tokenizer(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    padding = {"strategy": {"Fixed": 99}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>"}
+    truncation = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
+    values = json.loads(file.read_text()) | {
+        "truncation": truncation,
+        "padding": padding | {"pad_to_multiple_of": None},
+    }
+    file.write_text(json.dumps(values))
+    assert TokenizerFolder(tmp_path).tokenizer.encode("1234").tokens == list("1234")
 
 
 def test_a_panic_of_the_library_is_one_error(tmp_path):

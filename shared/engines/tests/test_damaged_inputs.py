@@ -129,8 +129,12 @@ def test_what_counts_as_layers() -> None:
         ({"hybrid_override_pattern": "M" * 20_000}, r"20,000 layers, and 10,000 are the most"),
         ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 10**7}}, r"10,000,000 layers, and 10,000"),
         ({"model_type": "gemma3", "vision_config": {"num_hidden_layers": 9_999}}, r"9,999 layers, and its weights are"),
+        ({"model_type": "gpt_bigcode", "hidden_size": 2, "num_attention_heads": 1, "max_position_embeddings": 300_000},
+         "90,000,000,000 bytes of masks or tables, and its weights have"),
+        ({"model_type": "diffllama", "num_hidden_layers": 1, "head_dim": 10**12},  # made on the CPU, whatever is asked
+         r"[\d,]+ parameters, and its weights have [\d,]+"),
     ],
-)
+)  # fmt: skip
 def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     whole: Path, tmp_path: Path, fields: dict, said: str
 ) -> None:
@@ -152,6 +156,14 @@ def test_sizes_beyond_the_weights_are_refused_before_they_take_memory(
     [
         ({"num_attention_heads": 0}, "no model can be made of it: ZeroDivisionError"),
         ({"n_groups": 0}, "no model can be made of it: ZeroDivisionError"),
+        ({"layer_norm_epsilon": -5}, "not a model's config: Validation error for field 'layer_norm_epsilon': .*-5"),
+        ({"num_labels": 10**7}, "speaks of 10,000,000 labels, and 100,000 are the most"),
+        ({"chunk_size": 0}, "chunk_size is 0, no number of 1 or more"),
+        ({"num_experts_per_tok": 10**9}, "num_experts_per_tok is 1,000,000,000, no number from 1 to 8"),
+        ({"num_experts_per_tok": 0}, "num_experts_per_tok is 0, no number from 1 to 8"),
+        ({"n_group": 0}, "n_group is 0, no number from 1 to 8"),
+        ({"n_group": 3}, "n_group is 3, and 8 experts cannot be divided by it"),
+        ({"topk_group": 2}, "topk_group is 2, no number from 1 to 1"),
         ({"hidden_size": 10**30}, "no model can be made of it: "),
         ({"model_type": "gemma3", "text_config": 5}, "not a model's config: "),
         ({"base_model_tp_plan": 5}, ""),

@@ -154,6 +154,15 @@ def test_the_table_of_types_is_the_librarys() -> None:
     assert needs_code({"model_type": "own_kind", "auto_map": {"AutoConfig": "a.B"}})
 
 
+def test_a_length_that_is_no_number_names_the_file(tiny: Path, tmp_path: Path) -> None:
+    from nemotron_engines.modeling.build import load_tokenizer
+
+    file = shutil.copytree(tiny, tmp_path / "model") / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": "x"}))
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: model_max_length is no number"):
+        load_tokenizer(file.parent)
+
+
 def test_a_tokenizers_own_template_has_limits(tmp_path: Path) -> None:
     import jinja2
 

@@ -9,6 +9,7 @@ import torch
 from nemotron_serving.batch import Batch, End, Full
 from nemotron_serving.model import Model
 from nemotron_serving.sampling import Chooser, Sampling, Token
+from nemotron_shared.errors import UserError
 
 PROMPTS = ["What is 3+4?", "a", "Mira lives in Oster. Where does Mira live, and with whom?", "12+7-3", "Tova", "b c d"]
 
@@ -80,9 +81,20 @@ def test_what_one_request_breaks_the_others_do_not_feel(never_ends: Model) -> No
     model = never_ends
     good = model.batch.generate(ids_of(model, "Tova"), Sampling(8))
     bad = model.batch.generate([10**6], Sampling(8))
-    with pytest.raises(IndexError):
+    with pytest.raises(UserError, match="small:v1: cannot answer: IndexError: "):
         list(bad)
     assert len(list(good)) == 8
+
+
+def test_logits_that_are_no_numbers_name_the_model(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = ids_of(model, "Tova")
+    monkeypatch.setattr(model.batch._model.lm_head, "forward", lambda states: states * float("nan"))
+    for ask in (lambda: list(model.batch.generate(ids, Sampling(8))), lambda: model.batch.score(ids).result()):
+        with pytest.raises(
+            UserError, match=r"small:v1: cannot answer: .*not finite: its weights are damaged"
+        ) as caught:
+            ask()
+        assert caught.value.remedy
 
 
 def test_a_batch_that_ends_leaves_nobody_waiting(model: Model) -> None:

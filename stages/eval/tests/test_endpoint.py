@@ -14,9 +14,11 @@ import pytest
 import torch
 from evaluator_support import tiny_model
 
+from nemotron_shared.errors import UserError
 from stages.eval import endpoint
 from stages.eval.batching import ModelQueue
 from stages.eval.endpoint import serve
+from stages.eval.models import require_answers
 
 KEY = "a-key-of-this-test"
 
@@ -205,3 +207,12 @@ def test_half_requests_without_a_key_hold_no_connection(
             for _ in range(3000):
                 time.sleep(0.1)
                 line.sendall(b"a")
+
+
+def test_a_model_that_computes_no_numbers_is_not_asked(tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = tiny
+    require_answers(model, "whole:v1")
+    for forward, said in ((lambda states: states * float("nan"), "not finite"), (lambda states: 1 / 0, "ZeroDivision")):
+        monkeypatch.setattr(model.lm_head, "forward", forward)
+        with pytest.raises(UserError, match=f"damaged:v1: cannot answer: .*{said}"):
+            require_answers(model, "damaged:v1")

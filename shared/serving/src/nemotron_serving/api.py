@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from nemotron_serving.batch import Full, TokenScore
+from nemotron_serving.batch import CannotAnswer, Full, TokenScore
 from nemotron_serving.choice import Choice, merged
 from nemotron_serving.guard import Guard, Refusal, json_of
 from nemotron_serving.model import Model
@@ -256,6 +256,8 @@ def _answered(
         except ValidationError as error:
             wrong = "; ".join(_said(one) for one in error.errors(include_url=False, include_input=False)[:5])
             return Refusal(400, wrong).response()
+        except CannotAnswer as error:
+            return Refusal(500, str(error)).response()
         except (UserError, ValueError) as error:
             code = "context_length_exceeded" if "context is" in str(error) else None
             return Refusal(400, str(error), code).response()

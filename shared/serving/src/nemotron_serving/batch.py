@@ -21,14 +21,20 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from transformers import DynamicCache
 
+from nemotron_engines.modeling.sizes import NOT_THE_FILE, first_line
 from nemotron_serving.cache import can_be_joined, join, keep
-from nemotron_serving.sampling import Chooser, Sampling, Token
+from nemotron_serving.sampling import Chooser, Sampling, Token, require_finite
+from nemotron_shared.errors import UserError
 
 Reason = Literal["stop", "length", "cancelled"]
 
 
 class Full(Exception):
     """As many requests wait as may wait."""
+
+
+class CannotAnswer(UserError):
+    """The model fails at what was asked, and another one need not."""
 
 
 class TokenScore(NamedTuple):
@@ -72,7 +78,10 @@ class Answer:
 class Batch:
     """The model's thread. Requests wait where `size` are being answered already."""
 
-    def __init__(self, model: Any, eos: set[int], size: int, most_waiting: int | None = None) -> None:
+    def __init__(
+        self, model: Any, eos: set[int], size: int, most_waiting: int | None = None, name: str = "the model"
+    ) -> None:
+        self._name = name
         self._model, self._eos, self._size, self._most_waiting = model, eos, size, most_waiting
         self._waiting: deque[Answer] = deque()
         self._scores: deque[tuple[list[int], Future[list[TokenScore]]]] = deque()
@@ -153,7 +162,7 @@ class Batch:
                     self._step()
             except Exception as error:  # of whatever kind: it belongs to those who asked, and the next may go well
                 for answer in self._running:
-                    answer.hear(End("cancelled", error))
+                    answer.hear(End("cancelled", self._told_of(error)))
                 self._clear()
         for answer in (*self._running, *self._waiting):
             answer.hear(End("cancelled"))
@@ -173,7 +182,7 @@ class Batch:
                 out = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 token = self._told(answer, out.logits[0, -1])
             except Exception as error:  # this request's own; the others go on
-                answer.hear(End("cancelled", error))
+                answer.hear(End("cancelled", self._told_of(error)))
                 continue
             if token is not None:
                 self._put_beside(answer, token, cache)
@@ -209,7 +218,7 @@ class Batch:
             try:
                 token = self._told(answer, logits[row])
             except Exception as error:
-                answer.hear(End("cancelled", error))
+                answer.hear(End("cancelled", self._told_of(error)))
                 continue
             if token is not None:
                 going_on.append((row, token))
@@ -228,6 +237,15 @@ class Batch:
         width = int(mask.sum(1).max())
         self._mask = mask[:, mask.shape[1] - width :]
         keep(self._cache, rows, width)
+
+    def _told_of(self, error: Exception) -> Exception:
+        """What a person can read: a config may ask for anything, and most of it fails only where it is computed."""
+        if isinstance(error, NOT_THE_FILE):
+            return error
+        remedy = "download or make the model again, or give another one"
+        made = CannotAnswer(f"{self._name}: cannot answer: {type(error).__name__}: {first_line(error)}", remedy)
+        made.__cause__ = error
+        return made
 
     def _told(self, answer: Answer, logits: torch.Tensor) -> int | None:
         """Choose a token and tell it; None where the answer has ended."""
@@ -257,11 +275,12 @@ class Batch:
             filled = [ids + [0] * (width - len(ids)) for ids, _ in taken]
             logits = self._model(input_ids=torch.tensor(filled, device=self._model.device), use_cache=False).logits
             for row, (ids, future) in enumerate(taken):
+                require_finite(logits[row, : len(ids)])
                 future.set_result(_token_scores(logits[row, : len(ids)], ids))
         except Exception as error:
             for _, future in taken:
                 if not future.done():
-                    future.set_exception(error)
+                    future.set_exception(self._told_of(error))
 
 
 def _token_scores(logits: torch.Tensor, ids: list[int]) -> list[TokenScore]:

@@ -90,7 +90,7 @@ def ready(
     made_by = STAGES.get(artifact.manifest.producer.stage)
     prompter = Prompter(tokenizer)
     chats = prompter.template is not None and (made_by is None or made_by.before is not None)
-    with Batch(model, _ends(model, tokenizer), size, most_waiting) as batch:
+    with Batch(model, _ends(model, tokenizer), size, most_waiting, artifact.reference) as batch:
         context = _context(model.config, tokenizer)
         yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, temperature, top_p)
 

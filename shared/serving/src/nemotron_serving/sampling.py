@@ -35,6 +35,16 @@ class Token(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
+def require_finite(logits: torch.Tensor) -> None:
+    """Refuse logits that nothing can be chosen by; -inf excludes a token.
+
+    Raises:
+        ValueError: they are no numbers.
+    """
+    if not bool(torch.isfinite(logits.amax(-1)).all()):
+        raise ValueError("its logits are not finite: its weights are damaged, or too large for their type")
+
+
 class Chooser:
     """Chooses the tokens of one request."""
 
@@ -56,8 +66,7 @@ class Chooser:
             ValueError: they are no numbers, so that nothing can be chosen.
         """
         logits = logits.float().cpu()
-        if not bool(torch.isfinite(logits.max())):
-            raise ValueError("the model's logits are not finite: its weights are damaged, or too large for their type")
+        require_finite(logits)
         sampling = self.sampling
         chosen = int(logits.argmax()) if sampling.temperature == 0 else self._drawn(logits)
         if sampling.logprobs is None:

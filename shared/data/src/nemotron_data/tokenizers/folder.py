@@ -69,6 +69,8 @@ class TokenizerFolder:
         require_no_growth(file)
         with _refused(f"{file}: no tokenizer", AGAIN):
             tokenizer = Tokenizer.from_file(str(file))
+        tokenizer.no_truncation()  # the file may ask for either, and a row of any width
+        tokenizer.no_padding()
         with _refused(f"{file}: cannot encode every text", UNKNOWN_REMEDY):
             tokenizer.encode(RARE, add_special_tokens=False)
         return tokenizer

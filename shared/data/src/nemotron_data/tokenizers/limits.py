@@ -1,5 +1,6 @@
 """What a stranger's tokenizer.json must not do: multiply a text, or end the program where its patterns meet one."""
 
+import base64
 import json
 import math
 from collections.abc import Generator
@@ -10,6 +11,13 @@ from typing import Any
 from nemotron_shared.errors import UserError
 
 MOST_GROWTH = 64
+MOST_STEPS = 100
+PARTS = ("normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
+SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
+EVERYWHERE = ("suffix", "pad_token", "word_delimiter_token")
+"""An empty one of these is found, and replaced, between any two characters."""
+ADDED = ("prepend", "continuing_subword_prefix", "end_of_word_suffix")
+"""Texts that are put to others."""
 SHOWN = 40
 
 
@@ -32,38 +40,92 @@ def panics_told(text: str) -> Generator[None]:
 
 
 def require_no_growth(file: Path) -> None:
-    """Refuse a tokenizer.json whose replacements make a text many times as long.
+    """Refuse a tokenizer.json that makes a text many times as long, or that takes very many steps with it.
 
     It is read before the library opens it, since that normalizes the added tokens at once. What is no JSON, and what
     has another form, is told of by the library.
 
     Raises:
-        UserError: they do.
+        UserError: naming the file and its part.
     """
-    content = file.read_bytes()
-    if b"Replace" not in content and b"\\u" not in content:  # the latter may spell it; parsing takes 0.1 s
-        return
     try:
-        values = json.loads(content)
-        growth = _growth(values.get("normalizer")) if isinstance(values, dict) else 1
+        values = json.loads(file.read_bytes())
     except (ValueError, RecursionError):
         return
-    if growth > MOST_GROWTH:
-        what = f"{file}: normalizer: its replacements can make a text more than {MOST_GROWTH} times as long"
-        raise UserError(what, "take another tokenizer: no text needs that")
+    if not isinstance(values, dict):
+        return
+    for part in PARTS:
+        steps, what = _steps(values.get(part)), ""
+        if len(steps) > MOST_STEPS:
+            what = f"has {len(steps):,} steps, and {MOST_STEPS} are the most"
+        elif _together(steps) > MOST_GROWTH:
+            what = f"can make a text more than {MOST_GROWTH} times as long"
+        elif any(step.get("type") == "Strip" and step.get("stop") for step in steps):
+            what = "strips the end of each token, and the library fails where a token is shorter than that"
+        if what:
+            raise UserError(f"{file}: {part}: {what}", "take another tokenizer: no text needs that")
 
 
-def _growth(normalizer: Any) -> float:
-    """How many times as long a text can become, at most."""
-    if not isinstance(normalizer, dict):
-        return 1
-    steps = normalizer.get("normalizers")
-    if isinstance(steps, list):
+def _steps(part: Any) -> list[dict[str, Any]]:
+    """What is done one after the other, also in sequences of sequences."""
+    found, left = [], [part]
+    while left:
+        step = left.pop()
+        if isinstance(step, list):
+            left += step
+        elif isinstance(step, dict):
+            found.append(step)
+            left += [step[key] for key in SEQUENCES if key in step]
+    return found
+
+
+def _together(steps: list[dict[str, Any]]) -> float:
+    try:
         return math.prod(map(_growth, steps))
-    pattern, content = normalizer.get("pattern"), normalizer.get("content")
+    except (TypeError, AttributeError):  # of another form than the library reads
+        return 1
+
+
+def _growth(step: dict[str, Any]) -> float:
+    """How many times as long a text can become, at most."""
+    if "single" in step:
+        return _template_growth(step)
+    if "precompiled_charsmap" in step:
+        return _longest_mapped(step["precompiled_charsmap"])
+    if step.get("type") == "ByteLevel" or any(step.get(key) == "" for key in EVERYWHERE):
+        return 2
+    added = max(len(step[key]) if isinstance(step.get(key), str) else 0 for key in ADDED)
+    return max(1 if added <= 1 else added, _replacement_growth(step))
+
+
+def _replacement_growth(step: dict[str, Any]) -> float:
+    pattern, content = step.get("pattern"), step.get("content")
     if not isinstance(pattern, dict) or not isinstance(content, str):
         return 1
     literal = pattern.get("String")
     if isinstance(literal, str):
         return max(1, len(content) / len(literal)) if literal else 1
     return 1 + len(content)  # a regular expression may match nothing, before each character
+
+
+def _template_growth(step: dict[str, Any]) -> float:
+    """Texts that a template puts one after the other; tokens between them count only where they are many."""
+    named = step.get("special_tokens")
+    known = {name: token.get("ids") for name, token in named.items() if isinstance(token, dict)} if named else {}
+    growth = 1
+    for pieces in (step.get("single"), step.get("pair")):
+        pieces = [piece for piece in pieces or [] if isinstance(piece, dict)]
+        special = [piece["SpecialToken"] for piece in pieces if isinstance(piece.get("SpecialToken"), dict)]
+        ids = sum(len(known.get(one.get("id")) or [0]) for one in special)
+        growth = max(growth, ids if ids > MOST_GROWTH else sum("Sequence" in piece for piece in pieces))
+    return growth
+
+
+def _longest_mapped(charsmap: Any) -> float:
+    """Characters of the longest text in a table of SentencePiece, which follow the table's index, each with a 0."""
+    try:
+        content = base64.b64decode(charsmap, validate=True)
+        mapped = content[4 + int.from_bytes(content[:4], "little") :]
+        return max(1, *(len(text.decode(errors="replace")) for text in mapped.split(b"\0")))
+    except (ValueError, TypeError):
+        return 1

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch.utils.data import Dataset
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
 from nemotron_data.formats.packed import PackedRow, labels_of, read_packed
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.rows.blended import BlendedRows
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import IGNORED, PackedRows
@@ -73,10 +73,10 @@ def packed_rows(path: str, num_rows: int, seed: int, pad_token_id: int) -> NeatR
 
 def vocabulary_beside(file: Path) -> int | None:
     """One more than the highest id of the tokenizer that lies beside prepared data; None where none lies there."""
-    tokenizer = file.parent / "tokenizer" / "tokenizer.json"
-    if not tokenizer.is_file():
+    folder = file.parent / "tokenizer"
+    if not (folder / "tokenizer.json").is_file():
         return None
-    return max(Tokenizer.from_file(str(tokenizer)).get_vocab(with_added_tokens=True).values()) + 1
+    return max(TokenizerFolder(folder).tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
 class ShiftedRows(Dataset):

@@ -35,6 +35,7 @@ from nemotron_engines.modeling.sizes import (
     count_parameters,
     first_line,
     no_model,
+    require_counts,
     require_few_layers,
     require_sizes,
 )
@@ -214,6 +215,7 @@ def read_config(path: Path, *, trusted: bool = False) -> Any:
     """
     found = config_of(path)
     require_few_layers(path, found)
+    require_counts(path, found)
     needs = needs_code(found)
     if needs:
         require_loadable(str(path), found, trusted=trusted)
@@ -240,10 +242,14 @@ def load_tokenizer(path: Path) -> Any:
         if file.is_file():
             require_no_growth(file)
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries have no class of their own for what they cannot read
         what = f"{path}: its tokenizer cannot be loaded: {first_line(error)}"
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error
+    if type(tokenizer.model_max_length) not in (int, float):  # the library compares with it, and does not look before
+        what = f"{path / 'tokenizer_config.json'}: model_max_length is no number"
+        raise UserError(what, "correct the file, or take the key out of it")
+    return tokenizer
 
 
 def save_model(

@@ -33,6 +33,12 @@ LARGEST_PICKLE = 256 * 2**20
 """Bytes of the part of a pickle that names the tensors: a few hundred each, so that hundreds of thousands fit."""
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How a file of torch.save began before 1.6."""
+MOST_DIMENSIONS = 64
+"""PyTorch's own limit for a tensor."""
+MOST_VALUES = 2**63
+"""PyTorch counts the values of a tensor, and its bytes, below it."""
+SHOWN = 200
+"""Characters of a tensor's name."""
 LAYER = re.compile(r"([\w.]+\.layers)\.(\d+)\.(.+)")
 AGAIN = "download or copy the file again"
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
@@ -100,7 +106,7 @@ def shapes(label: str, stream: BinaryIO, size: int, *, whole: bool = True) -> di
     try:
         header = json.loads(content.decode(), parse_constant=_refused, object_pairs_hook=_once)
         tensors = {name: about for name, about in header.items() if name != "__metadata__"}
-        found = {name: _dimensions(about["shape"]) for name, about in tensors.items()}
+        found = {name: _shape(label, name, about["shape"]) for name, about in tensors.items()}
         places = {name: tuple(_dimensions(about["data_offsets"])) for name, about in tensors.items()}
         end = 0
         for name, (low, high) in sorted(places.items(), key=lambda place: place[1]):
@@ -154,6 +160,19 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(made := dict(pairs)) != len(pairs):
         raise ValueError("a key that stands twice")
     return made
+
+
+def _shape(label: str, name: str, values: Any) -> list[int]:
+    dimensions = _dimensions(values)
+    # in this order: the product of a whole header of large numbers would take days
+    if (
+        len(dimensions) > MOST_DIMENSIONS
+        or max(dimensions, default=0) >= MOST_VALUES
+        or math.prod(dimensions) >= MOST_VALUES
+    ):
+        what = f"its shape has more than {MOST_DIMENSIONS} dimensions or 2^63 values"
+        raise UserError(f"{label}: {printable(name[:SHOWN])}: {what}", AGAIN)
+    return dimensions
 
 
 def _dimensions(values: Any) -> list[int]:

@@ -104,6 +104,8 @@ def _tensors(content: bytes) -> set[str]:
         low, high = one["data_offsets"]
         require(all(map(is_count, (low, high, *one["shape"]))), "a shape or an offset that is no count")
         require(low == at and high >= low, "offsets that leave a gap or overlap")
+        require(len(one["shape"]) <= 64 and max(one["shape"], default=0) < 2**63, "a shape that no tensor has")
+        require(math.prod(one["shape"]) < 2**63, "a shape that no tensor has")
         if one["dtype"] in SIZES:  # others may be newer than both readers
             require(high - low == SIZES[one["dtype"]] * math.prod(one["shape"]), "offsets that do not fit the shape")
         at = high
