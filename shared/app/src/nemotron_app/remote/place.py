@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from omegaconf import OmegaConf
 
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_app.pipeline import for_one_stage
@@ -26,7 +25,7 @@ from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import COMMAND_LINE, Composed, compose
 from nemotron_shared.config.overrides import Said, override, override_key
-from nemotron_shared.config.references import resolve_section
+from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
@@ -143,13 +142,11 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Profile:
 
 def _rows(composed: Composed) -> int | None:
     """Rows of a step of the engines that share them and nothing else; None for others, which have layouts to check."""
-    if OmegaConf.select(composed.tree, "engine.name") not in SHARING:
+    if engine_of(composed.tree) not in SHARING:
         return None
-    grpo = OmegaConf.select(composed.tree, "grpo")
-    if grpo is None:
-        sizes = [OmegaConf.select(composed.tree, "train.global_batch_size")]
-    else:
-        sizes = [grpo.num_prompts_per_step, grpo.num_generations_per_prompt]
+    reinforces = setting(composed.tree, "grpo") is not None
+    of_grpo = ("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt")
+    sizes = [setting(composed.tree, key) for key in (of_grpo if reinforces else ("train.global_batch_size",))]
     # what is no number is told by the step's own checks
     return math.prod(sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
@@ -158,9 +155,9 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
     """The settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
     said = [Said(override("run.home", home_of(profile, store)), loaded.origins.get("home", origin))]
-    if verb == "train" and OmegaConf.select(composed.tree, "engine.name") not in (*DRIVERS, *ALONE):
+    if verb == "train" and engine_of(composed.tree) not in (*DRIVERS, *ALONE):
         said.append(Said(f"run.nproc_per_node={profile.processes_per_node}", origin))
-    if loaded.wandb and OmegaConf.select(composed.tree, "logger") is not None and verb == "train":
+    if loaded.wandb and setting(composed.tree, "logger") is not None and verb == "train":
         table = f"{loaded.file.name} [wandb]"
         said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
         said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []

@@ -31,8 +31,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import said_in_ours
+from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.files import YAML_LOADER, parsed, read_text, require_defaults
 from nemotron_shared.config.overrides import Said, override, override_key
+from nemotron_shared.config.references import engine_of
 from nemotron_shared.config.sources import checked_files
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
@@ -113,7 +115,7 @@ def _compose(
     folders = list(dict.fromkeys([start.parent, *beside, config_dir.resolve(), *shared_groups()]))
     search = override("hydra.searchpath", [f"file://{folder}" for folder in folders[1:]])
     try:
-        with _hydra(start.parent):
+        with bounded(), _hydra(start.parent):
             tree, overrides, theirs, notes = _in_our_keys(start.stem, search, folders, overrides)
             arguments = [search, *overrides]
             loader = GlobalHydra.instance().config_loader()
@@ -175,7 +177,7 @@ def _in_our_keys(
     found, theirs, notes = said_in_ours(
         [text for text in overrides if text not in groups],
         list(leaf_keys(without)),
-        OmegaConf.select(without, "engine.name"),
+        engine_of(without),
     )
     ours = [*groups, *found]
     return hydra_compose(name, overrides=[search, *ours]), ours, theirs, notes
