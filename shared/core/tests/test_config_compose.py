@@ -237,6 +237,34 @@ def test_however_a_config_names_what_it_builds_on(configs: Path, tmp_path: Path,
         compose(configs, str(tmp_path / "mine.yaml"), [])
 
 
+@pytest.mark.parametrize(
+    "entry",
+    ["../outside/x@free", "///PLACE/outside/x@free", "/PLACE/outside/x@free", "/../outside/x@free", "link@free",
+     "folder/x@free", "{/../outside@free: x}", "{optional ../outside@free: [x]}"],
+)  # fmt: skip
+def test_a_config_builds_on_no_file_outside(configs: Path, tmp_path: Path, entry: str) -> None:
+    for name in ("outside/x.yaml", "own/deep/in.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("stolen: 1\n")
+    (tmp_path / "own" / "link.yaml").symlink_to(tmp_path / "outside" / "x.yaml")
+    (tmp_path / "own" / "folder").symlink_to(tmp_path / "outside")
+    own = tmp_path / "own" / "mine.yaml"
+    own.write_text(f"defaults: [tiny, {entry.replace('PLACE', str(tmp_path))}, _self_]\n")
+    with pytest.raises(UserError, match=r"'defaults' lead to .*, outside of the"):
+        compose(configs, str(own), [])
+
+
+@pytest.mark.parametrize("entries", ["fN@a, fN@b", "fN, gN"])
+def test_what_a_config_builds_on_does_not_multiply(configs: Path, entries: str) -> None:
+    for number in range(30):
+        for name in "fg":
+            text = f"defaults: [{entries.replace('N', str(number + 1))}]\n"
+            (configs / f"{name}{number}.yaml").write_text(text if number < 29 else "x: 1\n")
+    with pytest.raises(UserError, match="the 501st file that 'defaults' lead to") as caught:
+        compose(configs, "f0", [])
+    assert caught.value.remedy
+
+
 def test_defaults_depend_on_nothing_else(configs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text('defaults: [tiny, "${oc.env:NOPE,backend/small}", _self_]\n')
     with pytest.raises(UserError, match=r"mine\.yaml: defaults: '\$\{' cannot stand") as caught:

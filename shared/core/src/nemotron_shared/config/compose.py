@@ -35,7 +35,7 @@ from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.files import YAML_LOADER, parsed, read_text, require_defaults
 from nemotron_shared.config.overrides import Said, override, override_key
 from nemotron_shared.config.references import engine_of
-from nemotron_shared.config.sources import checked_files
+from nemotron_shared.config.sources import TooManyFiles, checked_files
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -112,10 +112,11 @@ def _compose(
     # Config groups that all stages share; a config outside the stage may also build on the stage's own files. One of
     # another library builds on these only: a default.yaml beside it is not ours.
     beside = [] if said else [path.parent]
-    folders = list(dict.fromkeys([start.parent, *beside, config_dir.resolve(), *shared_groups()]))
+    ours = [config_dir.resolve(), *shared_groups()]
+    folders = list(dict.fromkeys([start.parent, *beside, *ours]))
     search = override("hydra.searchpath", [f"file://{folder}" for folder in folders[1:]])
     try:
-        with bounded(), _hydra(start.parent):
+        with bounded(), _hydra(start.parent, ours):
             tree, overrides, theirs, notes = _in_our_keys(start.stem, search, folders, overrides)
             arguments = [search, *overrides]
             loader = GlobalHydra.instance().config_loader()
@@ -145,10 +146,8 @@ def _compose(
         raise UserError(f"{path.name}: {_first_line(error)}", HOW_TO_WRITE) from error
     except yaml.YAMLError as error:
         raise UserError(f"{path.name}: not valid YAML: {error}", "correct the file") from error
-    except RecursionError as error:
-        circle = " -> ".join(file.name for file in _circle([path]))
-        where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
-        raise UserError(where, "take one of these files out of the other's 'defaults'") from error
+    except (RecursionError, TooManyFiles) as error:
+        raise _endless(path, error) from error
     origins |= {key: _who_says(text, theirs.get(key)) for text in overrides if (key := override_key(text))}
     for key in list(_trust_keys(OmegaConf.to_container(tree, resolve=False))):
         section, _, name = key.rpartition(".")
@@ -231,8 +230,8 @@ def shared_groups() -> tuple[Path, ...]:
 
 
 @contextmanager
-def _hydra(directory: Path) -> Generator[None]:
-    """Hydra over a folder. Its plugin says no word of a storage that nobody asked for; the rest is heard."""
+def _hydra(directory: Path, ours: Sequence[Path]) -> Generator[None]:
+    """Hydra over a folder and ours. Its plugin says no word of a storage that nobody asked for; the rest is heard."""
 
     def is_news(record: logging.LogRecord) -> bool:
         return record.getMessage() != STORAGE_RECORD
@@ -243,7 +242,7 @@ def _hydra(directory: Path) -> Generator[None]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=STORAGE_WARNING)
-            with checked_files(), initialize_config_dir(str(directory), version_base="1.3"):
+            with checked_files(directory, ours), initialize_config_dir(str(directory), version_base="1.3"):
                 yield
     finally:
         GlobalHydra.instance().clear()
@@ -264,7 +263,10 @@ def _composition_error(
     if key is None or key not in map(override_key, overrides):
         return UserError(f"{path.name}: {_first_line(error)}", HOW_TO_WRITE)
     known: list[str] = []
-    with _hydra(path.parent), suppress(*BROKEN):  # what it takes not as a whole, it may not take by itself either
+    with (
+        _hydra(path.parent, folders[1:]),
+        suppress(*BROKEN),
+    ):  # what it takes not as a whole, it may not take by itself either
         # with the engine that is asked for, whose keys are not those of the default's
         chosen = [text for text in overrides if _is_group(text, folders)]
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
@@ -316,14 +318,25 @@ def _trust_keys(node: Any, above: str = "") -> Iterator[str]:
             yield from _trust_keys(child, key)
 
 
-def _circle(chain: list[Path]) -> list[Path]:
+def _endless(path: Path, error: Exception) -> UserError:
+    """What keeps `defaults` from coming to an end."""
+    circle = " -> ".join(file.name for file in _circle([path], set()))
+    if isinstance(error, UserError) and not circle:
+        return UserError(f"{path.name}: {error.message}", error.remedy)
+    where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
+    return UserError(where, "take one of these files out of the other's 'defaults'")
+
+
+def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:
     """The files whose `defaults` lead from one to the next and back, as far as they lie in one folder."""
+    seen.add(chain[-1])
     content = parsed(chain[-1], read_text(chain[-1]))
     defaults = content.get("defaults") if isinstance(content, dict) else None
     for entry in defaults if isinstance(defaults, list) else []:
         file = chain[-1].parent / f"{str(entry).removesuffix('.yaml')}.yaml"
         if file in chain:
             return [*chain[chain.index(file) :], file]
-        if file.is_file() and (found := _circle([*chain, file])):
+        is_beside = file.parent == chain[0].parent and file.is_file()
+        if is_beside and file not in seen and (found := _circle([*chain, file], seen)):
             return found
     return []
