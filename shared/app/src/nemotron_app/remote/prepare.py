@@ -27,7 +27,7 @@ from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.store import HOME_VARIABLE
-from nemotron_shared.config.compose import Composed, find_config, shared_groups
+from nemotron_shared.config.compose import COMMAND_LINE, Composed, find_config, shared_groups
 from nemotron_shared.config.overrides import Said, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
@@ -61,7 +61,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         gpus_per_node=profile.gpus_per_node if verb == "train" else 0,
         container=container,
         environment=_environment(place, engine, resolve_section(tree, "run")["home"]),
-        secrets=secrets.names_of(profile),
+        secrets=secrets.names_of(profile, place.loaded.origins),
         force=bool(resolve_section(tree, "run")["force"]),
     )
 
@@ -81,7 +81,8 @@ def _settings(place: Place) -> Iterator[str]:
     """
     for text in place.request.overrides:
         if redact(text) != text:
-            what = f"{override_key(text)} holds a secret, which would stand in the job's script"
+            origin = text.origin if isinstance(text, Said) else COMMAND_LINE
+            what = f"{origin}: {override_key(text)} holds a secret, which would stand in the job's script"
             raise UserError(what, "put it into a variable that the profile's secrets name, and say ${oc.env:NAME}")
         if override_key(text) == FORCE:
             continue  # the job's own business: it counts at the first start only
