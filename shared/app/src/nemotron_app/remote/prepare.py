@@ -27,8 +27,8 @@ from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.store import HOME_VARIABLE
-from nemotron_shared.config.compose import COMMAND_LINE, Composed, find_config, shared_groups
-from nemotron_shared.config.overrides import Said, override_key
+from nemotron_shared.config.compose import Composed, find_config, shared_groups
+from nemotron_shared.config.overrides import COMMAND_LINE, Said, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact, with_references

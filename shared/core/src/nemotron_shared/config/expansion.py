@@ -1,7 +1,7 @@
-"""References multiply: ten lines, each with four references to the line above, stand for a million values.
+"""What references stand for is counted while OmegaConf fills them in, and is bounded.
 
-OmegaConf fills in each of them anew, so what they stand for is counted while it does, and it is stopped in time. In
-here are all ways of writing a reference: `${key}`, `${oc.select:key}`, `${oc.create:...}`, keys that are references.
+Ten lines, each with four references to the line above, stand for a million values, and each is filled in anew. Every
+way of writing a reference counts: `${key}`, `${oc.select:key}`, `${oc.create:...}`, keys that are references.
 """
 
 from collections.abc import Callable, Generator

@@ -3,23 +3,30 @@
 Which files those are, only Hydra knows: `defaults` has groups, packages, lists, optional entries and a search path.
 """
 
+import logging
 import os
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from hydra import initialize_config_dir
 from hydra._internal import config_loader_impl
 from hydra._internal.config_repository import CachingConfigRepository, IConfigRepository
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 
 from nemotron_shared.config.files import require_composable
 from nemotron_shared.errors import UserError
 
+# Megatron's environment holds a plugin for Hydra that tells, with a traceback, that no remote storage is set up.
+STORAGE_PLUGIN = "multistorageclient.contrib.hydra"
+STORAGE_RECORD, STORAGE_WARNING = "MSC config source not available", "provider=msc-universal"
 MOST_NAMED = 500
 """Ten times what the largest of our own configs builds on."""
 
@@ -96,7 +103,7 @@ class CountedFiles(CachingConfigRepository):
 
 
 @contextmanager
-def checked_files(own: Path, ours: Sequence[Path]) -> Generator[None]:
+def _checked_files(own: Path, ours: Sequence[Path]) -> Generator[None]:
     """Let Hydra open files through `CheckedFiles` only, and as many as `CountedFiles` lets it.
 
     Args:
@@ -115,3 +122,23 @@ def checked_files(own: Path, ours: Sequence[Path]) -> Generator[None]:
     finally:
         types.update(before)
         names["CachingConfigRepository"] = repository
+
+
+@contextmanager
+def hydra_over(directory: Path, ours: Sequence[Path]) -> Generator[None]:
+    """Hydra over a folder and ours. Its plugin says no word of a storage that nobody asked for; the rest is heard."""
+
+    def is_news(record: logging.LogRecord) -> bool:
+        return record.getMessage() != STORAGE_RECORD
+
+    logger = logging.getLogger(STORAGE_PLUGIN)
+    logger.addFilter(is_news)
+    GlobalHydra.instance().clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=STORAGE_WARNING)
+            with _checked_files(directory, ours), initialize_config_dir(str(directory), version_base="1.3"):
+                yield
+    finally:
+        GlobalHydra.instance().clear()
+        logger.removeFilter(is_news)
