@@ -265,6 +265,11 @@ def test_what_a_config_builds_on_does_not_multiply(configs: Path, entries: str) 
     assert caught.value.remedy
 
 
+def test_an_override_that_is_too_deep_is_told_so(configs: Path) -> None:
+    with pytest.raises(UserError, match="with what the command line sets, is nested too deeply"):
+        compose(configs, "tiny", [f"+deep={'[' * 2000}{']' * 2000}"])
+
+
 def test_defaults_depend_on_nothing_else(configs: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text('defaults: [tiny, "${oc.env:NOPE,backend/small}", _self_]\n')
     with pytest.raises(UserError, match=r"mine\.yaml: defaults: '\$\{' cannot stand") as caught:

@@ -65,12 +65,14 @@ def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserE
 
 
 def endless(path: Path, error: Exception) -> UserError:
-    """What keeps `defaults` from coming to an end."""
-    circle = " -> ".join(file.name for file in _circle([path], set()))
-    if isinstance(error, UserError) and not circle:
+    """What keeps `defaults` from coming to an end, or is too deep for Python."""
+    if circle := " -> ".join(file.name for file in _circle([path], set())):
+        where = f"{path.name}: its 'defaults' lead in a circle ({circle})"
+        return UserError(where, "take one of these files out of the other's 'defaults'")
+    if isinstance(error, UserError):
         return UserError(f"{path.name}: {error.message}", error.remedy)
-    where = f"{path.name}: its 'defaults' lead in a circle{circle and f' ({circle})'}"
-    return UserError(where, "take one of these files out of the other's 'defaults'")
+    what = f"{path.name}, with what the command line sets, is nested too deeply"
+    return UserError(what, "write fewer brackets within brackets, and shorter chains of 'defaults'")
 
 
 def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:
