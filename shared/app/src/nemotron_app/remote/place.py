@@ -38,6 +38,7 @@ DRIVERS = ("nemo_rl",)
 ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
 """Engines of one process, whatever the profile says."""
 SHARING = ("transformers", "trl")
+MOST_SAID = 300
 Mode = Literal["run", "batch", "stage"]
 
 
@@ -111,8 +112,10 @@ def _value(text: str) -> Any:
         return value  # 12:00:00, which is a number to YAML
     try:
         return yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"{text}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{text[:MOST_SAID]}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]"
+        ) from error
 
 
 def _for_mode(profile: Profile, mode: Mode) -> Profile:
@@ -162,7 +165,7 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
         said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
         said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []
     for key, value in _leaves(profile.set):
-        text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
+        text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value, default=str)}"
         if own := for_one_stage(text, stage):
             said.append(Said(own, loaded.origins.get(f"set.{key}", loaded.origins.get("set", origin))))
     return said
