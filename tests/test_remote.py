@@ -34,6 +34,11 @@ executor = "local"
 "sft.train.train_iter" = 3
 "rl.train.nothing" = 4
 
+[moment]
+executor = "local"
+[moment.set]
+"train.train_iters" = 1979-05-27
+
 [here]
 executor = "local"
 secrets = ["PLANTED"]
@@ -104,6 +109,8 @@ def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) ->
         (("--run", "far", "run.env=5"), "run.env"),
         (("--run", "here", "train.global_batch_size=abc"), "global_batch_size"),
         (("--run", "wrong"), "[wrong] set: unknown key 'train.train_iter'"),
+        (("run.env.nodes=" + "[" * 3000, "--run", "far"), "this value cannot be read"),
+        (("--run", "moment"), "train.train_iters"),
     ],
 )
 def test_mistakes_are_told(folder: Path, words: tuple[str, ...], said: str) -> None:

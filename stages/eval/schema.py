@@ -4,11 +4,11 @@ from typing import Generic, Literal
 
 from pydantic import Field
 
+from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.config.schema import (
     EngineT,
     How,
     ModelLoadingEngine,
-    PreparedSection,
     RandomModelSection,
     RunSection,
     Section,

@@ -22,7 +22,7 @@ from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import field_of, split_key
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
-from nemotron_shared.config.schema import TokenizerSection
+from nemotron_shared.config.data import TokenizerSection
 from nemotron_shared.errors import UserError
 from stages.pretrain.schema import PretrainData
 

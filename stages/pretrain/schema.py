@@ -4,7 +4,8 @@ from typing import Generic, Literal
 
 from pydantic import Field
 
-from nemotron_shared.config.schema import EngineT, TokenizerSection, TrainingDataSection
+from nemotron_shared.config.data import TokenizerSection, TrainingDataSection
+from nemotron_shared.config.schema import EngineT
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from stages.pretrain.engines import ENGINES
 

@@ -5,7 +5,8 @@ from typing import Generic, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nemotron_shared.config.schema import EngineT, LocalEngine, Section, TrainingDataSection
+from nemotron_shared.config.data import TrainingDataSection
+from nemotron_shared.config.schema import EngineT, LocalEngine, Section
 from nemotron_shared.config.training import GRPOConfig
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS

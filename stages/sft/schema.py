@@ -5,7 +5,8 @@ from typing import Generic, Literal
 from pydantic import Field, field_validator
 
 from nemotron_data.chat.formats import check_format
-from nemotron_shared.config.schema import MOST_TOKENS, EngineT, TokenizerSection, TrainingDataSection
+from nemotron_shared.config.data import TokenizerSection, TrainingDataSection
+from nemotron_shared.config.schema import MOST_TOKENS, EngineT
 from nemotron_shared.config.training import SupervisedConfig
 from nemotron_shared.errors import UserError
 from stages.sft.engines import ENGINES

@@ -1,6 +1,7 @@
 """env.toml: found, read, merged, and every mistake in it told with its line."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,12 @@ def test_lines_are_found_in_odd_files(tmp_path: Path) -> None:
     file.write_text('# x\n[ "a b" ]\nk = 1\n[x]\n"k" = 2\n k.z = 3\n')
     assert line_of(file, "x", "k") == 5
     assert line_of(file, "a b", "k") == 3
+
+
+def test_a_file_of_many_keys_is_read_at_once_and_one_beyond_all_is_refused(folder: Path) -> None:
+    keys = "".join(f"a{number} = 1\n" for number in range(9_000))
+    (folder / "env.toml").write_text(f'[x]\nexecutor = "local"\n[x.set]\n{keys}')
+    start = time.process_time()
+    assert load_profile("x").origins["set.a8999"] == "env.toml:9003 [x]"
+    assert time.process_time() - start < 20, "not each key by a reading of its own"
+    assert "larger than 100,000 bytes" in refused(folder, f'[x]\nexecutor = "local"\n# {"x" * 100_000}')

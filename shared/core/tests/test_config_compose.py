@@ -6,7 +6,7 @@ import pytest
 
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import override, override_key
-from nemotron_shared.config.references import resolve, resolve_section
+from nemotron_shared.config.references import engine_of, resolve, resolve_section, setting
 from nemotron_shared.errors import UserError
 
 DEFAULT = """\
@@ -163,7 +163,7 @@ def test_a_group_wants_a_name(override: str) -> None:
     ("text", "said"),
     [
         ("a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 8)),
-         "more than 20,000 values, with its aliases"),
+         "more than 20,000 values, with its aliases and references"),
         ("train: &a {iters: *a}\n", "'&a' contains itself"),
         (f"train: {'[' * 200_000}", "more than 50 levels"),
         (f"# {'x' * 1_000_000}", "larger than 1,000,000 bytes"),
@@ -173,6 +173,44 @@ def test_a_config_is_of_a_size_that_people_write(configs: Path, tmp_path: Path, 
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(UserError, match=said):
         compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    ("first", "line"),
+    [
+        ("xxxxxxxxxx", '"' + "${.aN}" * 4 + '"'),
+        ("[1, 2, 3]", "[" + ", ".join(["'${free.aN}'"] * 9) + "]"),
+        ("{x: 1}", "{l: '${free.aN}', r: '${free.aN}'}"),
+        ("x" * 2000, '"${oc.select:free.aN,1}${oc.select:free.aN,1}"'),
+    ],
+)
+def test_references_do_not_multiply_without_end(configs: Path, first: str, line: str) -> None:
+    lines = "".join(f"  a{n}: {line.replace('N', str(n - 1))}\n" for n in range(1, 31))
+    (configs / "bomb.yaml").write_text(f"free:\n  a0: {first}\n{lines}")
+    with pytest.raises(UserError, match=r"^free\.a\d.*: with its references more than 20,000 values, or 1,0") as caught:
+        values(configs, "bomb")
+    assert caught.value.remedy
+
+
+def test_nor_for_who_asks_for_one_value_or_takes_it_out(configs: Path) -> None:
+    lines = "".join(f"a{n}: {f'${{a{n - 1}}}' * 4}\n" for n in range(1, 31))
+    (configs / "bomb.yaml").write_text(f"a0: xxxxxxxxxx\n{lines}")
+    with pytest.raises(UserError, match=r"^a30: with its references more than 20,000 values"):
+        setting(compose(configs, "bomb", []).tree, "a30")
+    with pytest.raises(UserError, match=r"with its references more than 20,000 values"):
+        compose(configs, "bomb", ["~a30"])
+
+
+def test_references_are_counted_before_they_are_read(configs: Path) -> None:
+    (configs / "long.yaml").write_text(f"a: 1\nb: '{'${a}' * 30_000}'\n")
+    with pytest.raises(UserError, match="more than 20,000 values, with its aliases and references"):
+        compose(configs, "long", [])
+
+
+def test_a_reference_that_leads_nowhere_is_told_to_who_asks_early(configs: Path) -> None:
+    (configs / "refs.yaml").write_text("engine: {name: '${nothing}'}\n")
+    with pytest.raises(UserError, match=r"engine\.name: Interpolation key 'nothing' not found"):
+        engine_of(compose(configs, "refs", []).tree)
 
 
 def test_what_a_config_builds_on_is_too(configs: Path, tmp_path: Path) -> None:
@@ -197,6 +235,39 @@ def test_however_a_config_names_what_it_builds_on(configs: Path, tmp_path: Path,
     (tmp_path / "backend" / "large.yaml").write_text("defaults: [small]\n")
     with pytest.raises(UserError, match="more than 50 levels"):
         compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["../outside/x@free", "///PLACE/outside/x@free", "/PLACE/outside/x@free", "/../outside/x@free", "link@free",
+     "folder/x@free", "{/../outside@free: x}", "{optional ../outside@free: [x]}"],
+)  # fmt: skip
+def test_a_config_builds_on_no_file_outside(configs: Path, tmp_path: Path, entry: str) -> None:
+    for name in ("outside/x.yaml", "own/deep/in.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("stolen: 1\n")
+    (tmp_path / "own" / "link.yaml").symlink_to(tmp_path / "outside" / "x.yaml")
+    (tmp_path / "own" / "folder").symlink_to(tmp_path / "outside")
+    own = tmp_path / "own" / "mine.yaml"
+    own.write_text(f"defaults: [tiny, {entry.replace('PLACE', str(tmp_path))}, _self_]\n")
+    with pytest.raises(UserError, match=r"'defaults' lead to .*, outside of the"):
+        compose(configs, str(own), [])
+
+
+@pytest.mark.parametrize("entries", ["fN@a, fN@b", "fN, gN"])
+def test_what_a_config_builds_on_does_not_multiply(configs: Path, entries: str) -> None:
+    for number in range(30):
+        for name in "fg":
+            text = f"defaults: [{entries.replace('N', str(number + 1))}]\n"
+            (configs / f"{name}{number}.yaml").write_text(text if number < 29 else "x: 1\n")
+    with pytest.raises(UserError, match="the 501st file that 'defaults' lead to") as caught:
+        compose(configs, "f0", [])
+    assert caught.value.remedy
+
+
+def test_an_override_that_is_too_deep_is_told_so(configs: Path) -> None:
+    with pytest.raises(UserError, match="with what the command line sets, is nested too deeply"):
+        compose(configs, "tiny", [f"+deep={'[' * 2000}{']' * 2000}"])
 
 
 def test_defaults_depend_on_nothing_else(configs: Path, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ from typing import Literal
 import pytest
 from pydantic import Field
 
+from nemotron_shared.config.data import SplitSection
 from nemotron_shared.config.registry import Registry
-from nemotron_shared.config.schema import EngineSection, Section, SplitSection, StageConfig
+from nemotron_shared.config.schema import EngineSection, Section, StageConfig
 from nemotron_shared.config.training import TrainSection
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError

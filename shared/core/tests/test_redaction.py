@@ -28,6 +28,11 @@ HUB = "hf_" + "aBcDeFgHiJkLmNoPqR" + "sTuVwXyZaBcDeFgH"  # as long as the hub's
         ("see HTTPS://x.test/y?sig=1&k=2 wss://x.test/?token=zz", "see HTTPS://x.test/y?*** wss://x.test/?***"),
         ("az://acct/x?sv=2020&sig=abc%2F&se=1", "az://acct/x?sv=2020&sig=***&se=1"),
         ("https://u:pa/ss@h/x https://u:pa@ss@h, git@h", "https://***@h/x https://***@h, git@h"),
+        ("hf://me:pass/word@host/x s3a+x://me:12ab@h, x", "hf://***@host/x s3a+x://***@h, x"),
+        (
+            "model.overrides.db_pwd=swordfish 'pw': 'swordfish', dbPat=swordfish",
+            "model.overrides.db_pwd=*** 'pw': '***', dbPat=***",
+        ),
         ("x-access-token:abc123@github.com", "x-access-token:***@github.com"),
         ("Authorization: Token abcdefgh", "Authorization: Token ***"),
         ('"authorization": "ApiKey abc=="', '"authorization": "ApiKey ***"'),
@@ -42,7 +47,8 @@ def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "hf://org/name@main/a?b",
+        "hf://org/name@main/a?b hf://org/name:part@v2",
+        "PWD=/home/me/x pat=*.jsonl pattern=abcdefgh path=abcdefgh spat=abcdefgh",
         "data_prep.tokenizer.model=./folder eos_token=<|im_end|> max_new_tokens=128000",
         "set HF_TOKEN to a token that may read it: token embeddings are tied",
         "dataset.pad_token=<|endoftext|>, password=null",
@@ -117,15 +123,30 @@ def test_what_a_config_reads_is_written_as_a_reference(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "key", ["api_key", "hf_token", "dbPassword", "client-secret", "aws_access_key_id", "credentials"]
-)
+    "key", ["api_key", "hf_token", "dbPassword", "client-secret", "aws_access_key_id", "credentials", "pw",
+     "pwd", "pat", "db_pwd", "dbPwd", "pat-of-mine"],
+)  # fmt: skip
 def test_a_key_tells_that_its_text_is_secret(key: str) -> None:
     assert redact_values({"a": [{key: "plainsecret"}]}) == {"a": [{key: "***"}]}
     for harmless in ("${oc.env:NAME}", "host:HF_TOKEN", "/run/key.json", "<|im_end|>", None, 5, ""):
         assert redact_values({key: harmless}) == {key: harmless}
 
 
-@pytest.mark.parametrize("key", ["tokenizer", "max_tokens", "tokens_per_step", "eos_token", "api_key_name", "monkey"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "tokenizer",
+        "max_tokens",
+        "tokens_per_step",
+        "eos_token",
+        "api_key_name",
+        "monkey",
+        "pattern",
+        "path",
+        "pwdx",
+        "spat",
+    ],
+)
 def test_a_key_that_only_sounds_like_it_does_not(key: str) -> None:
     assert redact_values({key: "plainwords"}) == {key: "plainwords"}
 

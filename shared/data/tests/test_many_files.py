@@ -10,7 +10,7 @@ import pytest
 from nemotron_data.sources import rows
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import expand
-from nemotron_shared.config.schema import SourceSection
+from nemotron_shared.config.data import SourceSection
 from nemotron_shared.errors import UserError
 
 FILES = 60

@@ -26,7 +26,7 @@ from nemotron_shared.errors import UserError
         (b"like: nano3", "'like' is for the architecture of a family"),
         (b"a: &a [1, *a]", "'&a' contains itself"),
         (b"a: &a [1, 2]\n" + b"".join(b"%c: &%c [*%c, *%c, *%c, *%c]\n" % (n + 1, n + 1, n, n, n, n)
-         for n in range(97, 109)), "more than 20,000 values, with its aliases"),
+         for n in range(97, 109)), "more than 20,000 values, with its aliases and references"),
         (b"x: " + b"[" * 200_000, "more than 50 levels"),
         (b"x: " + b"9" * 1_000_001, "larger than 1,000,000 bytes"),
         (b"x: " + b"9" * 5000, "not valid YAML"),

@@ -43,7 +43,7 @@ def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") -> list[str]:
     """The stage's settings that begin so, each with its `=`."""
     from nemotron_app.recipes import composed, tree
-    from nemotron_shared.config.compose import leaves
+    from nemotron_shared.config.keys import leaves
 
     try:
         known = leaves(tree(composed(stage, config or "default", [])))

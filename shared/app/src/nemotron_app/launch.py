@@ -13,12 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
-
 from nemotron_app import copies
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import Said
-from nemotron_shared.config.references import resolve_section
+from nemotron_shared.config.references import engine_of, resolve_section
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
 from nemotron_shared.runtime.console import tell
@@ -130,8 +128,8 @@ def start_command(stage: str, verb: str, config: str, request: "Request") -> lis
     module = f"stages.{stage}.{verb}"
     composed = compose(stage_directory(stage) / "config", config, request.overrides)
     engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
-    name = OmegaConf.select(composed.tree, "engine.name")
-    if verb != "train" or name not in engines.places():
+    name = engine_of(composed.tree)
+    if verb != "train" or name is None or name not in engines.places():
         python, engine = sys.executable, None
     else:
         python, engine = python_for_step(name), engines.load(name)()
@@ -146,9 +144,9 @@ def start_command(stage: str, verb: str, config: str, request: "Request") -> lis
 def libraries_of(stage: str, request: "Request") -> str | None:
     """The module whose import takes the time of the start of a stage's training; None where it has its own Python."""
     composed = compose(stage_directory(stage) / "config", config_of(request, stage), request.overrides)
-    name = OmegaConf.select(composed.tree, "engine.name")
+    name = engine_of(composed.tree)
     engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
-    if name not in engines.places() or python_for_step(name) != sys.executable:
+    if name is None or name not in engines.places() or python_for_step(name) != sys.executable:
         return None
     return engines.load(name).libraries
 

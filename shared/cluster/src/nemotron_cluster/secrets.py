@@ -4,6 +4,7 @@ The file is a shell's: the job's script reads it with its echo off and removes i
 """
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,41 +18,57 @@ from nemotron_shared.redaction import TELLING, as_references, holds_secret
 FOLDER, FILE = "secrets", "env"
 
 
-def refuse_written(profile: Profile) -> None:
+def refuse_written(profile: Profile, origins: Mapping[str, str]) -> None:
     """Scripts, records and what a dry run shows hold a profile as it is.
+
+    Args:
+        origins: where each key was written: "env.toml:4 [mycluster]".
 
     Raises:
         UserError: a secret stands in it.
     """
-    remedy = 'take it out, set it in your shell as a variable, and hand that over by its name: secrets = ["NAME"]'
+
+    def refused(key: str, what: str, remedy: str) -> UserError:
+        origin = origins.get(key) or origins.get(re.split(r"[.\[]", key)[0])
+        where = f"{origin}: {key}" if origin else key
+        return UserError(f"{where} {what}, and what stands there is written into scripts", remedy)
+
     for name in profile.env_vars:
         if TELLING.search(name):
             remedy = f'take it out of env_vars, set it in your shell, and write: secrets = ["{name}"]'
-            raise UserError(f"env_vars holds {name}, and what stands there is written into scripts", remedy)
-    for key, value in profile.model_dump(exclude_unset=True).items():
-        if any(holds_secret(text) for text in _texts(value)):
-            raise UserError(f"{key} holds a secret, and what stands there is written into scripts", remedy)
-    if as_references(profile.env_vars) != profile.env_vars:
-        what = "env_vars holds what a config reads from a variable, and what stands there is written into scripts"
-        raise UserError(what, remedy)
+            raise refused(f"env_vars.{name}", "has the name of a secret", remedy)
+    remedy = 'take it out, set it in your shell as a variable, and hand that over by its name: secrets = ["NAME"]'
+    for key, text in _texts(profile.model_dump(exclude_unset=True)):
+        if holds_secret(text):
+            raise refused(key, "holds a secret", remedy)
+        if key.startswith("env_vars.") and as_references(text) != text:
+            raise refused(key, "holds what a config reads from a variable", remedy)
 
 
-def _texts(value: object) -> Iterator[str]:
+def _texts(value: object, key: str = "") -> Iterator[tuple[str, str]]:
+    """Texts, and the key of each: `env_vars.NAME`, `mounts[0]`."""
     if isinstance(value, str):
-        yield value
+        yield key, value
     elif isinstance(value, Mapping):
-        yield from (text for child in value.values() for text in _texts(child))
+        for name, child in value.items():
+            yield from _texts(child, f"{key}.{name}" if key else str(name))
     elif isinstance(value, (list, tuple)):
-        yield from (text for child in value for text in _texts(child))
+        for number, child in enumerate(value):
+            yield from _texts(child, f"{key}[{number}]")
 
 
-def names_of(profile: Profile, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def names_of(
+    profile: Profile, origins: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
     """The profile's secrets that are set here.
+
+    Args:
+        origins: where each key of the profile was written.
 
     Raises:
         UserError: a secret stands in the profile itself.
     """
-    refuse_written(profile)
+    refuse_written(profile, origins)
     return tuple(name for name in dict.fromkeys(profile.secrets) if environment.get(name))
 
 

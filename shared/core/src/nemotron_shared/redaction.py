@@ -41,7 +41,7 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     # credentials of a URL, whatever the password holds, but for a port and a path; then a name alone; the revision in
     # hf://org/name@v2 is none
     (re.compile(
-        r"(\b(?!hf:)\w[\w+.-]*://)(?!\[)[^/@\s'\":]*:(?!\d+(?:[/,?#]|$))[^\s'\"]{0,300}@(?=[\w\[])"),
+        r"(\b\w[\w+.-]*://)(?!\[)[^/@\s'\":]*:(?!\d+(?:[/,?#]|$))[^\s'\"]{0,300}@(?=[\w\[])"),
      rf"\1{HIDDEN}@"),
     (re.compile(r"(\b(?!hf:)\w[\w+.-]*://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
     (re.compile(r"(\b(?:x-access-token|oauth2|gitlab-ci-token|__token__):)(?!\*\*\*)[^\s@'\"]+(?=@)"), rf"\1{HIDDEN}"),
@@ -57,6 +57,11 @@ PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
         r"(?i)((?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)"
         r"(?:token|secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key|credentials?)"
         r"(?:=['\"]?|['\"]:\s?['\"]))(?!null\b|none\b|\*\*\*|\$\{)[^\s'\",&}\]]{6,}"),
+     rf"\1{HIDDEN}"),
+    # the short names, alone or beside other words: db_pwd=abc, "dbPwd": "abc"; pwd=/a/folder and pat=*.json are none
+    (re.compile(
+        r"((?:(?<![A-Za-z])(?:pwd?|PWD?|pat|PAT)|(?<=[a-z0-9])P(?:wd?|at))(?:=['\"]?|['\"]:\s?['\"]))"
+        r"(?!null\b|none\b|\*|\$|[/.~])[^\s'\",&}\]]{6,}"),
      rf"\1{HIDDEN}"),
     # key: abc of YAML, X-Api-Key: abc of HTTP and key = abc of ~/.aws/credentials, where the value is no word
     (re.compile(
@@ -77,8 +82,9 @@ HARMLESS = re.compile(r"USER|LOGNAME|HOST(?:NAME)?|(?:SLURM|CUDA|NEMOTRON)_\w+")
 SECRET_KEY = re.compile(
     r"(?:^|_)(?:(?<!bos_)(?<!eos_)(?<!pad_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)token"
     r"|secret|passw(?:or)?d|passphrase|credentials?|(?:api|access|private|secret)_?key(?:_id)?)$"
+    r"|(?:^|_)(?:pwd?|pat)(?:_|$)"
 )
-"""The last words of a config's keys, in snake case, whose texts are secret."""
+"""Words of a config's keys, in snake case, whose texts are secret: the last ones, or a short one anywhere."""
 NO_SECRET = re.compile(
     r"|\*\*\*|.*\$\{.*|<.*>|\[[A-Z]+\]|(?:\w+:|\$)?[A-Z][A-Z0-9]*_[A-Z0-9_]+|null|None|EMPTY", re.DOTALL
 )

@@ -23,7 +23,8 @@ from nemotron_data.sources.files import expand, identity
 from nemotron_data.sources.reading import BadRow, Row, read_files
 from nemotron_shared.artifacts import Source, Store
 from nemotron_shared.artifacts.names import is_path
-from nemotron_shared.config.schema import DecontaminateSection, RunSection, TrainingDataSection
+from nemotron_shared.config.data import DecontaminateSection, TrainingDataSection
+from nemotron_shared.config.schema import RunSection
 from nemotron_shared.errors import NotFound, UserError
 
 KEY = "data_prep.decontaminate.against"

@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
-from omegaconf import OmegaConf
 
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_app.pipeline import for_one_stage
@@ -24,9 +23,9 @@ from nemotron_cluster.profiles.find import Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
-from nemotron_shared.config.compose import COMMAND_LINE, Composed, compose
-from nemotron_shared.config.overrides import Said, override, override_key
-from nemotron_shared.config.references import resolve_section
+from nemotron_shared.config.compose import Composed, compose
+from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
+from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 
@@ -39,6 +38,7 @@ DRIVERS = ("nemo_rl",)
 ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
 """Engines of one process, whatever the profile says."""
 SHARING = ("transformers", "trl")
+MOST_SAID = 300
 Mode = Literal["run", "batch", "stage"]
 
 
@@ -112,8 +112,10 @@ def _value(text: str) -> Any:
         return value  # 12:00:00, which is a number to YAML
     try:
         return yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"{text}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(
+            f"{text[:MOST_SAID]}: this value cannot be read", "write it as in YAML: run.env.mounts=[/a:/a]"
+        ) from error
 
 
 def _for_mode(profile: Profile, mode: Mode) -> Profile:
@@ -143,13 +145,11 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Profile:
 
 def _rows(composed: Composed) -> int | None:
     """Rows of a step of the engines that share them and nothing else; None for others, which have layouts to check."""
-    if OmegaConf.select(composed.tree, "engine.name") not in SHARING:
+    if engine_of(composed.tree) not in SHARING:
         return None
-    grpo = OmegaConf.select(composed.tree, "grpo")
-    if grpo is None:
-        sizes = [OmegaConf.select(composed.tree, "train.global_batch_size")]
-    else:
-        sizes = [grpo.num_prompts_per_step, grpo.num_generations_per_prompt]
+    reinforces = setting(composed.tree, "grpo") is not None
+    of_grpo = ("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt")
+    sizes = [setting(composed.tree, key) for key in (of_grpo if reinforces else ("train.global_batch_size",))]
     # what is no number is told by the step's own checks
     return math.prod(sizes) if all(isinstance(size, int) and size > 0 for size in sizes) else None
 
@@ -158,14 +158,14 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
     """The settings of a step that follow from where it runs."""
     profile, origin = loaded.profile, f"{loaded.file.name} [{loaded.name}]"
     said = [Said(override("run.home", home_of(profile, store)), loaded.origins.get("home", origin))]
-    if verb == "train" and OmegaConf.select(composed.tree, "engine.name") not in (*DRIVERS, *ALONE):
+    if verb == "train" and engine_of(composed.tree) not in (*DRIVERS, *ALONE):
         said.append(Said(f"run.nproc_per_node={profile.processes_per_node}", origin))
-    if loaded.wandb and OmegaConf.select(composed.tree, "logger") is not None and verb == "train":
+    if loaded.wandb and setting(composed.tree, "logger") is not None and verb == "train":
         table = f"{loaded.file.name} [wandb]"
         said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
         said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []
     for key, value in _leaves(profile.set):
-        text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value)}"
+        text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value, default=str)}"
         if own := for_one_stage(text, stage):
             said.append(Said(own, loaded.origins.get(f"set.{key}", loaded.origins.get("set", origin))))
     return said

@@ -28,8 +28,8 @@ from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.claim import HOME_VARIABLE
 from nemotron_shared.config.compose import Composed, find_config, shared_groups
-from nemotron_shared.config.overrides import Said, override_key
-from nemotron_shared.config.references import resolve_section
+from nemotron_shared.config.overrides import COMMAND_LINE, Said, override_key
+from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact, with_references
 from nemotron_shared.runtime.environments import FOLDER_VARIABLE, environment_of
@@ -44,7 +44,7 @@ PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cl
 def job_of(stage: str, verb: str, place: Place) -> Job:
     """The job of one step."""
     profile, tree = place.profile, place.composed.tree
-    engine = OmegaConf.select(tree, "engine.name") if verb == "train" else None
+    engine = engine_of(tree) if verb == "train" else None
     start = _start(profile, verb, engine, place.composed)
     many = start == "ray" or (verb == "train" and engine not in ALONE)
     processes = resolve_section(tree, "run")["nproc_per_node"] if start in ("torchrun", "srun") else 1
@@ -61,7 +61,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         gpus_per_node=profile.gpus_per_node if verb == "train" else 0,
         container=container,
         environment=_environment(place, engine, resolve_section(tree, "run")["home"]),
-        secrets=secrets.names_of(profile),
+        secrets=secrets.names_of(profile, place.loaded.origins),
         force=bool(resolve_section(tree, "run")["force"]),
     )
 
@@ -81,7 +81,8 @@ def _settings(place: Place) -> Iterator[str]:
     """
     for text in place.request.overrides:
         if redact(text) != text:
-            what = f"{override_key(text)} holds a secret, which would stand in the job's script"
+            origin = text.origin if isinstance(text, Said) else COMMAND_LINE
+            what = f"{origin}: {override_key(text)} holds a secret, which would stand in the job's script"
             raise UserError(what, "put it into a variable that the profile's secrets name, and say ${oc.env:NAME}")
         if override_key(text) == FORCE:
             continue  # the job's own business: it counts at the first start only
@@ -89,7 +90,7 @@ def _settings(place: Place) -> Iterator[str]:
 
 
 def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) -> Start:
-    if engine in DRIVERS or (verb == "data_prep" and OmegaConf.select(composed.tree, "data_prep.executor") == "ray"):
+    if engine in DRIVERS or (verb == "data_prep" and setting(composed.tree, "data_prep.executor") == "ray"):
         return "ray" if isinstance(profile, Slurm) else "single"
     each = resolve_section(composed.tree, "run")["nproc_per_node"]
     if not isinstance(each, int):
@@ -104,7 +105,7 @@ def _container(profile: Profile, composed: Composed) -> str | None:
     """The recipe's image, or the profile's where the recipe names none."""
     if isinstance(profile, Slurm) and profile.container_runtime == "none":
         return None
-    return OmegaConf.select(composed.tree, "engine.container") or profile.container_image
+    return setting(composed.tree, "engine.container") or profile.container_image
 
 
 def _python(profile: Profile, engine: str | None, container: str | None) -> str:
@@ -186,7 +187,7 @@ def _take_files_along(place: Place, folder: Path) -> None:
     """
     if isinstance(place.profile, Remote):
         pack(place.profile, Path.cwd(), folder)
-    source = OmegaConf.select(place.composed.tree, "data_prep.source")
+    source = setting(place.composed.tree, "data_prep.source")
     for name in [source] if isinstance(source, str) else source or ():
         if name != "synthetic" and not re.match(r"/|~|\w+:", name) and not list((folder / FILES).glob(name)):
             remedy = 'commit it, or write in the profile: packager = "pattern", packager_include_pattern = ["*.jsonl"]'

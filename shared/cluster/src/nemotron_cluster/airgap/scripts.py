@@ -59,7 +59,7 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     if not isinstance(profile, Slurm):
         what = f"{loaded.file}: [{loaded.name}] has the executor '{profile.executor}'"
         raise UserError(what, 'the scripts are for Slurm: name a profile with executor = "slurm"')
-    refuse_written(profile)
+    refuse_written(profile, loaded.origins)
     one_gpu = min(profile.gpus_per_node, 1)
     build = {"partition": profile.build_partition or profile.partition, "time": profile.build_time}
     test = {"partition": profile.run_partition or profile.partition, "time": TEST_TIME}

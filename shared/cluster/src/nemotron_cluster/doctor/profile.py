@@ -34,7 +34,7 @@ def checks(loaded: Loaded, there: Transport, environment: Mapping[str, str] = os
             at = loaded.origins.get(key, str(loaded.file))
             yield PROFILE.warn(key, f"{at}: '{value}' is taken as it stands: no shell expands it", "write the path out")
     try:
-        given = secrets.names_of(profile, environment)
+        given = secrets.names_of(profile, loaded.origins, environment)
     except UserError as error:
         yield PROFILE.fail("env_vars", error.message, error.remedy or "")
     else:

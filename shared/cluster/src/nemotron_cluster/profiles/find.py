@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ VARIABLE = "NEMOTRON_ENV_FILE"
 ROOT = "pyproject.toml"
 """A project's own folder is the last one that is looked into."""
 EXTENDS = "extends"
+LARGEST = 100_000
 TWINS = ("nproc_per_node", "ntasks_per_node")
 SHOWN = "env.toml.example shows how each key is written"
 COPY = f"copy env.toml.example to {FILE} and fill in your machine"
@@ -90,8 +92,10 @@ def read_tables(file: Path) -> dict[str, Any]:
     """The tables of the file, as they are written.
 
     Raises:
-        UserError: it is no TOML, or it holds something that is no table.
+        UserError: it is no TOML, or larger than people write one, or it holds something that is no table.
     """
+    if file.stat().st_size > LARGEST:
+        raise UserError(f"{file}: larger than {LARGEST:,} bytes", "leave in it what is true of your machines")
     try:
         tables = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -187,19 +191,30 @@ def _what_there_is(model: type[BaseModel]) -> str:
 
 def line_of(file: Path, table: str | None, key: str | None) -> int:
     """The line of a key in a table, or of the table itself: tomllib tells values and no places."""
-    inside = table is None
-    found = 1
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig", errors="replace").splitlines(), start=1):
+    heads, keys = _lines(file.read_text(encoding="utf-8-sig", errors="replace"))
+    head = heads.get((table, None), 1)
+    return head if key is None else keys.get((table, key)) or heads.get((table, key), head)
+
+
+Lines = dict[tuple[str | None, str | None], int]
+
+
+@lru_cache(maxsize=2)
+def _lines(text: str) -> tuple[Lines, Lines]:
+    """The lines of tables and of tables in them, and those of keys; read once, since every key is asked for."""
+    heads: Lines = {}
+    keys: Lines = {}
+    table: str | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
         if head := re.match(r"\s*\[\[?\s*([^\]]+?)\s*\]", line):
-            names = [part.strip().strip("'\"") for part in head[1].split(".", 1)]
-            inside = names[0] == table
-            if inside and (found == 1 or names[1:2] == [key]):
-                found = number
-                if key is None:
-                    return number
-        elif inside and key and re.match(rf"\s*['\"]?{re.escape(key)}['\"]?\s*[=.]", line):
-            return number
-    return found
+            table, *inner = [part.strip().strip("'\"") for part in head[1].split(".", 1)]
+            heads.setdefault((table, None), number)
+            heads |= {(table, name): number for name in inner}
+        elif found := re.match(r"""\s*(?:"([^"]*)"|'([^']*)'|([\w.-]+))\s*[=.]""", line):
+            names = found[3].split(".") if found[3] else [found[1] or found[2] or ""]
+            for length in range(len(names)):
+                keys.setdefault((table, ".".join(names[: length + 1])), number)
+    return heads, keys
 
 
 def changed(loaded: Loaded, recipe: dict[str, Any], typed: dict[str, Any], origins: dict[str, str]) -> Loaded:

@@ -113,8 +113,8 @@ def _count(path: Path, text: str) -> None:
             anchor, before = within.pop()
             sizes[anchor] = total - before
         elif isinstance(event, yaml.ScalarEvent):
-            sizes[event.anchor] = 1
-            total += 1
+            sizes[event.anchor] = 1 + event.value.count("${")  # to read a reference takes as long as a value
+            total += sizes[event.anchor]
         if total > MOST_VALUES or len(within) > DEEPEST:
             what = f"more than {MOST_VALUES:,} values" if total > MOST_VALUES else f"more than {DEEPEST} levels"
-            raise UserError(f"{path}: {what}, with its aliases", REMEDY)
+            raise UserError(f"{path}: {what}, with its aliases and references", REMEDY)

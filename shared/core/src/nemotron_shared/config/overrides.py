@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+COMMAND_LINE = "command line"
 PLAIN = re.compile(r"[/.]*[A-Za-z][\w./:@-]*", re.ASCII)
 OTHER_VALUES = ("null", "true", "false", "nan", "inf")
 
@@ -29,6 +31,21 @@ def override(key: str, value: str | Sequence[str]) -> str:
 def override_key(override: str) -> str:
     """The dotted key that an override touches, without its `+`, `++` or `~`."""
     return override.partition("=")[0].lstrip("+~").strip()
+
+
+def who_says(override: str, theirs: str | None) -> str:
+    """Where an override comes from.
+
+    Args:
+        theirs: the key of another library that was written.
+    """
+    who = override.origin if isinstance(override, Said) else COMMAND_LINE
+    return f"{who} ({theirs})" if theirs else who
+
+
+def is_group(override: str, folders: Sequence[Path]) -> bool:
+    """Whether an override chooses a whole file of a group, such as `engine=transformers`."""
+    return any((folder / override_key(override)).is_dir() for folder in folders)
 
 
 def _quoted(text: str) -> str:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from nemotron_shared.config.expansion import bounded
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import as_references, keep_secret
 
@@ -49,7 +50,51 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
     """
     OmegaConf.register_new_resolver("art", read_field, replace=True)
     try:
-        resolved = OmegaConf.to_container(tree, resolve=True)
+        with _told():
+            resolved = plain(tree)
+    finally:
+        OmegaConf.clear_resolver("art")
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def setting(tree: DictConfig, key: str) -> Any:
+    """The value at a dotted key, for who needs it before the whole is checked; None where there is none.
+
+    Raises:
+        UserError: a reference in it leads nowhere, or to more than people write.
+    """
+    with _told(), bounded():
+        return plain(OmegaConf.select(tree, key))
+
+
+def engine_of(tree: DictConfig) -> str | None:
+    """The name of the engine; None where none is written there, which the schema tells."""
+    name = setting(tree, "engine.name")
+    return name if isinstance(name, str) else None
+
+
+def plain(found: Any) -> Any:
+    """Plain values of a config, its references filled in.
+
+    Raises:
+        UserError: they stand for more than people write.
+    """
+    with bounded():
+        return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+
+
+def value_at(tree: DictConfig, key: str) -> Any:
+    """The value at a dotted key, its references filled in but for those to variables, which stay as they are."""
+    with bounded():
+        return as_references(plain(OmegaConf.select(tree, key, throw_on_missing=True)))
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Say in the user's terms which reference fails."""
+    try:
+        yield
     except OmegaConfBaseException as error:
         if isinstance(error.__cause__, UserError):  # from `read_field`
             raise error.__cause__ from error
@@ -57,16 +102,6 @@ def resolve(tree: DictConfig, read_field: ReadField) -> dict[str, Any]:
             f"{error.full_key or 'config'}: {str(error).splitlines()[0][:300]}",
             "correct the reference, or what it leads to",
         ) from error
-    finally:
-        OmegaConf.clear_resolver("art")
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
-
-
-def value_at(tree: DictConfig, key: str) -> Any:
-    """The value at a dotted key, its references filled in but for those to variables, which stay as they are."""
-    found = OmegaConf.select(tree, key, throw_on_missing=True)
-    return as_references(OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found)
 
 
 def resolve_section(tree: DictConfig, name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.dialects import Dialect, NoEffect, Settings, Whole, dialects
+from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.files import YAML_LOADER, read_text
 from nemotron_shared.config.references import computing_with, value_at
 from nemotron_shared.errors import UserError
@@ -199,7 +200,7 @@ def _resolved(file: Path, content: dict[str, Any], dialect: Dialect) -> dict[str
             found = None
         return node.replace("${", "\\${") if found is None or isinstance(found, dict | list) else found
 
-    with computing_with(dialect.resolvers):
+    with computing_with(dialect.resolvers), bounded():
         return filled(content, "")
 
 

@@ -183,7 +183,7 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
 
 def extension_of(store: Store, directory: Path, identity: Identity, on_change: str) -> Extension | None:
     """The training that an unfinished run extends, by its record; None where it will begin anew."""
-    recorded = (what_it_was(directory / WHAT) or {}).get("extends")
+    recorded: Any = (what_it_was(directory / WHAT) or {}).get("extends")
     with suppress(KeyError, TypeError, IndexError, UserError):
         if on_change == "restart" and changes(read_segments(directory)[-1], new_segment(identity)):
             return None

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.config.compose import COMMAND_LINE, Composed, shared_groups
+from nemotron_shared.config.compose import Composed, shared_groups
+from nemotron_shared.config.overrides import COMMAND_LINE
 from nemotron_shared.config.schema import RunSection, Section
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.remedies import SECTION

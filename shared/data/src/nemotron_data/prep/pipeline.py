@@ -28,7 +28,7 @@ from nemotron_data.sources.documents import about_documents
 from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import input_files
 from nemotron_data.split import SPLITS
-from nemotron_shared.config.schema import PreparedSection
+from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 

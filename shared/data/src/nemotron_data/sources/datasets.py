@@ -11,7 +11,7 @@ from nemotron_data.sources.blends import find_blend, load_blend
 from nemotron_data.sources.rows import SyntheticRows, describe_sources, file_sources
 from nemotron_data.split import SPLITS
 from nemotron_shared.artifacts import Source
-from nemotron_shared.config.schema import SourceSection
+from nemotron_shared.config.data import SourceSection
 from nemotron_shared.errors import UserError
 
 Settings = TypeVar("Settings", bound=SourceSection)

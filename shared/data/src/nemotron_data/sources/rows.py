@@ -15,7 +15,7 @@ from nemotron_data.sources.remote import Reading
 from nemotron_data.tokenizers.folder import FILES, TINY, TokenizerFolder
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import open_atomic, write_bytes
-from nemotron_shared.config.schema import SourceSection, TokenizerSection
+from nemotron_shared.config.data import SourceSection, TokenizerSection
 from nemotron_shared.digest import file_digest, json_digest, tree_files
 from nemotron_shared.errors import UserError
 

@@ -242,7 +242,7 @@ def load_tokenizer(path: Path) -> Any:
         if file.is_file():
             require_no_growth(file)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries have no class of their own for what they cannot read
         what = f"{path}: its tokenizer cannot be loaded: {first_line(error)}"
         raise UserError(what, "put the model's tokenizer.json and tokenizer_config.json there") from error

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
 from nemotron_engines.overrides import Strict, leaves
-from nemotron_shared.config.references import computing_with
+from nemotron_shared.config.references import computing_with, plain
 from nemotron_shared.config.training import GRPOConfig, SupervisedConfig, TrainingConfig
 from nemotron_shared.errors import UserError
 
@@ -81,7 +81,7 @@ def resolved(tree: Any) -> dict[str, Any]:
     """Plain values; raises UserError for an interpolation that leads nowhere."""
     try:
         with computing_with(RESOLVERS):
-            content = OmegaConf.to_container(tree, resolve=True)
+            content = plain(tree)
     except OmegaConfBaseException as error:
         raise UserError(f"NeMo-RL's config: {error.full_key}: {str(error).splitlines()[0]}") from error
     assert isinstance(content, dict)

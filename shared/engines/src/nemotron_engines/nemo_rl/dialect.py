@@ -11,7 +11,8 @@ from nemotron_engines.nemo_rl.compose import RESOLVERS, at, has
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.overrides import merge
 from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference, only
-from nemotron_shared.config.references import computing_with
+from nemotron_shared.config.expansion import bounded
+from nemotron_shared.config.references import computing_with, plain
 from nemotron_shared.errors import UserError
 
 TORCH = "torch.optim.lr_scheduler."
@@ -196,15 +197,14 @@ def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:
         if not has(merged, key) or key.startswith(("run.data", "data.", "defaults", *idle)):
             continue
         try:
-            with computing_with(RESOLVERS):
-                value = OmegaConf.select(tree, key)
-                plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            with computing_with(RESOLVERS), bounded():
+                value = plain(OmegaConf.select(tree, key))
         except OmegaConfBaseException:  # it leads into what only NeMo-RL's own start knows
             continue
         if isinstance(meaning, str):
-            found[meaning] = plain
+            found[meaning] = value
         elif not isinstance(meaning, NoEffect | Refused):
-            found |= meaning(plain)
+            found |= meaning(value)
     if at(merged, "logger.wandb_enabled") is False:
         found["logger.wandb_project"] = None
     if at(merged, "logger.mlflow_enabled") is False:

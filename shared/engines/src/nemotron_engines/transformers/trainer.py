@@ -47,7 +47,7 @@ class StageTrainer(InterruptibleTrainer):
 
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         """As the library clips, which looks for the parameters in all modules anew, three times at each step."""
-        if distributed.world_size() > 1:  # ty: ignore[missing-attribute]
+        if distributed.world_size() > 1:
             return super()._clip_grad_norm(model)  # ty: ignore[missing-attribute]
         if self._parameters is None:
             self._parameters = list(model.parameters())

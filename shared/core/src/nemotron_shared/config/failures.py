@@ -1,0 +1,98 @@
+"""What Hydra could not put together, in the user's terms."""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hydra import compose as hydra_compose
+from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
+from omegaconf.errors import OmegaConfBaseException
+
+from nemotron_shared.config.files import parsed, read_text
+from nemotron_shared.config.keys import leaf_keys
+from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_key, who_says
+from nemotron_shared.config.sources import hydra_over
+from nemotron_shared.config.translation import config_names
+from nemotron_shared.errors import UserError, did_you_mean
+
+MOST_SAID = 300
+HOW_TO_WRITE = "docs/configuration.md shows how files and settings are written"
+BROKEN = (
+    HydraException,
+    OmegaConfBaseException,
+    ValueError,
+    OSError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+)
+"""What Hydra raises at engine=null, at a file that holds a number, and at names longer than a file system has."""
+
+
+def not_composed(
+    path: Path, folders: Sequence[Path], arguments: Sequence[str], error: ConfigCompositionException
+) -> UserError:
+    """What Hydra could not do, in the user's terms; the first of `arguments` is the search path."""
+    if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
+        known = sorted({name for folder in folders for name in config_names(folder / group[1])})
+        remedy = did_you_mean(group[2], known, f"there are: {', '.join(known)}")
+        return UserError(f"{group[1]}={group[2]}: there is no such {group[1]}", remedy)
+    match = re.search(r"Could not (?:override|delete|append to config)[^']*'?([\w.@/-]+)", str(error))
+    key = match[1].rstrip(".") if match else None
+    search_path, *overrides = arguments
+    if key is None or key not in map(override_key, overrides):
+        return UserError(f"{path.name}: {first_line(error)}", HOW_TO_WRITE)
+    known: list[str] = []
+    # what it takes not as a whole, it may not take by itself either
+    with hydra_over(path.parent, folders[1:]), suppress(*BROKEN):
+        # with the engine that is asked for, whose keys are not those of the default's
+        chosen = [text for text in overrides if is_group(text, folders)]
+        known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
+    if any(name == key or name.startswith(f"{key}.") for name in known):
+        return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
+    return UserError(
+        f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", did_you_mean(key, known, "see --dry-run for all keys")
+    )
+
+
+def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserError:
+    """An override that is none in Hydra's grammar."""
+    text = next((one for one in overrides if one == error.override), error.override)
+    remedy = "write key=value, and quotes around a value with special characters: 'key=\"a, b\"'"
+    return UserError(f"{who_says(text, None)}: '{text}' cannot be read: {first_line(error)}", remedy)
+
+
+def endless(path: Path, error: Exception) -> UserError:
+    """What keeps `defaults` from coming to an end, or is too deep for Python."""
+    if circle := " -> ".join(file.name for file in _circle([path], set())):
+        where = f"{path.name}: its 'defaults' lead in a circle ({circle})"
+        return UserError(where, "take one of these files out of the other's 'defaults'")
+    if isinstance(error, UserError):
+        return UserError(f"{path.name}: {error.message}", error.remedy)
+    what = f"{path.name}, with what the command line sets, is nested too deeply"
+    return UserError(what, "write fewer brackets within brackets, and shorter chains of 'defaults'")
+
+
+def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:
+    """The files whose `defaults` lead from one to the next and back, as far as they lie in one folder."""
+    seen.add(chain[-1])
+    content = parsed(chain[-1], read_text(chain[-1]))
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    for entry in defaults if isinstance(defaults, list) else []:
+        file = chain[-1].parent / f"{str(entry).removesuffix('.yaml')}.yaml"
+        if file in chain:
+            return [*chain[chain.index(file) :], file]
+        is_beside = file.parent == chain[0].parent and file.is_file()
+        if is_beside and file not in seen and (found := _circle([*chain, file], seen)):
+            return found
+    return []
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says; Hydra's may say nothing, and have one below that does."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines and (below := error.__cause__ or error.__context__):
+        return first_line(below)
+    return lines[0][:MOST_SAID] if lines else type(error).__name__

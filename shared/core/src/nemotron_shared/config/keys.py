@@ -1,0 +1,34 @@
+"""Dotted keys of a tree of values."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+TRUST = "trust_remote_code"
+
+
+def leaf_keys(tree: DictConfig) -> Iterator[str]:
+    """Dotted keys of all values; see `leaves`."""
+    return (key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False)))
+
+
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of a tree, a list or an empty mapping counting as one value."""
+    if isinstance(node, dict) and node:
+        for name, child in node.items():
+            yield from leaves(child, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, node
+
+
+def keys_of_trust(node: Any, above: str = "") -> Iterator[str]:
+    """Where `trust_remote_code` stands, in lists too."""
+    for number, child in enumerate(node) if isinstance(node, list) else ():
+        yield from keys_of_trust(child, f"{above}[{number}]")
+    for name, child in node.items() if isinstance(node, dict) else ():
+        key = f"{above}.{name}" if above else str(name)
+        if name == TRUST:
+            yield key
+        else:
+            yield from keys_of_trust(child, key)
