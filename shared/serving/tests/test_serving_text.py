@@ -145,6 +145,21 @@ def test_a_template_may_begin_the_thought(tokenizer: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{# nothing #}", "makes no text"),
+        (r"{{ messages[0].content }}{{ '\ud800' }}", "makes a lone surrogate.* at position 2"),
+    ],
+)
+def test_a_template_that_makes_no_text_is_to_blame(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", source)
+    with pytest.raises(UserError, match=f"the chat template of .* {said}"):
+        Prompter(tokenizer).chat([{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.parametrize(
     "message",
     [
         {"role": "root", "content": "x"},
