@@ -28,10 +28,16 @@ class Prompt:
 
 
 class Prompter:
-    """Turns conversations and texts into ids, for one model."""
+    """Turns conversations and texts into ids, for one model.
 
-    def __init__(self, tokenizer: Any) -> None:
+    Args:
+        context: tokens of its longest prompt; None knows no limit.
+    """
+
+    def __init__(self, tokenizer: Any, context: int | None = None) -> None:
         self.tokenizer = tokenizer
+        self._context = context
+        self._longest = max(map(len, tokenizer.get_vocab()))
         source = getattr(tokenizer, "chat_template", None)
         names = {role: getattr(tokenizer, role, None) for role in ("bos_token", "eos_token", "pad_token", "unk_token")}
         self._label = f"the chat template of {getattr(tokenizer, 'name_or_path', 'the model')}"
@@ -47,7 +53,11 @@ class Prompter:
 
         Args:
             control: control tokens in it are meant as such.
+
+        Raises:
+            UserError: it is far too long for the model, or the tokenizer fails at it.
         """
+        self._require_room(text)
         return Prompt(self._encoded(text) if control or self._control is None else self._protected(text))
 
     def chat(
@@ -65,6 +75,7 @@ class Prompter:
         safe_tools = None if tools is None else [self._held(tool, held, False) for tool in tools]
         text = self.template.render(safe, safe_tools, add_generation_prompt=True, **options)
         self._require_text(text)
+        self._require_room(text)
         ids: list[int] = []
         for place, part in enumerate(self._marks.split(text)):
             ids += self._apart(held[int(part)]) if place % 2 else self._encoded(part)
@@ -79,6 +90,12 @@ class Prompter:
             wrong = f"a lone surrogate, which is no character, at position {error.start} of its text"
         if wrong:
             raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
+
+    def _require_room(self, text: str) -> None:
+        """Refuse what the longest tokens could not hold: to tokenize megabytes takes seconds and gigabytes."""
+        if self._context is not None and len(text) > self._context * self._longest:
+            what = f"the prompt has {len(text)} characters; the model's context is {self._context} tokens"
+            raise UserError(what, "ask with less text")
 
     def _held(self, value: Any, held: list[str], by_assistant: bool) -> Any:
         """The same with marks in place of what the tokenizer would take for a control token."""
