@@ -128,3 +128,25 @@ def test_a_pickle_that_would_fill_the_memory_is_not_read(tmp_path: Path, monkeyp
         archive.writestr("a/data.pkl", bytes(1001))
     with pytest.raises(UserError, match=f"m: pytorch_model.bin: .*{said}"):
         require_whole("m", tmp_path, {})
+
+
+def test_a_tensor_in_two_files_is_refused_whatever_the_index_says(tmp_path: Path) -> None:
+    empty = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    header = json.dumps({"a": empty, "b": empty}).encode()
+    for name in ("x.safetensors", "y.safetensors"):
+        (tmp_path / name).write_bytes(len(header).to_bytes(8, "little") + header)
+    index = {"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"m: a is in x\.safetensors and in y\.safetensors"):
+        require_whole("m", tmp_path, {})
+
+
+@pytest.mark.parametrize("beside", [[], ["config.json", "model.safetensors"]])
+def test_an_adapter_is_no_model(tmp_path: Path, beside: list[str]) -> None:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", *beside):
+        (folder / name).write_text("{}")
+    with pytest.raises(UserError, match=r"adapter_config\.json makes it an adapter") as caught:
+        find_model(Store(tmp_path / "home"), str(folder), family="super3", trusted=False)
+    assert str(folder) in caught.value.message and "merge" in (caught.value.remedy or "")

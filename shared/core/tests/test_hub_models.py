@@ -245,6 +245,8 @@ def test_pickles_are_taken_where_there_is_nothing_else_and_announced(hub: Hub, s
          "its weights lack b in model.safetensors"),
         ({"model__safetensors__index__json": b'{"weight_map": ["model.safetensors"]}'}, "not of the form"),
         ({"model__safetensors__index__json": b'{"weight_map": {"a": "../a.safetensors"}}'}, "not of the form"),
+        ({"model__safetensors__index__json": b'{"weight_map": {"a": "a.safetensors"}}', "a__safetensors": weights()},
+         "holds model.safetensors, and model.safetensors.index.json names a.safetensors: two sets"),
     ],
 )  # fmt: skip
 def test_broken_weights_are_refused_before_they_are_fetched(hub: Hub, store: Store, content, message: str) -> None:

@@ -208,6 +208,49 @@ def test_a_generation_config_is_looked_at_before_the_weights(whole: Path, tmp_pa
         load_model(folder, CHOICES)
 
 
+def test_weights_that_are_no_numbers_are_refused(whole: Path, tmp_path: Path) -> None:
+    from nemotron_engines.modeling.build import load_model
+
+    def spoil(tensors: dict) -> None:
+        tensors["lm_head.weight"][5, 3] = np.nan
+
+    def round_off(tensors: dict) -> None:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].astype(np.int8)
+
+    for change, said in (
+        (spoil, r"lm_head\.weight holds NaN or infinity"),
+        (
+            round_off,
+            r"model\.safetensors: lm_head\.weight is stored as I8, and config\.json has no quantization_config",
+        ),
+    ):
+        folder = copy_with(whole, tmp_path / change.__name__, change)
+        with pytest.raises(UserError, match=said) as caught:
+            load_model(folder, CHOICES)
+        assert str(folder) in caught.value.message and caught.value.remedy
+
+
+def test_masks_that_older_models_store_are_no_weights(tmp_path: Path) -> None:
+    import torch
+    from safetensors.numpy import save_file
+
+    from nemotron_engines.modeling.loaded import require_numbers
+
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"layers.0.attention.bias": np.ones((1, 4), bool)}, tmp_path / "model.safetensors")
+    require_numbers(tmp_path, torch.nn.Linear(2, 2))
+
+
+def test_a_head_of_its_own_beside_tied_embeddings_is_refused(whole: Path, tmp_path: Path) -> None:
+    from nemotron_engines.modeling.build import load_model
+
+    folder = shutil.copytree(whole, tmp_path / "two")
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=r"config\.json: tie_word_embeddings is true, and the weights hold a head"):
+        load_model(folder, CHOICES)
+
+
 def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path) -> None:
     with IndexedDatasetWriter(tmp_path / "docs", vocab_size=100) as writer:
         for first in (0, 90):

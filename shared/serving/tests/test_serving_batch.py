@@ -129,6 +129,7 @@ def test_choosing() -> None:
     assert few == {1}
     assert {Chooser(Sampling(1, 1.0, seed=seed)).choose(logits).id for seed in range(60)} == {0, 1, 2}
     assert Chooser(Sampling(1, 1e-30, seed=1)).choose(logits).id == 1
+    assert Chooser(Sampling(1, 1.0, top_p=1e-320, seed=1)).choose(logits).id == 1
     told = Chooser(Sampling(1, logprobs=2)).choose(logits)
     assert [number for number, _ in told.top] == [1, 2]
     assert told.logprob == pytest.approx(float(torch.log_softmax(logits, -1)[1]))

@@ -144,6 +144,29 @@ def test_a_template_may_begin_the_thought(tokenizer: Any, monkeypatch: pytest.Mo
         Prompter(tokenizer).chat(turns)
 
 
+def test_a_text_that_cannot_fit_is_refused_before_its_tokens_are_counted(tokenizer: Any) -> None:
+    prompter = Prompter(tokenizer, context=4)
+    assert prompter.text("Hi").ids
+    for ask in (prompter.text, lambda text: prompter.chat([{"role": "user", "content": text}])):
+        with pytest.raises(UserError, match=r"the prompt has \d+ characters; the model's context is 4 tokens"):
+            ask("Hi " * 1000)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{# nothing #}", "makes no text"),
+        (r"{{ messages[0].content }}{{ '\ud800' }}", "makes a lone surrogate.* at position 2"),
+    ],
+)
+def test_a_template_that_makes_no_text_is_to_blame(
+    tokenizer: Any, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    monkeypatch.setattr(tokenizer, "chat_template", source)
+    with pytest.raises(UserError, match=f"the chat template of .* {said}"):
+        Prompter(tokenizer).chat([{"role": "user", "content": "Hi"}])
+
+
 @pytest.mark.parametrize(
     "message",
     [

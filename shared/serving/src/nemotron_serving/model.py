@@ -88,10 +88,10 @@ def ready(
     else:
         temperature, top_p = 0.0, 1.0
     made_by = STAGES.get(artifact.manifest.producer.stage)
-    prompter = Prompter(tokenizer)
+    context = _context(model.config, tokenizer)
+    prompter = Prompter(tokenizer, context)
     chats = prompter.template is not None and (made_by is None or made_by.before is not None)
     with Batch(model, _ends(model, tokenizer), size, most_waiting, artifact.reference) as batch:
-        context = _context(model.config, tokenizer)
         yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, temperature, top_p)
 
 

@@ -28,14 +28,20 @@ class Prompt:
 
 
 class Prompter:
-    """Turns conversations and texts into ids, for one model."""
+    """Turns conversations and texts into ids, for one model.
 
-    def __init__(self, tokenizer: Any) -> None:
+    Args:
+        context: tokens of its longest prompt; None knows no limit.
+    """
+
+    def __init__(self, tokenizer: Any, context: int | None = None) -> None:
         self.tokenizer = tokenizer
+        self._context = context
+        self._longest = max(map(len, tokenizer.get_vocab()))
         source = getattr(tokenizer, "chat_template", None)
         names = {role: getattr(tokenizer, role, None) for role in ("bos_token", "eos_token", "pad_token", "unk_token")}
-        label = f"the chat template of {getattr(tokenizer, 'name_or_path', 'the model')}"
-        self.template = open_template(source, label, **names) if isinstance(source, str) else None
+        self._label = f"the chat template of {getattr(tokenizer, 'name_or_path', 'the model')}"
+        self.template = open_template(source, self._label, **names) if isinstance(source, str) else None
         known = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, known))) if known else None
         nonce = secrets.token_hex(8)
@@ -47,7 +53,11 @@ class Prompter:
 
         Args:
             control: control tokens in it are meant as such.
+
+        Raises:
+            UserError: it is far too long for the model, or the tokenizer fails at it.
         """
+        self._require_room(text)
         return Prompt(self._encoded(text) if control or self._control is None else self._protected(text))
 
     def chat(
@@ -56,7 +66,7 @@ class Prompter:
         """A conversation that the assistant answers next; `options` reach the template by their names.
 
         Raises:
-            UserError: the model has no template, or it refuses the conversation.
+            UserError: the model has no template, or it refuses the conversation, or makes no text of it.
         """
         if self.template is None:
             raise UserError("this model has no chat template", "give it text to continue, or another model")
@@ -64,10 +74,28 @@ class Prompter:
         safe = [self._held(message, held, message.get("role") == "assistant") for message in messages]
         safe_tools = None if tools is None else [self._held(tool, held, False) for tool in tools]
         text = self.template.render(safe, safe_tools, add_generation_prompt=True, **options)
+        self._require_text(text)
+        self._require_room(text)
         ids: list[int] = []
         for place, part in enumerate(self._marks.split(text)):
             ids += self._apart(held[int(part)]) if place % 2 else self._encoded(part)
         return Prompt(ids, bool(OPENED.search(text)) and not CLOSED.search(text))
+
+    def _require_text(self, text: str) -> None:
+        """Refuse what the model or the tokenizer would fail at, which would be blamed for it."""
+        wrong = "no text for this conversation" if not text else None
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            wrong = f"a lone surrogate, which is no character, at position {error.start} of its text"
+        if wrong:
+            raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
+
+    def _require_room(self, text: str) -> None:
+        """Refuse what the longest tokens could not hold: to tokenize megabytes takes seconds and gigabytes."""
+        if self._context is not None and len(text) > self._context * self._longest:
+            what = f"the prompt has {len(text)} characters; the model's context is {self._context} tokens"
+            raise UserError(what, "ask with less text")
 
     def _held(self, value: Any, held: list[str], by_assistant: bool) -> Any:
         """The same with marks in place of what the tokenizer would take for a control token."""

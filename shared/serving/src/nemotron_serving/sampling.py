@@ -82,5 +82,6 @@ class Chooser:
             sorted_shares, order = shares.sort(descending=True, stable=True)
             before = sorted_shares.cumsum(0) - sorted_shares
             kept = sorted_shares.where(before < self.sampling.top_p, 0)
+            kept[0] = sorted_shares[0]  # also where top_p would be 0 in single precision
             return int(order[torch.multinomial(kept, 1, generator=self._generator)])
         return int(torch.multinomial(shares, 1, generator=self._generator))

@@ -28,6 +28,7 @@ from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.generation import require_generation
+from nemotron_engines.modeling.loaded import require_numbers, require_one_head, require_same_tensors
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
     ANOTHER_MODEL,
@@ -144,7 +145,7 @@ def load_model(
         trusted: Python files of the folder may run, if there is no other way to load it.
 
     Raises:
-        UserError: the folder is damaged, or its tensors are not those of the architecture in its config.json.
+        UserError: the folder is damaged, or its tensors are no numbers, or not those of its config.json.
     """
     _install_kernels()
     config = read_config(path, trusted=trusted)
@@ -175,20 +176,9 @@ def load_model(
     except Exception as error:  # a config may ask for anything, and each part of the library fails in its own way
         raise no_model(path, error) from error
     model, found = loaded
-    # Whatever the folder lacks would be trained from random values, and what it has too much would be dropped.
-    shapes = [f"{name} {list(stored)}, not {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
-    differences = {
-        "missing": sorted(found["missing_keys"]),
-        "unknown": sorted(found["unexpected_keys"]),
-        "of another shape": sorted(shapes),
-    }
-    counts = [
-        f"{len(names)} tensors {what}: {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
-        for what, names in differences.items()
-        if names
-    ]
-    if counts:
-        raise UserError(f"{path}: the weights are not those of its config.json: {'; '.join(counts)}", ANOTHER_MODEL)
+    require_same_tensors(path, found)
+    require_numbers(path, model)
+    require_one_head(path, model)
     say_what_is_there(model)
     lift_time_step_limit(model)
     announce(model.num_parameters(), engine.allow_reference_kernels)

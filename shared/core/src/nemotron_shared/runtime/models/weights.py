@@ -55,12 +55,21 @@ def weight_files(label: str, folder: Path, there: Collection[str]) -> list[str]:
         there: names of all files of the model.
 
     Raises:
-        UserError: an index is none, or names a file that is not there.
+        UserError: it is an adapter, or holds one; an index is none, or names a file that is not there, or other weights
+            than those beside it.
     """
+    if ADAPTER_CONFIG in there:  # transformers would put it over the weights without a word
+        what = f"{label}: {ADAPTER_CONFIG} makes it an adapter, and a model is needed"
+        remedy = "merge it into its base model (merge_and_unload in PEFT), or take the adapter's files out of a copy"
+        raise UserError(what, remedy)
     for index, single in zip(INDICES, SINGLES, strict=True):
         names = [single] if single in there else []
         if (folder / index).is_file():
-            names = sorted(set(_weight_map(label, folder / index).values()))
+            named = sorted(set(_weight_map(label, folder / index).values()))
+            if names and names != named:  # transformers takes the one, others what the index names
+                what = f"{label}: holds {single}, and {index} names {', '.join(named[:3])}: two sets of weights"
+                raise UserError(what, "take one of them out of a copy of the folder")
+            names = named
         if absent := [name for name in names if name not in there]:
             what = f"{label}: {index} names files that are not there: {', '.join(absent[:3])}"
             again = f": hf download {label[5:].partition('@')[0]}" if label.startswith("hf://") else ""
@@ -125,17 +134,28 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
     """Compare the tensors of each file with the index, where there is one, and with the config.
 
     Raises:
-        UserError: some are missing.
+        UserError: some are missing, or are in two files.
     """
     index = folder / INDICES[0]
     if index.is_file():
         promised = _weight_map(label, index).items()
         absent = [f"{tensor} in {file}" for tensor, file in promised if tensor not in found[file]]
+        _require_no_second(label, found)
     else:
         absent = []
     if absent := absent or _absent_from_layers([name for names in found.values() for name in names], config):
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise UserError(f"{label}: its weights lack {', '.join(absent[:3])}{more}", "download or save the model again")
+
+
+def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
+    """Refuse a tensor in two files: the library takes the last one, whatever the index says."""
+    owners: dict[str, str] = {}
+    for file, tensors in found.items():
+        for tensor in tensors:
+            if (first := owners.setdefault(tensor, file)) != file:
+                what = f"{label}: {printable(tensor[:SHOWN])} is in {first} and in {file}"
+                raise UserError(what, "download or save the model again")
 
 
 def _weight_map(label: str, index: Path) -> dict[str, str]:
