@@ -224,7 +224,10 @@ def test_a_cell_beyond_all_measure_is_a_bad_row(tmp_path: Path, monkeypatch: pyt
     [
         (pa.array([0, 1 << 62, 0], pa.timestamp("us")), "column 'text' (timestamp[us]): "),
         (pa.array([0, (1 << 31) - 1, 0], pa.date32()), "column 'text' (date32[day]): "),
-        (pa.array([None, 1, None], pa.timestamp("us", tz="Mars/Base")), "column 'text' (timestamp[us, tz=Mars/Base]): "),
+        (
+            pa.array([None, 1, None], pa.timestamp("us", tz="Mars/Base")),
+            "column 'text' (timestamp[us, tz=Mars/Base]): ",
+        ),
         (pa.array([b"a", b"\xff", b"c"]).view(pa.string()), "column 'text' (string): 'utf-8' codec can't decode"),
     ],
     ids=["time", "date", "time zone", "bytes"],
