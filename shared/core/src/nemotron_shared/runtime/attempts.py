@@ -154,7 +154,11 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     waiting = run.directory / ".tmp-checkpoints"
     shutil.rmtree(waiting, ignore_errors=True)
-    shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
+    try:
+        shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
+    except shutil.Error as error:  # of each file that could not be copied
+        file, _, why = error.args[0][0]
+        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or begin anew: --force") from error
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)
