@@ -177,7 +177,9 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
             version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
         except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # not whole: a state is an offer, and without it the training begins at its start
-        if series == identity.series and length is not None and step < length and version in store.versions(name):
+        if series != identity.series or length is None or step >= length or version not in store.versions(name):
+            continue
+        if checkpoints.any_marked(file.parent / "checkpoints"):  # else it would begin at its start, and say otherwise
             found.append((step, version, file.parent))
     if not found:
         return None
