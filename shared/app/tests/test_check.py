@@ -147,6 +147,14 @@ def test_the_gpus_of_a_run_on_this_machine_are_asked_themselves(home: Path, caps
     assert found["state"] == "running" and (verdicts(found)["gpus"], value(found, "gpus")) == ("pass", 84)
 
 
+def test_a_link_to_itself_among_the_logs_is_passed_over(tmp_path: Path, capsys) -> None:
+    (logs := tmp_path / "logs").mkdir()
+    write_metrics(logs / "metrics.jsonl", [{"step": 1, "loss": 2.5}])
+    (logs / "loop.log").symlink_to("loop.log")
+    dispatch(["check", str(logs), "--expect", "sft/super49b"])
+    assert "verdict:" in capsys.readouterr().out
+
+
 def test_what_cannot_be_judged_yet_is_no_pass(tmp_path: Path, capsys) -> None:
     log = written(tmp_path / "driver.log", "▶ Setting up compute cluster...\n")
     code, found = check(capsys, log, "--expect", "sft/super49b")

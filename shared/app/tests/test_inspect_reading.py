@@ -1,6 +1,7 @@
 """How prepared sets are read for people: tokens as visible text, the mask where it counts, samples that are fair."""
 
 import json
+import os
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -196,6 +197,13 @@ def test_rows_that_cannot_be_used_say_why(tmp_path):
         "not a JSON object", "not a JSON object", "no user turn", "no expected answer",
         "a placeholder that was not resolved", "a turn is not an object",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "device"])
+def test_what_never_ends_is_no_file_of_rows(tmp_path: Path, put) -> None:
+    put(tmp_path / "train.jsonl")
+    with pytest.raises(UserError, match=r"train\.jsonl: not a regular file"):
+        LineSplit("train", tmp_path / "train.jsonl")
 
 
 def test_a_large_file_of_rows_is_read_with_a_stride(tmp_path):

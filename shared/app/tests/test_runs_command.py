@@ -93,6 +93,17 @@ def test_pipes_and_folders_in_place_of_its_files_keep_nobody_waiting(home: Path,
     assert dispatch(["artifacts", "gc"]) == 0
 
 
+def test_where_a_linked_run_leads_nothing_is_written_or_removed(home: Path, tmp_path_factory) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "config.yaml").write_text("run: {}\n")
+    (home / "runs").mkdir()
+    (home / "runs" / "super3-sft-model-aaaa").symlink_to(outside)
+    with pytest.raises(UserError, match="super3-sft-model-aaaa: a link"):
+        main(["rm", "super3-sft-model-aaaa"])
+    assert [path.name for path in outside.iterdir()] == ["config.yaml"]
+    assert [path.name for path in (home / "runs").iterdir()] == ["super3-sft-model-aaaa"]
+
+
 def test_a_store_without_runs_says_so(home: Path, capsys) -> None:
     assert run(capsys) == (0, f"no running or stopped runs in {home / 'runs'}\n")
     assert states(capsys) == []

@@ -123,6 +123,16 @@ def test_a_pipe_in_place_of_a_manifest_is_told(store: Store) -> None:
         plan_cleanup(store, 1)
 
 
+@pytest.mark.parametrize("looped", ["manifest", "folder"])
+def test_a_link_to_itself_in_place_of_a_version_costs_no_other(store: Store, looped: str) -> None:
+    folder = store.folder(Reference(MODEL, 2))
+    file = folder / MANIFEST if looped == "manifest" else folder.rename(folder.with_name("moved")) and folder
+    file.unlink(missing_ok=True)
+    file.symlink_to(file.name)
+    found = listed(store)
+    assert len(found) == VERSIONS and "Too many levels of symbolic links" in str(found[f"{MODEL}:v2"])
+
+
 def test_a_store_that_cannot_be_written_to_is_listed_all_the_same(store: Store, read: list[str], monkeypatch) -> None:
     def refuse(path: Path, content: bytes) -> None:
         raise PermissionError(path)

@@ -4,18 +4,21 @@ import errno
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from store_support import MODEL, publish
 
 from nemotron_shared import atomic
-from nemotron_shared.artifacts import Store
-from nemotron_shared.artifacts.housekeeping import plan_cleanup
+from nemotron_shared.artifacts import Reference, Store
+from nemotron_shared.artifacts.housekeeping import plan_cleanup, state_folder
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
 from nemotron_shared.lock import holder_of, record_of
+from nemotron_shared.runtime import attempts
 from nemotron_shared.runtime.attempts import extension_of, find_extension, what_it_was
 from nemotron_shared.runtime.checkpoints import COMPLETE, read_mark
-from nemotron_shared.runtime.identity import Identity
+from nemotron_shared.runtime.identity import LENGTH, Identity
 from nemotron_shared.runtime.metrics import MetricsLog
 from nemotron_shared.runtime.segments import SEGMENTS, read_segments
 
@@ -53,6 +56,28 @@ def test_a_damaged_record_of_another_run_is_left_out(tmp_path: Path, content: st
 def test_a_shorter_training_that_nobody_can_name_is_none(tmp_path: Path, extends: object) -> None:
     (tmp_path / "what.json").write_text(json.dumps({"what": {}, "modules": {}, "extends": extends}))
     assert extension_of(Store(tmp_path), tmp_path, Identity({}, {}, {}), "continue") is None
+
+
+def test_a_state_without_a_whole_checkpoint_is_no_offer(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    publish(store, {"a": "x"})
+    identity = Identity({LENGTH: 12}, {}, {})
+    state = state_folder(store, Reference(MODEL, 1))
+    (mark := state / "checkpoints" / "checkpoint-10" / COMPLETE).parent.mkdir(parents=True)
+    (state / "state.json").write_text(json.dumps({"series": identity.series, "step": 10}))
+    mark.touch()
+    assert (offered := find_extension(store, MODEL, identity)) and offered.step == 10
+    mark.unlink()
+    assert find_extension(store, MODEL, identity) is None
+
+
+def test_a_state_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
+    (checkpoints := tmp_path / "state" / "checkpoints").mkdir(parents=True)
+    (checkpoints / "loop").symlink_to("loop")
+    shorter = SimpleNamespace(folder=tmp_path / "state")
+    run = SimpleNamespace(directory=tmp_path, checkpoints=tmp_path / "checkpoints")
+    with pytest.raises(UserError, match=r"checkpoints/loop: cannot be copied: .*\n.*--force"):
+        attempts._take_over(shorter, run)
 
 
 @pytest.mark.parametrize("content", [DEEP, "[]", '{"step": "x", "series": ""}', "1" * 10_000])

@@ -36,6 +36,24 @@ def test_a_path_of_nobody_is_one_message(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err.startswith("error: a path begins with ~")
 
 
+@pytest.mark.parametrize("use", [Path.read_bytes, Path.resolve])
+def test_a_link_to_itself_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str], use) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+
+    def read() -> int:
+        use(tmp_path / "loop")  # Path.resolve, from Python 3.13 on, has nothing against it
+        return len((tmp_path / "loop").read_bytes())
+
+    assert exit_code_of(read) == 2
+    said = capsys.readouterr().err
+    assert "loop" in said and "remove" in said and "Traceback" not in said
+
+
+def test_a_folder_in_place_of_a_file_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(lambda: len(tmp_path.read_bytes())) == 2
+    assert f"{tmp_path}: Is a directory" in capsys.readouterr().err
+
+
 def test_a_place_that_may_not_be_written_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
     def write() -> int:
         raise PermissionError(errno.EACCES, "Permission denied", "/data/made.jsonl")

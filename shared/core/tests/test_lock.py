@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared import lock
+from nemotron_shared.errors import UserError
 from nemotron_shared.lock import Busy, holder_of, is_held, locked
 
 HOLD = """
@@ -54,6 +55,13 @@ def test_a_second_process_is_told_who_holds_the_lock(tmp_path: Path) -> None:
     with locked(path, wait=False):
         assert holder_of(path).pid == os.getpid()
     assert holder_of(path) is None
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_no_lock(tmp_path: Path, put) -> None:
+    put(tmp_path / "lock")
+    with pytest.raises(UserError, match="lock: not a regular file"), locked(tmp_path / "lock", wait=False):
+        pass
 
 
 def test_a_process_number_used_again_is_not_the_holder(tmp_path: Path) -> None:

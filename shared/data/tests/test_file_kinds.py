@@ -219,6 +219,28 @@ def test_a_cell_beyond_all_measure_is_a_bad_row(tmp_path: Path, monkeypatch: pyt
     assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "line too long")
 
 
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (pa.array([0, 1 << 62, 0], pa.timestamp("us")), "column 'text' (timestamp[us]): "),
+        (pa.array([0, (1 << 31) - 1, 0], pa.date32()), "column 'text' (date32[day]): "),
+        (
+            pa.array([None, 1, None], pa.timestamp("us", tz="Mars/Base")),
+            "column 'text' (timestamp[us, tz=Mars/Base]): ",
+        ),
+        (pa.array([b"a", b"\xff", b"c"]).view(pa.string()), "column 'text' (string): 'utf-8' codec can't decode"),
+    ],
+    ids=["time", "date", "time zone", "bytes"],
+)
+def test_a_value_that_python_cannot_hold_is_a_bad_row(tmp_path: Path, column: pa.Array, why: str) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": column}), file)
+    first, bad, last = read_range(Range(local_file(file), 0, 1))
+    assert isinstance(first, Row) and isinstance(last, Row)
+    assert isinstance(bad, BadRow) and (bad.line, bad.reason) == (2, "a value that cannot be read")
+    assert why in bad.detail
+
+
 LONG = b"x" * 3000
 
 

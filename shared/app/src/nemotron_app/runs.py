@@ -135,6 +135,8 @@ def stop(look: Look, wanted: str, timeout: float) -> int:
 def rm(look: Look, wanted: str) -> int:
     """Remove the folder of a run that nobody works in."""
     folder = _find(look, wanted, state=None)
+    if folder.is_symlink():  # before its lock is taken, which would write there
+        raise UserError(f"{folder}: a link, and where it leads is not the store's to remove", "remove the link by hand")
     run = run_state(folder)
     if run.state == "running":
         raise UserError(

@@ -22,6 +22,8 @@ DISK_REMEDIES = (
     ((errno.EACCES, errno.EPERM, errno.EROFS), "check its permissions, or name another place"),
     ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space there and run the same command again"),
     ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "look after the disk or file server, then run the same command again"),
+    ((errno.ELOOP,), "a link that leads to itself: remove it, or put the file back in its place"),
+    ((errno.EISDIR,), "a folder where a file is wanted: remove it, or put the file back in its place"),
 )
 """What a person can do about an error of the system; any other is our bug."""
 LONGEST_LINE = 1500
@@ -84,10 +86,10 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)
         return error.exit_code
     except RuntimeError as error:
-        if "home directory" not in str(error):  # what Path.expanduser says of a ~NAME that is nobody's
+        wrong = _wrong_path(str(error))
+        if wrong is None:
             raise
-        wrong = "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
-        print("error:", printable(wrong, keep="\n"), file=sys.stderr, flush=True)
+        print("error:", printable(redact(wrong), keep="\n"), file=sys.stderr, flush=True)
         return UserError.exit_code
     except KeyboardInterrupt:
         print("interrupted; run the same command again to continue", file=sys.stderr, flush=True)
@@ -113,8 +115,17 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
         return UserError.exit_code
 
 
+def _wrong_path(said: str) -> str | None:
+    """What is wrong with a path of which `Path` said this, and what to do; None where it said something else."""
+    if "home directory" in said:  # Path.expanduser, of a ~NAME that is nobody's
+        return "a path begins with ~ and the name of nobody here\n  write ./~NAME for a file of that name"
+    if said.startswith("Symlink loop"):  # Path.resolve, before Python 3.13
+        return f"{said}\n  remove the link, or put the file back in its place"
+    return None
+
+
 def disk_remedy(error: OSError) -> str | None:
-    """What to do about a disk that is full, failing or not ours to write; None for every other error."""
+    """What to do about a disk that is full, failing or not ours to write, or what is in a file's place; else None."""
     return next((remedy for numbers, remedy in DISK_REMEDIES if error.errno in numbers), None)
 
 

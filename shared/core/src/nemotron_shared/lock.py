@@ -80,7 +80,10 @@ def locked(path: Path, *, wait: bool, announce: Callable[[], None] = lambda: Non
 
     Raises:
         Busy: another process holds it.
+        UserError: something else than a file stands in its place.
     """
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: not a regular file", "remove it: a lock is made anew")
     shared = _file_system(path) not in LOCAL_FILE_SYSTEMS
     with path.open("a+") as file, ExitStack() as record:
         if wait and not shared:  # the kernel's word is enough: no record

@@ -191,7 +191,7 @@ def merged(targets: Sequence[Target]) -> Target:
     return Target(
         title=", ".join(one.title for one in targets),
         kind=", ".join(dict.fromkeys(one.kind for one in targets)),
-        files=list({file.resolve(): file for one in targets for file in one.files}.values()),  # each once
+        files=list({os.path.realpath(file): file for one in targets for file in one.files}.values()),  # each once
         folders=[folder for one in targets for folder in one.folders],
         state=described.state,
         is_here=described.is_here,

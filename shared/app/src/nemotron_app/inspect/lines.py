@@ -16,7 +16,8 @@ from nemotron_data.formats.eval_tasks import search_key
 from nemotron_data.formats.json_lines import parse
 from nemotron_data.formats.rl_rows import PARAMETERS, RLRow, validate, validate_prompt
 from nemotron_data.rejects import Refused
-from nemotron_shared.errors import UserError
+from nemotron_shared.atomic import open_regular
+from nemotron_shared.errors import UserError, disk_remedy
 
 PLACEHOLDER = "_hf_placeholder"
 ANSWERS = ("expected_answer", "expected", "answer")
@@ -34,7 +35,7 @@ class LineSplit(Split):
             self._bytes = path.stat().st_size
             self.files = [DataFile(path.stem, None, sum(1 for _ in self._lines()), 0)]
         except OSError as error:
-            raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+            raise UserError(f"{path}: cannot be read: {error.strerror}", disk_remedy(error)) from error
 
     def at(self, indices: Sequence[int]) -> list[Example]:
         """See the base class; the file is read up to the last of them."""
@@ -67,7 +68,7 @@ class LineSplit(Split):
         return max(1, math.ceil(self._bytes / max(1, budget * BYTES_PER_TOKEN)))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
 
     def _example(self, index: int, number: int, line: bytes) -> Example:

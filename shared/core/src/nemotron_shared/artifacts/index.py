@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import manifest
-from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing
+from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing, unreadable
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
 
@@ -61,6 +61,8 @@ class Entries:
             if is_version(folder):
                 raise missing(path) from error
             raise FileNotFoundError(path) from error
+        except OSError as error:  # a link that leads to itself: this version is damaged, and the others are listed
+            raise unreadable(path, error) from error
 
     def files_of(self, name: str) -> list[str]:
         """What lies in an artifact's folder; nothing where there is none."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from nemotron_shared.artifacts.names import WORD, parse_exact
 from nemotron_shared.atomic import read_regular
 from nemotron_shared.digest import json_digest
-from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.errors import UserError, did_you_mean, disk_remedy
 from nemotron_shared.stages import ArtifactType
 
 if TYPE_CHECKING:
@@ -195,7 +195,13 @@ def read_manifest(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise missing(path) from error
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}", "ask its owner, or check the disk") from error
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path | str, error: OSError) -> UserError:
+    """What the system said of a manifest that is there and cannot be read."""
+    remedy = disk_remedy(error) or "ask its owner, or check the disk"
+    return UserError(f"{path}: cannot be read: {error.strerror}", remedy)
 
 
 def _check_layout(content: bytes, path: Path) -> None:

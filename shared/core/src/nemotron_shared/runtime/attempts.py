@@ -154,7 +154,11 @@ def _take_over(extends: Extension, run: Run) -> list[Any]:
     shutil.rmtree(run.checkpoints, ignore_errors=True)
     waiting = run.directory / ".tmp-checkpoints"
     shutil.rmtree(waiting, ignore_errors=True)
-    shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
+    try:
+        shutil.copytree(extends.folder / "checkpoints", waiting, copy_function=link_or_copy)
+    except shutil.Error as error:  # of each file that could not be copied
+        file, _, why = error.args[0][0]
+        raise UserError(f"{file}: cannot be copied: {why}", "remove it, or begin anew: --force") from error
     waiting.rename(run.checkpoints)
     if (extends.artifact.path / METRICS).is_file():
         shutil.copyfile(extends.artifact.path / METRICS, run.metrics.path)
@@ -173,7 +177,9 @@ def find_extension(store: Store, name: str, identity: Identity) -> Extension | N
             version, step, series = int(file.parent.name[1:]), int(state["step"]), state["series"]
         except (OSError, UserError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # not whole: a state is an offer, and without it the training begins at its start
-        if series == identity.series and length is not None and step < length and version in store.versions(name):
+        if series != identity.series or length is None or step >= length or version not in store.versions(name):
+            continue
+        if checkpoints.any_marked(file.parent / "checkpoints"):  # else it would begin at its start, and say otherwise
             found.append((step, version, file.parent))
     if not found:
         return None

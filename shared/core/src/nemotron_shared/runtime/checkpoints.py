@@ -192,6 +192,11 @@ def require_one_left(directory: Path) -> None:
         raise _none_left(directory, aside)
 
 
+def any_marked(directory: Path) -> bool:
+    """Whether any engine's checkpoint with a mark is in a folder; the mark is not looked at."""
+    return any(mark.is_file() for mark in directory.glob(f"*/{COMPLETE}"))
+
+
 def _those_aside(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob(f"{DAMAGED}*"))
 

@@ -3,6 +3,7 @@
 {"question": "Ann has 3 apples ...", "answer": "3 + 4 = 7\\n#### 7"}   ->   "Ann has 3 apples ...", "7"
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -30,6 +31,8 @@ def read_question(
         # a number is an answer as people write it; True is none
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise Refused(f"field '{field}' is not text", type(value).__name__)
+        if isinstance(value, float) and not math.isfinite(value):  # in tables, how a missing number is written
+            raise Refused(f"field '{field}' is no number", str(value))
         texts.append(str(value))
     question, answer = texts
     if answer_pattern is not None:

@@ -17,6 +17,8 @@ BATCH_ROWS = 256
 BATCH_BYTES = 256 << 20
 ORDINARY_DICTIONARY = 1 << 20
 """Bytes of a column up to which nobody looks how large its dictionary is."""
+NO_VALUE = ValueError, OverflowError, LookupError
+"""What becomes of a date behind the year 9999, bytes in a text that are not UTF-8, a time zone that nobody knows."""
 
 
 @cache
@@ -86,13 +88,26 @@ def _page_size(header: bytes) -> int | None:
     return fields[1] if len(fields) == 2 else None
 
 
-def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | None]:
-    """The rows of a batch; None for one of more bytes than `longest`."""
+def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | str | None]:
+    """The rows of a batch; None for one of more bytes than `longest`, a text for one that Python cannot hold: why."""
     if batch.nbytes <= longest:
-        yield from batch.to_pylist()
-        return
+        try:
+            yield from batch.to_pylist()
+            return
+        except NO_VALUE:
+            pass  # one row of the batch, at least
     for one in (batch.slice(number, 1) for number in range(batch.num_rows)):
-        yield one.to_pylist()[0] if one.nbytes <= longest else None
+        yield _value_of(one) if one.nbytes <= longest else None
+
+
+def _value_of(row: "pa.RecordBatch") -> dict[str, Any] | str:
+    found = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            found[name] = column[0].as_py()
+        except NO_VALUE as error:
+            return f"column '{name}' ({column.type}): {error}"
+    return found
 
 
 def not_parquet(file: InputFile, error: Exception) -> UserError:

@@ -284,10 +284,18 @@ def _parquet_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
                 for batch in table.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
                     for value in values_of(batch, LONGEST_LINE):
                         place.lines += 1
-                        yield Row(value, name, place.lines) if value is not None else _too_long(name, place.lines)
+                        yield _parquet_row(name, place.lines, value)
                 place.bytes += table.metadata.row_group(group).total_byte_size
     except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter: the name of a column
         raise not_parquet(part.file, error) from error
+
+
+def _parquet_row(name: str, number: int, value: dict[str, Any] | str | None) -> Row | BadRow:
+    if value is None:
+        return _too_long(name, number)
+    if isinstance(value, str):
+        return BadRow(name, number, "a value that cannot be read", value, "")
+    return Row(value, name, number)
 
 
 def _too_long(name: str, number: int, what: str = "line") -> BadRow:
