@@ -143,6 +143,13 @@ def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, 
     assert caught.value.remedy
 
 
+def test_a_circle_through_a_file_that_hides_the_stages_is_told(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text("defaults: [tiny, _self_]\n")
+    with pytest.raises(UserError, match=r"tiny.yaml -> tiny.yaml") as caught:
+        compose(configs, str(tmp_path / "tiny.yaml"), [])
+    assert caught.value.remedy == "'tiny' is this folder's file, not the stage's: rename it, such as to my_tiny.yaml"
+
+
 @pytest.mark.parametrize(("text", "said"), [("null: 2", "'NoneType'"), ("train: {null: 3}", "'NoneType'"),
                                             ("train: !!set {a}", "set")])  # fmt: skip
 def test_a_key_or_value_that_no_config_can_hold_is_told(configs: Path, text: str, said: str) -> None:

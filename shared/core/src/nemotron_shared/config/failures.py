@@ -64,15 +64,26 @@ def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserE
     return UserError(f"{who_says(text, None)}: '{text}' cannot be read: {first_line(error)}", remedy)
 
 
-def endless(path: Path, error: Exception) -> UserError:
-    """What keeps `defaults` from coming to an end, or is too deep for Python."""
-    if circle := " -> ".join(file.name for file in _circle([path], set())):
-        where = f"{path.name}: its 'defaults' lead in a circle ({circle})"
-        return UserError(where, "take one of these files out of the other's 'defaults'")
+def endless(path: Path, config_dir: Path, error: Exception) -> UserError:
+    """What keeps `defaults` from coming to an end, or is too deep for Python.
+
+    Args:
+        config_dir: the stage's configs, which a file of the same name in another folder hides.
+    """
+    if files := _circle([path], set()):
+        where = f"{path.name}: its 'defaults' lead in a circle ({' -> '.join(file.name for file in files)})"
+        remedy = "take one of these files out of the other's 'defaults'"
+        if hides := next((file for file in files if _hides(file, config_dir)), None):
+            remedy = f"'{hides.stem}' is this folder's file, not the stage's: rename it, such as to my_{hides.name}"
+        return UserError(where, remedy)
     if isinstance(error, UserError):
         return UserError(f"{path.name}: {error.message}", error.remedy)
     what = f"{path.name}, with what the command line sets, is nested too deeply"
     return UserError(what, "write fewer brackets within brackets, and shorter chains of 'defaults'")
+
+
+def _hides(file: Path, config_dir: Path) -> bool:
+    return file.parent != config_dir.resolve() and (config_dir / file.name).is_file()
 
 
 def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:
