@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hydra import compose as hydra_compose
-from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.files import parsed, read_text
@@ -15,6 +15,7 @@ from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_ke
 from nemotron_shared.config.sources import hydra_over
 from nemotron_shared.config.translation import config_names
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import STAGES
 
 MOST_SAID = 300
 HOW_TO_WRITE = "docs/configuration.md shows how files and settings are written"
@@ -35,6 +36,8 @@ def not_composed(
     path: Path, folders: Sequence[Path], arguments: Sequence[str], error: ConfigCompositionException
 ) -> UserError:
     """What Hydra could not do, in the user's terms; the first of `arguments` is the search path."""
+    if isinstance(error, MissingConfigException) and "Could not load" in str(error):
+        return _not_there(path, folders, error)
     if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
         known = sorted({name for folder in folders for name in config_names(folder / group[1])})
         remedy = did_you_mean(group[2], known, f"there are: {', '.join(known)}")
@@ -55,6 +58,34 @@ def not_composed(
     return UserError(
         f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", did_you_mean(key, known, "see --dry-run for all keys")
     )
+
+
+def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigException) -> UserError:
+    """An entry of `defaults` that is no file, with what to write instead where that can be told."""
+    name = error.missing_cfg_file or ""
+    asking = re.match(r"In '([^']+)'", str(error))
+    asked_by = asking[1] if asking else path.stem
+    above, _, last = name.rpartition("/")
+    known = {one for folder in folders for one in config_names(folder)} - {path.stem}
+    beside = asked_by.rpartition("/")[0]
+    what = f"{asked_by}.yaml: its 'defaults' name '{name}'"
+    if _is_absolute(folders, asked_by, name):
+        what = f"{asked_by}.yaml: its 'defaults' name '/{name}': a path from the root cannot stand there"
+        return UserError(what, "copy the file into the config's folder, and write its path from there")
+    if beside and name.startswith(f"{beside}/") and (wanted := name.removeprefix(f"{beside}/")) in known:
+        return UserError(f"{what}: a name is looked for in the folder of its own file", f"write '/{wanted}'")
+    if above in STAGES and last in known:
+        return UserError(f"{what}: a config builds on those of its own stage only", f"write '{last}'")
+    remedy = did_you_mean(name, known, f"there are: {', '.join(sorted(known))}")
+    return UserError(f"{what}: there is no such config", remedy)
+
+
+def _is_absolute(folders: Sequence[Path], asked_by: str, name: str) -> bool:
+    """Whether an entry is the path of a file from the root, of which Hydra reads the slash as its search path."""
+    file = next((file for folder in folders if (file := folder / f"{asked_by}.yaml").is_file()), None)
+    content = parsed(file, read_text(file)) if file else None
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    return "/" in name and isinstance(defaults, list) and f"/{name}" in defaults
 
 
 def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserError:
