@@ -1,10 +1,14 @@
 """Settings of data that a training command is given mean that data, and no other."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
-from support import nemotron, short
+from support import nemotron, short, write_model
+
+from nemotron_data.tokenizers.tiny import save_tokenizer
+from nemotron_shared.artifacts import Producer, Store
 
 CHATS = [
     {"messages": [{"role": "user", "content": f"Say {word}."}, {"role": "assistant", "content": word}]}
@@ -58,6 +62,64 @@ def test_a_config_of_the_user_counts_as_given_by_hand(run, tmp_path: Path) -> No
     (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\ndata_prep: {source: mine.jsonl}\n")
     shown = run(*nemotron("super3", "sft"), "-c", "./mine.yaml", "--dry-run").stdout
     assert "none with data_prep.source" in shown
+
+
+def test_the_latest_data_is_told_where_the_config_means_other_data(run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Mira lives in Oster. " * 200)
+    prepare, dry = nemotron("super3", "data", "prep", "pretrain"), [*nemotron("super3", "pretrain"), "--dry-run"]
+    run(*prepare, "-c", "tiny", "data_prep.source=notes.txt")
+    made = "super3-pretrain-data:v1 was made from notes.txt, not from "
+    told = run(*dry, "-c", "tiny")
+    own = "prepare it: nemotron super3 data prep pretrain -c tiny; if you mean this one: run.data="
+    line = f"WARNING: data: {made}synthetic as this config says; for this config's own, {own}super3-pretrain-data:v1"
+    assert line in told.stderr.splitlines()
+    assert "data: super3-pretrain-data:v1 (WARNING: was made from notes.txt, not from synthetic" in told.stdout
+    assert f"{made}blend:super3_phase1" in run(*dry, ok=False).stderr  # the recipe of 120B parameters
+    (tmp_path / "more.yaml").write_text("defaults: [tiny, _self_]\ntrain: {train_iters: 9}\n")
+    assert made in run(*dry, "-c", "more.yaml").stderr
+    assert "WARNING" not in run(*dry, "-c", "tiny", "run.data=pretrain-data").stderr
+    says_nothing_of_data = run(*dry, "-c", "local", "model.architecture=super3_tiny", "train.seq_length=64", ok=False)
+    assert "data: super3-pretrain-data:v1\n" in says_nothing_of_data.stdout
+
+    run(*prepare, "-c", "tiny")
+    assert "WARNING" not in run(*dry, "-c", "tiny", "run.seed=7", "--force").stderr
+    run(*prepare, "-c", "tiny", "--sample=300")
+    asked = run(*dry, "-c", "tiny").stderr
+    assert (
+        "v3 was made with data_prep.sample=300, not null" in asked
+        and "name it: run.data=super3-pretrain-data:v2" in asked
+    )
+
+
+@pytest.mark.slow
+def test_a_pipeline_which_prepares_its_own_data_warns_of_no_other(run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Mira lives in Oster. " * 200)
+    run(*nemotron("super3", "data", "prep", "pretrain"), "-c", "tiny", "data_prep.source=notes.txt")
+    assert "WARNING: data" not in run(*nemotron("super3", "pipeline"), "-c", "tiny", "--dry-run").stderr
+
+
+def test_a_fine_tuned_model_that_is_the_latest_is_told(run, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("Mira lives in Oster. " * 200)
+    run(*nemotron("super3", "data", "prep", "pretrain"), "-c", "tiny", "data_prep.source=notes.txt")
+    store = Store.open(str(tmp_path / "home"))
+    data = store.resolve("super3-pretrain-data").as_parent("data")
+    for version, config in enumerate(("tiny", "/a folder/finetune/notes-12345678/train-v1.yaml"), start=1):
+        (tmp_path / "work").mkdir()
+        write_model(tmp_path / "work")
+        save_tokenizer(tmp_path / "work")
+        command = f"python -m stages.pretrain.train -c {shlex.quote(config)} run.family=super3"
+        producer = Producer("pretrain", "train", "0", "0", "", "", None, command, {})
+        name, key = "super3-pretrain-model", f"{version}"
+        store.publish(
+            tmp_path / "work", name=name, type="ModelArtifact", fingerprint=key, producer=producer, parents=[data]
+        )
+        told = run(*nemotron("super3", "sft"), "-c", "tiny", "--dry-run")
+        known = "super3-pretrain-model:v2 (fine-tuned on notes.txt)"
+        assert (
+            (known in told.stdout)
+            == ("super3-pretrain-model:v2 is the latest, fine-tuned on" in told.stderr)
+            == (version == 2)
+        )
 
 
 def test_a_dry_run_of_a_preparation_says_what_it_reads(run, tmp_path: Path) -> None:

@@ -344,6 +344,15 @@ def test_the_command_that_makes_an_artifact_again_works(place: Path) -> None:
         assert main([*words, "--dry-run"]) == 0, words
 
 
+def test_the_command_that_prepares_what_a_config_means_works(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(place / "home")
+    assert main(["super3", "data", "prep", "pretrain", "-c", "tiny", "data_prep.source=FILE.jsonl"]) == 0
+    assert main(["super3", "pretrain", "-c", "tiny", "--dry-run"]) == 0
+    warning = next(line for line in capfd.readouterr().err.splitlines() if line.startswith("WARNING: data"))
+    ((program, *words),) = commands(warning)
+    assert program == "nemotron" and main(words) == 0
+
+
 @pytest.mark.parametrize("stage", ["sft", *slow("pretrain", "eval", "rl")])
 def test_the_command_that_makes_what_is_missing_exists(
     place: Path, capfd: pytest.CaptureFixture[str], stage: str

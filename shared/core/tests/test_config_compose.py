@@ -143,6 +143,35 @@ def test_defaults_that_lead_back_to_their_own_file_are_one_error(configs: Path, 
     assert caught.value.remedy
 
 
+def test_a_circle_through_a_file_that_hides_the_stages_is_told(configs: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text("defaults: [tiny, _self_]\n")
+    with pytest.raises(UserError, match=r"tiny.yaml -> tiny.yaml") as caught:
+        compose(configs, str(tmp_path / "tiny.yaml"), [])
+    assert caught.value.remedy == "'tiny' is this folder's file, not the stage's: rename it, such as to my_tiny.yaml"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said", "remedy"),
+    [
+        ("below/x", "below/x.yaml: its 'defaults' name 'below/tiny'", "write '/tiny'"),
+        ("sft/tiny", "mine.yaml: its 'defaults' name 'sft/tiny'", "write 'tiny'"),
+        ("/a/folder/own", "mine.yaml: its 'defaults' name '/a/folder/own': a path from the root", "copy the file into"),
+        ("tinny", "mine.yaml: its 'defaults' name 'tinny': there is no such config", "did you mean 'tiny'?"),
+        ("zzz", "mine.yaml: its 'defaults' name 'zzz'", "there are: default, tiny"),
+    ],
+)
+def test_defaults_that_name_no_file_are_told_what_to_write(
+    configs: Path, tmp_path: Path, entry: str, said: str, remedy: str
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "x.yaml").write_text("defaults: [tiny, _self_]\n")
+    (tmp_path / "mine.yaml").write_text(f"defaults: [{entry}, _self_]\n")
+    with pytest.raises(UserError) as caught:
+        compose(configs, str(tmp_path / "mine.yaml"), [])
+    assert caught.value.message.startswith(said)
+    assert (caught.value.remedy or "").startswith(remedy)
+
+
 @pytest.mark.parametrize(("text", "said"), [("null: 2", "'NoneType'"), ("train: {null: 3}", "'NoneType'"),
                                             ("train: !!set {a}", "set")])  # fmt: skip
 def test_a_key_or_value_that_no_config_can_hold_is_told(configs: Path, text: str, said: str) -> None:

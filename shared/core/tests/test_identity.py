@@ -62,6 +62,16 @@ def test_differences_name_the_key_and_both_values() -> None:
     ]  # fmt: skip
 
 
+def test_differences_cut_digests_and_name_a_setting_without_its_content() -> None:
+    one, other = "a1" * 32, "b2" * 32
+    before = {"content of model.architecture": one, "content of blend": one, "model.architecture": "tiny"}
+    now = {"content of model.architecture": other, "content of blend": other, "model.architecture": "large"}
+    assert differences(before | {"input model": None}, now | {"input model": other}) == [
+        "content of blend a1a1a1a1a1a1 -> b2b2b2b2b2b2", "input model None -> b2b2b2b2b2b2",
+        "model.architecture tiny -> large",
+    ]  # fmt: skip
+
+
 def segment(**values: object) -> Segment:
     usual = {"began": "", "from_step": None, "how": {"threads": 1}, "modules": {"a": "1"}, "machine": {"processes": 1}}
     return Segment(**(usual | values))

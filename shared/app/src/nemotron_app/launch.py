@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 KILLED_EXIT_CODE = 1
 
 
-def run_step(stage: str, verb: str, request: "Request") -> int:
+def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
     """Run one step and return its exit code."""
-    return run_process(step_command(stage, verb, request))
+    return run_process([*step_command(stage, verb, request), *options])
 
 
 def ask_step(

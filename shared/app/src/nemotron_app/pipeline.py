@@ -37,7 +37,8 @@ def run_pipeline(request: "Request") -> int:
     for step in steps:
         stage_directory(step.stage)
     if request.dry_run:
-        return max(run_step(step.stage, verb, for_stage(request, step.stage)) for step in steps for verb in step.verbs)
+        each = ((step.stage, verb) for step in steps for verb in step.verbs)
+        return max(run_step(stage, verb, for_stage(request, stage), "--in-pipeline") for stage, verb in each)
     require_configs(steps, request)
     began, timings = time.monotonic(), []
     order = [(step.stage, verb) for step in steps for verb in step.verbs]

@@ -125,7 +125,7 @@ def _compose(
     except yaml.YAMLError as error:
         raise UserError(f"{path.name}: not valid YAML: {error}", "correct the file") from error
     except (RecursionError, TooManyFiles) as error:
-        raise endless(path, error) from error
+        raise endless(path, config_dir, error) from error
     origins |= {key: who_says(text, theirs.get(key)) for text in overrides if (key := override_key(text))}
     for key in list(keys_of_trust(OmegaConf.to_container(tree, resolve=False))):
         section, _, name = key.rpartition(".")

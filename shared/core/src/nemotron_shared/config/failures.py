@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hydra import compose as hydra_compose
-from hydra.errors import ConfigCompositionException, HydraException, OverrideParseException
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.files import parsed, read_text
@@ -15,6 +15,7 @@ from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_ke
 from nemotron_shared.config.sources import hydra_over
 from nemotron_shared.config.translation import config_names
 from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.stages import STAGES
 
 MOST_SAID = 300
 HOW_TO_WRITE = "docs/configuration.md shows how files and settings are written"
@@ -35,6 +36,8 @@ def not_composed(
     path: Path, folders: Sequence[Path], arguments: Sequence[str], error: ConfigCompositionException
 ) -> UserError:
     """What Hydra could not do, in the user's terms; the first of `arguments` is the search path."""
+    if isinstance(error, MissingConfigException) and "Could not load" in str(error):
+        return _not_there(path, folders, error)
     if group := re.search(r"Could not find '([\w/]+)/([\w.-]+)'", str(error)):
         known = sorted({name for folder in folders for name in config_names(folder / group[1])})
         remedy = did_you_mean(group[2], known, f"there are: {', '.join(known)}")
@@ -57,6 +60,34 @@ def not_composed(
     )
 
 
+def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigException) -> UserError:
+    """An entry of `defaults` that is no file, with what to write instead where that can be told."""
+    name = error.missing_cfg_file or ""
+    asking = re.match(r"In '([^']+)'", str(error))
+    asked_by = asking[1] if asking else path.stem
+    above, _, last = name.rpartition("/")
+    known = {one for folder in folders for one in config_names(folder)} - {path.stem}
+    beside = asked_by.rpartition("/")[0]
+    what = f"{asked_by}.yaml: its 'defaults' name '{name}'"
+    if _is_absolute(folders, asked_by, name):
+        what = f"{asked_by}.yaml: its 'defaults' name '/{name}': a path from the root cannot stand there"
+        return UserError(what, "copy the file into the config's folder, and write its path from there")
+    if beside and name.startswith(f"{beside}/") and (wanted := name.removeprefix(f"{beside}/")) in known:
+        return UserError(f"{what}: a name is looked for in the folder of its own file", f"write '/{wanted}'")
+    if above in STAGES and last in known:
+        return UserError(f"{what}: a config builds on those of its own stage only", f"write '{last}'")
+    remedy = did_you_mean(name, known, f"there are: {', '.join(sorted(known))}")
+    return UserError(f"{what}: there is no such config", remedy)
+
+
+def _is_absolute(folders: Sequence[Path], asked_by: str, name: str) -> bool:
+    """Whether an entry is the path of a file from the root, of which Hydra reads the slash as its search path."""
+    file = next((file for folder in folders if (file := folder / f"{asked_by}.yaml").is_file()), None)
+    content = parsed(file, read_text(file)) if file else None
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    return "/" in name and isinstance(defaults, list) and f"/{name}" in defaults
+
+
 def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserError:
     """An override that is none in Hydra's grammar."""
     text = next((one for one in overrides if one == error.override), error.override)
@@ -64,15 +95,26 @@ def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserE
     return UserError(f"{who_says(text, None)}: '{text}' cannot be read: {first_line(error)}", remedy)
 
 
-def endless(path: Path, error: Exception) -> UserError:
-    """What keeps `defaults` from coming to an end, or is too deep for Python."""
-    if circle := " -> ".join(file.name for file in _circle([path], set())):
-        where = f"{path.name}: its 'defaults' lead in a circle ({circle})"
-        return UserError(where, "take one of these files out of the other's 'defaults'")
+def endless(path: Path, config_dir: Path, error: Exception) -> UserError:
+    """What keeps `defaults` from coming to an end, or is too deep for Python.
+
+    Args:
+        config_dir: the stage's configs, which a file of the same name in another folder hides.
+    """
+    if files := _circle([path], set()):
+        where = f"{path.name}: its 'defaults' lead in a circle ({' -> '.join(file.name for file in files)})"
+        remedy = "take one of these files out of the other's 'defaults'"
+        if hides := next((file for file in files if _hides(file, config_dir)), None):
+            remedy = f"'{hides.stem}' is this folder's file, not the stage's: rename it, such as to my_{hides.name}"
+        return UserError(where, remedy)
     if isinstance(error, UserError):
         return UserError(f"{path.name}: {error.message}", error.remedy)
     what = f"{path.name}, with what the command line sets, is nested too deeply"
     return UserError(what, "write fewer brackets within brackets, and shorter chains of 'defaults'")
+
+
+def _hides(file: Path, config_dir: Path) -> bool:
+    return file.parent != config_dir.resolve() and (config_dir / file.name).is_file()
 
 
 def _circle(chain: list[Path], seen: set[Path]) -> list[Path]:

@@ -41,6 +41,9 @@ OPTIONS = (
 CONFIG_ALONE = click.Option(["--config-alone"], is_flag=True, hidden=True)
 """Of the scripts, for `nemotron plan`: a dry run that looks for no input but those that the user names."""
 
+IN_PIPELINE = click.Option(["--in-pipeline"], is_flag=True, hidden=True)
+"""Of the scripts, for the dry run of a pipeline: the steps before would first make, or use again, what is read."""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -49,6 +52,7 @@ class Arguments:
     Attributes:
         machine: describes another one for a dry run.
         config_alone: a dry run looks for no input but those that the user names.
+        in_pipeline: a dry run of a step before which others would make its inputs.
         trust_code: the Python files of a model may be run. There is no key for it: no file can ask for that.
     """
 
@@ -59,13 +63,14 @@ class Arguments:
     machine: Path | None = None
     trust_code: bool = False
     config_alone: bool = False
+    in_pipeline: bool = False
 
 
 def parse_arguments(program: str, description: str, argv: Sequence[str] | None) -> Arguments:
     """Parse a step's command line; options may stand before or after the overrides."""
     overrides = click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]...")
     unwrapped = "\n\n".join(f"\b\n{paragraph}" for paragraph in description.split("\n\n"))
-    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, overrides], help=unwrapped)
+    command = click.Command(program, params=[*OPTIONS, CONFIG_ALONE, IN_PIPELINE, overrides], help=unwrapped)
     command.context_settings = {"help_option_names": ["-h", "--help"]}
     try:
         values = command.make_context(program, list(sys.argv[1:] if argv is None else argv)).params
@@ -75,8 +80,9 @@ def parse_arguments(program: str, description: str, argv: Sequence[str] | None) 
         error.show()
         sys.exit(error.exit_code)
     overridden = overrides_of(values, values["overrides"])
-    asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"], values["config_alone"]
-    return Arguments(values["config"] or "default", overridden, *asked)
+    asked = values["dry_run"], values["json"], machine_of(values), values["trust_code"]
+    hidden = values["config_alone"], values["in_pipeline"]
+    return Arguments(values["config"] or "default", overridden, *asked, *hidden)
 
 
 def machine_of(options: dict[str, Any]) -> Path | None:

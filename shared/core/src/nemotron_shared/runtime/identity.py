@@ -8,6 +8,7 @@ A run's folder is named by `what` alone, so that an unfinished run goes on after
 result is used again only where `what` and code are the same.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,6 +23,9 @@ from nemotron_shared.runtime.code import PRESENTATION, modules_of
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines")
 LENGTH = "train.train_iters"
 """How far to train. It is a part of `what`, but a finished training can be extended by more of it."""
+CONTENT = "content of "
+"""Of a setting, by its key: what it names, as a digest."""
+DIGEST = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 @dataclass(frozen=True)
@@ -100,11 +104,20 @@ def modules_loaded(entries: Sequence[str], without: str | None, directory: Path,
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """`train.micro_batch_size 8 -> 4` for each key whose value is another one."""
+    """`train.micro_batch_size 8 -> 4` for each key whose value is another one.
+
+    Digests are cut as a person compares them; the content of a setting that is another one is no difference besides.
+    """
+    unlike = [key for key in sorted(before.keys() | now.keys()) if before.get(key) != now.get(key)]
     found = []
-    for key in sorted(before.keys() | now.keys()):
-        if before.get(key) != now.get(key):
-            texts = [str(values.get(key, "(none)")) for values in (before, now)]
-            old, new = (text if len(text) <= 40 else f"{text[:37]}..." for text in texts)
+    for key in unlike:
+        is_of_another = key.startswith(CONTENT) and key.removeprefix(CONTENT) in unlike
+        if not is_of_another:
+            old, new = (_short(values.get(key, "(none)")) for values in (before, now))
             found.append(f"{key} {old} -> {new}")
     return found
+
+
+def _short(value: Any) -> str:
+    text = DIGEST.sub(lambda found: found[0][:12], str(value))
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -13,7 +13,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.attempts import Extension, extension_of, find_extension
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.identity import Identity, flat, modules_loaded, what_and_how
+from nemotron_shared.runtime.identity import CONTENT, Identity, flat, modules_loaded, what_and_how
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.preflight import Preflight, preflight
 
@@ -102,7 +102,7 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     how = {key: value for key, value in how.items() if key not in ASKED_ONCE}
     what |= {f"input {role}": artifact and digests[str(artifact.path)] for role, artifact in inputs.items()}
     what |= {f"source {source.uri}": source.digest for source in sources}
-    what |= {f"content of {key}": json_digest(value) for key, value in checked.contents.items()}
+    what |= {f"{CONTENT}{key}": json_digest(value) for key, value in checked.contents.items()}
     entries = [step.module, *filter(None, [step.engine_module(config)]), *step.chosen(config)]
     prepared = step.prepare.module if step.prepare else None
     modules = modules_loaded(entries, prepared, step.directory, store.home / "cache" / "code.json")

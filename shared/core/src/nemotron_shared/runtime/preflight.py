@@ -27,6 +27,7 @@ from nemotron_shared.runtime.disk import size
 from nemotron_shared.runtime.engine import as_errors, lacking, problems_of
 from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.inputs import answer_trust_keys, find_input, find_tokenizers, is_named
+from nemotron_shared.runtime.latest import tell_latest
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
 from nemotron_shared.runtime.needs import Needs
@@ -115,6 +116,8 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
     if checked.prepares and step.prepare is not None:
         checked.problems += preflight(step.prepare, arguments).problems
     _validate(checked, step, arguments)
+    if machine.sees_files and not arguments.in_pipeline:
+        tell_latest(checked, step, arguments)
     config = checked.config
     if config is not None:
         origins, recipe = composed.origins, recipes[0].family if recipes else None

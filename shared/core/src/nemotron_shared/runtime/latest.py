@@ -1,0 +1,124 @@
+"""What a start says of inputs that it takes because they are the latest, where the config may mean others.
+
+    WARNING: data: super3-pretrain-data:v2 was made from notes.txt, not from synthetic as this config says; ...
+    model: super3-pretrain-model:v2 is the latest, fine-tuned on notes.txt; another one: run.model=NAME:vN
+
+What was made how is read from the record of its run; where there is none any more, nothing is said.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.manifest import HEX_DIGEST
+from nemotron_shared.artifacts.names import Reference, parse_exact
+from nemotron_shared.config.schema import Section
+from nemotron_shared.errors import UserError
+from nemotron_shared.redaction import redact_values
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.attempts import WHAT, what_it_was
+from nemotron_shared.runtime.identity import flat, what_and_how
+from nemotron_shared.runtime.inputs import is_named
+from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.remedies import SECTION, how_to_prepare
+
+if TYPE_CHECKING:
+    from nemotron_shared.runtime.preflight import Preflight
+    from nemotron_shared.runtime.step import Step
+
+SOURCE, TOKENIZER, SEED = (f"{SECTION}.{name}" for name in ("source", "tokenizer.model", "seed"))
+FINETUNE = "finetune"
+"""The folder of the store where a fine-tuning keeps its configs."""
+
+
+def tell_latest(checked: "Preflight", step: "Step", arguments: Arguments) -> None:
+    """Add to the notes, and to the inputs as they are shown, where the latest may not be what the user has in mind."""
+    for role in (*step.consumes, *step.optional):
+        found = checked.inputs.get(role)
+        if found is None or found.is_external or is_named(checked, step, role):
+            continue
+        if role == "data":
+            _tell_data(checked, step, arguments, found)
+        elif tuned_on := _tuned_on(checked.store, found):
+            known = f"fine-tuned on {tuned_on}"
+            checked.shown[role] = f"{found.reference} ({known})"
+            other = f"another one: run.{role}={found.manifest.name}:vN"
+            checked.notes.append(f"{role}: {found.reference} is the latest, {known}; {other}")
+
+
+def _tell_data(checked: "Preflight", step: "Step", arguments: Arguments, data: Artifact) -> None:
+    config, store = checked.config, checked.store
+    section = getattr(config, SECTION, None)
+    if config is None or not isinstance(section, Section) or data.manifest.producer.stage != step.stage:
+        return
+    whats, _ = what_and_how({SECTION: checked.values[SECTION]}, config)
+    ours = redact_values(dict(flat(whats)))
+    if ours.get(SOURCE) is None:  # the config leaves to the user what the data is
+        return
+    unlike = _unlike(store, data, ours)
+    if not unlike:
+        return
+    name = data.manifest.name
+    older = (_loaded(store, Reference(name, version)) for version in reversed(store.versions(name)))
+    fitting = next((one for one in older if one and _unlike(store, one, ours) == {}), None)
+    prepare = how_to_prepare(step, checked.run, arguments, checked.composed).removeprefix("make it: ")
+    own = f"name it: run.data={fitting.reference}" if fitting else f"prepare it: {prepare}"
+    checked.shown["data"] = f"{data.reference} (WARNING: {_said(unlike)})"
+    checked.notes.append(
+        f"WARNING: data: {data.reference} {_said(unlike)}; for this config's own, {own}; "
+        f"if you mean this one: run.data={data.reference}"
+    )
+
+
+def _said(unlike: Mapping[str, tuple[Any, Any]]) -> str:
+    key = SOURCE if SOURCE in unlike else next(iter(unlike))
+    made, wanted = ("null" if value is None else str(value) for value in unlike[key])
+    more = f" (and {len(unlike) - 1} more settings)" if len(unlike) > 1 and key != SOURCE else ""
+    if key == SOURCE:
+        return f"was made from {made}, not from {wanted} as this config says"
+    return f"was made with {key}={made}, not {wanted} as this config says{more}"
+
+
+def _unlike(store: Store, data: Artifact, ours: Mapping[str, Any]) -> dict[str, tuple[Any, Any]] | None:
+    """Settings that data was made with otherwise, by key: its value, and ours; None where nobody recorded them.
+
+    A seed is no other data: trainings with several seeds share theirs.
+    """
+    theirs = _record(store, data)
+    if SOURCE not in theirs:
+        return None
+    keys = [key for key in ours if key in theirs and key != SEED and theirs[key] != ours[key]]
+    return {key: (theirs[key], ours[key]) for key in keys if key != TOKENIZER or not _may_be(ours[key], theirs[key])}
+
+
+def _may_be(tokenizer: Any, recorded: Any) -> bool:
+    """Whether a tokenizer from outside may be the recorded one, of which the digest is known."""
+    is_outside = isinstance(tokenizer, str) and parse_outside(tokenizer) is not None
+    return is_outside and isinstance(recorded, str) and HEX_DIGEST.fullmatch(recorded) is not None
+
+
+def _record(store: Store, artifact: Artifact) -> dict[str, Any]:
+    """What an artifact was made with, by dotted key; empty where the record of its run is gone."""
+    digest = artifact.manifest.producer.config_digest
+    file = store.home / "runs" / f"{artifact.manifest.name}-{digest[:12]}" / WHAT
+    return (what_it_was(file) or {}).get("what", {}) if digest else {}
+
+
+def _tuned_on(store: Store, model: Artifact) -> str | None:
+    """The file that a model was fine-tuned on by one command; None for any other model."""
+    words = model.manifest.producer.command.split(" -c ")
+    config = Path(words[1].partition("/train-v")[0]) if len(words) == 2 else Path()
+    if config.parent.name != FINETUNE:
+        return None
+    reference = next((parse_exact(one.reference) for one in model.manifest.parents if one.role == "data"), None)
+    data = _loaded(store, reference) if reference else None
+    return str((_record(store, data) if data else {}).get(SOURCE, reference))
+
+
+def _loaded(store: Store, reference: Reference) -> Artifact | None:
+    """A version; None where it is gone, damaged or of an older layout."""
+    with suppress(UserError):
+        return store.resolve(reference)
+    return None
