@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,20 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
 
 
 def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path, made: Path) -> None:
+def test_choices_hold_where_the_store_was_moved(run, tmp_path: Path, made: Path) -> None:
+    write_facts(tmp_path / "facts.csv")
+    shutil.copytree(made, tmp_path / "home")
+    tune = nemotron("finetune", "super3-pretrain-model", "facts.csv", "--dry-run")
+    run(*tune)
+    (tmp_path / "home").rename(tmp_path / "moved")
+    assert "as chosen before" in run(*tune, env={"NEMOTRON_HOME": str(tmp_path / "moved")}).stderr
+    # a tokenizer that is not there is blamed, and not the data
+    prepared = ("sft", "-c", "local", "data_prep.source=facts.csv", "data_prep.tokenizer.model=/gone", "--dry-run")
+    told = run(*nemotron("super3", *prepared), ok=False, env={"NEMOTRON_HOME": str(tmp_path / "moved")})
+    assert "data_prep.tokenizer.model: /gone: holds no tokenizer.json" in told.stdout + told.stderr
+    assert "run.data: data_prep" not in told.stdout + told.stderr and "run.data: /gone" not in told.stdout
+
+
     (tmp_path / "fragen.csv").write_text("Frage,Antwort\n2+2?,4\n")
     (tmp_path / "tales.jsonl").write_text('{"content": "Once upon a time"}\n' * 3)
     tune = [*nemotron("finetune", "super3-pretrain-model", "--dry-run"), f"--home={made}"]

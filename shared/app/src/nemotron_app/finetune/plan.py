@@ -15,7 +15,7 @@ from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand, identity
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.names import SCHEME, is_path
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
@@ -180,7 +180,8 @@ def make_plan(
 
 def _choose_data(plan: Plan, fields: Mapping[str, str]) -> None:
     source = plan.data[0] if len(plan.data) == 1 else plan.data
-    model = str(plan.model.path)
+    # by its name in the store, because a store may be moved
+    model = str(plan.model.path) if plan.model.is_external else f"{SCHEME}{plan.model.reference}"
     given = {"run.model": plan.reference, "data_prep.source": source, "data_prep.tokenizer.model": model, **fields}
     chosen = plan.add(plan.choices_of_data(BASE, *(override(key, value) for key, value in given.items())))
     write_choices(plan.file(), BASE, chosen, given)

@@ -27,7 +27,9 @@ from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import ancestors
+from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.artifacts.verified import damage_of, in_short
+from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.console import say
 
@@ -140,6 +142,9 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
     how = reading(ahead.how, scratch.home, references)
+    if made.verb == "data_prep" and references.get("tokenizer") in stand_ins.values():
+        named = override("data_prep.tokenizer.model", f"{SCHEME}{references['tokenizer']}")
+        how = replace(how, overrides=(*how.overrides, named))
     request = Request(
         past.family, words, how.config, how.overrides, dry_run=False, json=True, trust_code=how.trust_code
     )

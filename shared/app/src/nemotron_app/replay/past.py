@@ -9,7 +9,6 @@ ahead.changes                   # ["code of stages.sft.train", "torch 2.12.0 -> 
 import importlib
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +107,7 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
     is_as_it_was = plan is not None and plan.identity.result == past.artifact.manifest.producer.config_digest
     if not is_as_it_was and past.file is not None:
         recorded = replace(past.how, config=str(past.file), overrides=_without_models(past, references))
-        with suppress(UserError):
+        try:
             plan = _plan(past, reading(recorded, store.home, references))
             how, told_by = recorded, f"the recorded values: {past.file}"
     if plan is None:
@@ -117,6 +116,9 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
     if plan.identity.result != past.artifact.manifest.producer.config_digest:
         require_unchanged(past.artifact, plan.all_sources())
     return Ahead(how, told_by, _changes(past, plan.identity))
+        except UserError as wrong:
+            what = f"; nor by the recorded values ({past.file}): {wrong.message}"
+            error = error and UserError(f"{error.message}{what}", wrong.remedy)
 
 
 def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
