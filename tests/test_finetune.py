@@ -56,7 +56,8 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     first, second, third = told.stdout.splitlines()
     assert first.startswith("nemotron super3 data prep sft -c ")
     assert "data_prep.pack_size=512" in first
-    assert second.startswith("nemotron super3 sft -c ")
+    assert second.startswith("nemotron super3 sft -c ") and "train-vN.yaml" in second
+    assert "finetune itself writes this file" in second
     assert third.startswith("nemotron super3 eval -c held_out run.model=sft run.base=super3-pretrain-model:v1")
     assert "as chosen before" in run(*tune, "data_prep.pack_size=512").stderr
     assert "[finetune] data_prep.pack_size=128" in run(*tune).stderr  # what was said once holds for that command alone
@@ -69,7 +70,6 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     assert "facts.csv:14: no answer" in run(*tune, ok=False).stderr
 
 
-def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path, made: Path) -> None:
 def test_choices_hold_where_the_store_was_moved(run, tmp_path: Path, made: Path) -> None:
     write_facts(tmp_path / "facts.csv")
     shutil.copytree(made, tmp_path / "home")
@@ -84,6 +84,7 @@ def test_choices_hold_where_the_store_was_moved(run, tmp_path: Path, made: Path)
     assert "run.data: data_prep" not in told.stdout + told.stderr and "run.data: /gone" not in told.stdout
 
 
+def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path, made: Path) -> None:
     (tmp_path / "fragen.csv").write_text("Frage,Antwort\n2+2?,4\n")
     (tmp_path / "tales.jsonl").write_text('{"content": "Once upon a time"}\n' * 3)
     tune = [*nemotron("finetune", "super3-pretrain-model", "--dry-run"), f"--home={made}"]

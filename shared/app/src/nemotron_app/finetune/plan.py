@@ -78,14 +78,17 @@ class Plan:
         return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
 
     def commands(self) -> list[str]:
-        """The commands of the stages, which make the same artifacts."""
+        """The commands of the stages, which make the same artifacts.
+
+        The training's config follows from the packed rows, and its name from their version, so it is not there yet.
+        """
         where = [override("run.home", str(self.look.store.home))] if self.home_was_given else []
         models = [f"run.model={self.stage}", override("run.base", self.reference), *where]
         given = [*self.overrides, *where]
-        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-v1.yaml"), *given])
+        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-vN.yaml"), *given])
         return [
             shlex.join(["nemotron", self.family, "data", "prep", self.stage, "-c", str(self.file()), *given]),
-            f"{train}    # written once the rows are packed",
+            f"{train}    # N: the version of the packed rows, for which finetune itself writes this file",
             shlex.join(["nemotron", self.family, "eval", "-c", "held_out", *models]),
         ]
 
