@@ -20,7 +20,7 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.damage import require_intact
+from nemotron_app.replay.damage import require_intact, what_next
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.replay.repair import repair
 from nemotron_app.replay.sources import where_it_was
@@ -71,7 +71,7 @@ def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool
     finally:
         if not keep:
             shutil.rmtree(scratch.home, ignore_errors=True)
-    lines = [line for one in found for line in told(one)]
+    lines = [line for one in found for line in told(one, tried=repairs)]
     if keep:
         lines.append(f"the store of the replay: {scratch.home}")
     look.tell([as_json(one) for one in found], *lines)
@@ -157,10 +157,11 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
 
 def _repaired(store: Store, one: Replayed) -> Replayed:
     names = repair(store, one.past.artifact, one.now)
-    return replace(one, repaired=names, damage=damage_of(one.past.artifact, store.home))
+    then = one.past.artifact
+    return replace(one, repaired=names, damage=damage_of(then, store.home), files=compare(then, one.now))
 
 
-def told(one: Replayed) -> list[str]:
+def told(one: Replayed, *, tried: bool) -> list[str]:
     """What came out, a line for each file that differs or was compared in part."""
     total, different = len(one.files), len(one.different)
     lines = []
@@ -176,6 +177,7 @@ def told(one: Replayed) -> list[str]:
         lines.append(f"  put back: {printable(', '.join(one.repaired))}")
     if one.damage:
         lines.append(f"  the stored copy is damaged: {printable(in_short(then, one.damage))}")
+        lines.append(f"    {printable(what_next(then, one.damage, tried=tried))}")
         verdict += ", compared with what its manifest states"
     return [f"{then.reference}: {verdict}{promise}", *lines]
 

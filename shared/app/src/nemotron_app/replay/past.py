@@ -70,10 +70,16 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     words = shlex.split(made.command)[3:]
     how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
     family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
-    folder = store.home / "runs" / f"{artifact.manifest.name}-{made.config_digest[:12]}"
+    folder = run_folder(store, artifact)
     recorded: Mapping[str, Any] = what_it_was(folder / WHAT) or {}
     file = (folder / "config.yaml").absolute()
     return Past(artifact, family, how, file if file.is_file() else None, recorded)
+
+
+def run_folder(store: Store, artifact: Artifact) -> Path:
+    """The folder of the run that made it, if it still exists."""
+    made = artifact.manifest
+    return store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}"
 
 
 @dataclass(frozen=True)
@@ -110,15 +116,15 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
         try:
             plan = _plan(past, reading(recorded, store.home, references))
             how, told_by = recorded, f"the recorded values: {past.file}"
+        except UserError as wrong:
+            what = f"; nor by the recorded values ({past.file}): {wrong.message}"
+            error = error and UserError(f"{error.message}{what}", wrong.remedy)
     if plan is None:
         assert error is not None
         raise error
     if plan.identity.result != past.artifact.manifest.producer.config_digest:
         require_unchanged(past.artifact, plan.all_sources())
     return Ahead(how, told_by, _changes(past, plan.identity))
-        except UserError as wrong:
-            what = f"; nor by the recorded values ({past.file}): {wrong.message}"
-            error = error and UserError(f"{error.message}{what}", wrong.remedy)
 
 
 def reading(how: Arguments, home: Path, references: Mapping[str, str]) -> Arguments:
