@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     first, second, third = told.stdout.splitlines()
     assert first.startswith("nemotron super3 data prep sft -c ")
     assert "data_prep.pack_size=512" in first
-    assert second.startswith("nemotron super3 sft -c ")
+    assert second.startswith("nemotron super3 sft -c ") and "train-vN.yaml" in second
+    assert "finetune itself writes this file" in second
     assert third.startswith("nemotron super3 eval -c held_out run.model=sft run.base=super3-pretrain-model:v1")
     assert "as chosen before" in run(*tune, "data_prep.pack_size=512").stderr
     assert "[finetune] data_prep.pack_size=128" in run(*tune).stderr  # what was said once holds for that command alone
@@ -66,6 +68,20 @@ def test_choices_are_told_kept_and_left_to_the_command_line(run, tmp_path: Path,
     with (tmp_path / "facts.csv").open("a") as file:
         file.write("Who?,\n")
     assert "facts.csv:14: no answer" in run(*tune, ok=False).stderr
+
+
+def test_choices_hold_where_the_store_was_moved(run, tmp_path: Path, made: Path) -> None:
+    write_facts(tmp_path / "facts.csv")
+    shutil.copytree(made, tmp_path / "home")
+    tune = nemotron("finetune", "super3-pretrain-model", "facts.csv", "--dry-run")
+    run(*tune)
+    (tmp_path / "home").rename(tmp_path / "moved")
+    assert "as chosen before" in run(*tune, env={"NEMOTRON_HOME": str(tmp_path / "moved")}).stderr
+    # a tokenizer that is not there is blamed, and not the data
+    prepared = ("sft", "-c", "local", "data_prep.source=facts.csv", "data_prep.tokenizer.model=/gone", "--dry-run")
+    told = run(*nemotron("super3", *prepared), ok=False, env={"NEMOTRON_HOME": str(tmp_path / "moved")})
+    assert "data_prep.tokenizer.model: /gone: holds no tokenizer.json" in told.stdout + told.stderr
+    assert "run.data: data_prep" not in told.stdout + told.stderr and "run.data: /gone" not in told.stdout
 
 
 def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path, made: Path) -> None:

@@ -105,6 +105,9 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "one.reference": ["super3-sft-data:v1"],
         "made.reference": ["super3-sft-model:v1"],
     },
+    "put its bytes back: nemotron artifacts replay {artifact.reference} --repair": {
+        "artifact.reference": ["super3-sft-model:v1"]
+    },
     'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of '
     "question and expected_answer, are made so by: nemotron super3 data prep rl -c local "
     "data_prep.source=FILE.jsonl": {},
@@ -141,6 +144,13 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     },
     "restore the file, or remove the artifact: nemotron artifacts rm {child}": {"child": ["super3-rl-data:v1"]},
     "remove it: nemotron artifacts rm {found.reference}": {"found.reference": ["super3-rl-data:v1"]},
+    "put its bytes back: nemotron artifacts replay {artifact.reference} --repair; or {again}": {
+        "artifact.reference": ["super3-sft-model:v1"],
+        "again": ["make it again: nemotron super3 sft -c tiny --force"],
+    },
+    "remove the version and make it anew: nemotron artifacts rm {artifact.reference}": {
+        "artifact.reference": ["super3-rl-data:v1"]
+    },
     "see `nemotron artifacts list` for the types of all artifacts": {},
     "add it to this environment: uv pip install --python {sys.executable} {' '.join(packages)}": {
         **PYTHON,

@@ -131,6 +131,35 @@ def test_a_training_that_began_without_a_model_is_replayed_without_one(run, tmp_
     assert "the same bytes" in again.stdout and "the recorded values" in again.stderr
 
 
+def test_a_moved_store_is_replayed_from_its_own_tokenizer(run, made: Path, tmp_path: Path) -> None:
+    home, moved = tmp_path / "home", tmp_path / "moved"
+    shutil.copytree(made, home)
+    config = home / "finetune" / "mine.yaml"
+    config.parent.mkdir()
+    config.write_text(
+        "defaults: [tiny, _self_]\ndata_prep: {tokenizer: {model: art://super3-pretrain-model:v1}, workers: 1}\n"
+    )
+    prepare = nemotron("super3", "data", "prep", "pretrain", "-c", str(config), "data_prep.synthetic_documents=60")
+    run(*prepare)
+    home.rename(moved)
+    again = run(*REPLAY, f"{DATA}:v2", env={"NEMOTRON_HOME": str(moved)})
+    assert "the same bytes" in again.stdout and "the recorded values" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_training_of_a_moved_store_is_replayed(run, tmp_path: Path) -> None:
+    home, moved = tmp_path / "home", tmp_path / "moved"
+    run(*nemotron("super3", "pretrain", *short("pretrain")))
+    run(*nemotron("super3", "data", "prep", "sft", *short("sft")))
+    config = home / "finetune" / "mine.yaml"
+    config.parent.mkdir()
+    config.write_text("defaults: [local, _self_]\ntrain: {train_iters: 2}\n")
+    run(*nemotron("super3", "sft", "-c", str(config), "run.data=super3-sft-data:v1"))
+    home.rename(moved)
+    again = run(*REPLAY, "sft", env={"NEMOTRON_HOME": str(moved)})
+    assert "the same bytes" in again.stdout and "the recorded values" in again.stderr
+
+
 def test_it_reads_from_the_folder_of_then_and_refuses_other_content(run, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     work.mkdir()

@@ -157,7 +157,13 @@ def test_the_remedy_is_the_command_that_made_it(store: Store) -> None:
     (made.path / "a").write_text("2")
     with pytest.raises(UserError) as caught:
         require_intact(made, store.home, HOW)
-    assert caught.value.remedy == f"make it again: {again}"
+    repair = f"put its bytes back: nemotron artifacts replay {made.reference} --repair"
+    assert caught.value.remedy == f"{repair}; or make it again: {again}"
+    (made.path / "a").write_text("1")
+    (made.path / "stray").touch()
+    with pytest.raises(UserError) as caught:
+        require_intact(made, store.home, HOW)
+    assert caught.value.remedy == f"delete what does not belong there: {made.path / 'stray'}"
     (made.path / "manifest.json").write_bytes((made.path / "manifest.json").read_bytes() + b" ")
     with pytest.raises(UserError, match=r"manifest\.json: content changed") as caught:
         require_intact(store.resolve(MODEL), store.home, HOW)

@@ -91,7 +91,8 @@ def test_a_file_elsewhere_builds_on_the_stage(configs: Path, tmp_path: Path) -> 
         ("tiny", ["train.iter=3"], "did you mean 'train.iters'"),
         ("tiny", ["backend=larg"], "did you mean 'large'"),
         ("tiny", ["train.lr=[1"], "command line: 'train.lr=[1'"),
-        ("nowhere/x.yaml", [], "no config named"),
+        ("nowhere/x.yaml", [], "no such file: nowhere/x.yaml"),
+        ("nowhere.yaml", [], "no config named 'nowhere.yaml'"),
     ],
 )
 def test_a_mistake_names_the_remedy(configs: Path, choice: str, overrides: list[str], message: str) -> None:

@@ -4,7 +4,8 @@
     nemotron chat sft:v2 --system "Answer briefly."
     echo "What is 2+2?" | nemotron chat            only the answer, on standard output
 
-A line is a message; a pasted text is one message, and so is what stands between two lines of three double quotes.
+A typed line is a message; a pasted or piped text is one message, and so is what stands between two lines of three
+double quotes.
 Ctrl-C stops an answer, Ctrl-D ends. /help lists the commands.
 """
 

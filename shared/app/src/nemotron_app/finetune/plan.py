@@ -15,7 +15,7 @@ from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand, identity
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.names import is_path
+from nemotron_shared.artifacts.names import SCHEME, is_path
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import resolve
@@ -78,14 +78,17 @@ class Plan:
         return Request(self.family, (stage,), config, overrides, False, True, None, self.trust_code)
 
     def commands(self) -> list[str]:
-        """The commands of the stages, which make the same artifacts."""
+        """The commands of the stages, which make the same artifacts.
+
+        The training's config follows from the packed rows, and its name from their version, so it is not there yet.
+        """
         where = [override("run.home", str(self.look.store.home))] if self.home_was_given else []
         models = [f"run.model={self.stage}", override("run.base", self.reference), *where]
         given = [*self.overrides, *where]
-        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-v1.yaml"), *given])
+        train = shlex.join(["nemotron", self.family, self.stage, "-c", str(self.folder / "train-vN.yaml"), *given])
         return [
             shlex.join(["nemotron", self.family, "data", "prep", self.stage, "-c", str(self.file()), *given]),
-            f"{train}    # written once the rows are packed",
+            f"{train}    # N: the version of the packed rows, for which finetune itself writes this file",
             shlex.join(["nemotron", self.family, "eval", "-c", "held_out", *models]),
         ]
 
@@ -180,7 +183,8 @@ def make_plan(
 
 def _choose_data(plan: Plan, fields: Mapping[str, str]) -> None:
     source = plan.data[0] if len(plan.data) == 1 else plan.data
-    model = str(plan.model.path)
+    # by its name in the store, because a store may be moved
+    model = str(plan.model.path) if plan.model.is_external else f"{SCHEME}{plan.model.reference}"
     given = {"run.model": plan.reference, "data_prep.source": source, "data_prep.tokenizer.model": model, **fields}
     chosen = plan.add(plan.choices_of_data(BASE, *(override(key, value) for key, value in given.items())))
     write_choices(plan.file(), BASE, chosen, given)

@@ -20,14 +20,16 @@ import click
 from nemotron_app.launch import ask_step
 from nemotron_app.main import Request
 from nemotron_app.replay.compare import Compared, compare
-from nemotron_app.replay.damage import require_intact
+from nemotron_app.replay.damage import require_intact, what_next
 from nemotron_app.replay.past import IMPORT, Ahead, Past, inputs_of, link, look_ahead, past_of, reading
 from nemotron_app.replay.repair import repair
 from nemotron_app.replay.sources import where_it_was
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import ancestors
+from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.artifacts.verified import damage_of, in_short
+from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError, printable
 from nemotron_shared.runtime.console import say
 
@@ -69,7 +71,7 @@ def command(look: Look, reference: str, lineage: bool, keep: bool, repairs: bool
     finally:
         if not keep:
             shutil.rmtree(scratch.home, ignore_errors=True)
-    lines = [line for one in found for line in told(one)]
+    lines = [line for one in found for line in told(one, tried=repairs)]
     if keep:
         lines.append(f"the store of the replay: {scratch.home}")
     look.tell([as_json(one) for one in found], *lines)
@@ -140,6 +142,9 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
     made = past.artifact.manifest.producer
     words = (made.stage,) if made.verb == "train" else ("data", "prep", made.stage)
     how = reading(ahead.how, scratch.home, references)
+    if made.verb == "data_prep" and references.get("tokenizer") in stand_ins.values():
+        named = override("data_prep.tokenizer.model", f"{SCHEME}{references['tokenizer']}")
+        how = replace(how, overrides=(*how.overrides, named))
     request = Request(
         past.family, words, how.config, how.overrides, dry_run=False, json=True, trust_code=how.trust_code
     )
@@ -152,10 +157,11 @@ def _again(store: Store, past: Past, ahead: Ahead | None, scratch: Store, stand_
 
 def _repaired(store: Store, one: Replayed) -> Replayed:
     names = repair(store, one.past.artifact, one.now)
-    return replace(one, repaired=names, damage=damage_of(one.past.artifact, store.home))
+    then = one.past.artifact
+    return replace(one, repaired=names, damage=damage_of(then, store.home), files=compare(then, one.now))
 
 
-def told(one: Replayed) -> list[str]:
+def told(one: Replayed, *, tried: bool) -> list[str]:
     """What came out, a line for each file that differs or was compared in part."""
     total, different = len(one.files), len(one.different)
     lines = []
@@ -171,6 +177,7 @@ def told(one: Replayed) -> list[str]:
         lines.append(f"  put back: {printable(', '.join(one.repaired))}")
     if one.damage:
         lines.append(f"  the stored copy is damaged: {printable(in_short(then, one.damage))}")
+        lines.append(f"    {printable(what_next(then, one.damage, tried=tried))}")
         verdict += ", compared with what its manifest states"
     return [f"{then.reference}: {verdict}{promise}", *lines]
 

@@ -1,10 +1,12 @@
 """Inputs of a replay whose stored copies are no longer what was published."""
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 
 from nemotron_app.replay.past import IMPORT
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.verified import damage_of, in_short
+from nemotron_shared.artifacts.manifest import MANIFEST
+from nemotron_shared.artifacts.verified import command_that_made, damage_of, in_short, remove_and_make, strays_in
 from nemotron_shared.errors import UserError
 
 
@@ -25,3 +27,15 @@ def require_intact(store: Store, made: Artifact, inputs: Iterable[Artifact]) -> 
             f"{made.reference} cannot be replayed from {one.reference}, which is damaged: {in_short(one, damage)}",
             remedy,
         )
+
+
+def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
+    """What to do about a stored copy that is damaged; `tried` says that its files were put back where that could be."""
+    if strays := strays_in(artifact, damage):
+        return f"delete what does not belong there: {shlex.join(strays)}"
+    if any(line.startswith(f"{MANIFEST}:") for line in damage):
+        return remove_and_make(artifact)
+    if not tried:
+        return f"put its bytes back: nemotron artifacts replay {artifact.reference} --repair"
+    kept = f"use its files as they are: cp -r {artifact.path} ./kept, then give ./kept"
+    return f"make another version: {command_that_made(artifact.manifest)}; or {kept}"

@@ -9,7 +9,6 @@ ahead.changes                   # ["code of stages.sft.train", "torch 2.12.0 -> 
 import importlib
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -71,10 +70,16 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     words = shlex.split(made.command)[3:]
     how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
     family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
-    folder = store.home / "runs" / f"{artifact.manifest.name}-{made.config_digest[:12]}"
+    folder = run_folder(store, artifact)
     recorded: Mapping[str, Any] = what_it_was(folder / WHAT) or {}
     file = (folder / "config.yaml").absolute()
     return Past(artifact, family, how, file if file.is_file() else None, recorded)
+
+
+def run_folder(store: Store, artifact: Artifact) -> Path:
+    """The folder of the run that made it, if it still exists."""
+    made = artifact.manifest
+    return store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}"
 
 
 @dataclass(frozen=True)
@@ -108,9 +113,12 @@ def look_ahead(past: Past, store: Store, inputs: Mapping[str, Artifact]) -> Ahea
     is_as_it_was = plan is not None and plan.identity.result == past.artifact.manifest.producer.config_digest
     if not is_as_it_was and past.file is not None:
         recorded = replace(past.how, config=str(past.file), overrides=_without_models(past, references))
-        with suppress(UserError):
+        try:
             plan = _plan(past, reading(recorded, store.home, references))
             how, told_by = recorded, f"the recorded values: {past.file}"
+        except UserError as wrong:
+            what = f"; nor by the recorded values ({past.file}): {wrong.message}"
+            error = error and UserError(f"{error.message}{what}", wrong.remedy)
     if plan is None:
         assert error is not None
         raise error

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+from nemotron_app.replay.past import run_folder
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.claim import STAGING
@@ -12,22 +13,27 @@ from nemotron_shared.digest import file_digest
 def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
     """Replace the damaged files of an artifact of the store by those of `now`, where their digests agree.
 
+    What is another file each time, as times are, may still lie in the folder of its run.
+
     Returns:
         The names of the files that were put back. Its manifest stays as it is, and so does what is not in it.
     """
     (store.root / STAGING).mkdir(exist_ok=True)
     waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
-    repaired = []
+    repaired, run = [], run_folder(store, artifact)
     try:
         for number, (name, entry) in enumerate(artifact.manifest.files.items()):
             file, copy = artifact.path / name, waiting / str(number)
-            if file.is_dir() or not (now.path / name).is_file() or _holds(file, entry.sha256):
+            if file.is_dir() or _holds(file, entry.sha256):
                 continue
-            atomic.copy_content(now.path / name, copy)
+            whole = next((one for one in (now.path / name, run / name) if _holds(one, entry.sha256)), None)
+            if whole is None:
+                continue
+            atomic.copy_content(whole, copy)
             if not _holds(copy, entry.sha256):
                 continue
             file.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copymode(now.path / name, copy)
+            shutil.copymode(whole, copy)
             atomic.sync(copy)
             copy.replace(file)
             atomic.sync(file.parent)

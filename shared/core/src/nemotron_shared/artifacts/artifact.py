@@ -24,6 +24,7 @@ from nemotron_shared.digest import file_digest, in_threads, json_digest
 from nemotron_shared.errors import NotFound, UserError
 
 NOBODY = Producer("external", "", "", "", "", "", None, "", {})
+STRAY = ": not in the manifest"
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path],
     expected = artifact.manifest.files
     found = contents(artifact.path, hidden=not artifact.is_external)
     lines = [f"{name}: missing" for name in expected if name not in found]
-    lines += [f"{name}: not in the manifest" for name in found if name not in expected]
+    lines += [f"{name}{STRAY}" for name in found if name not in expected]
 
     def difference(name: str) -> str | None:
         path, entry = found[name], expected[name]

@@ -18,6 +18,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES, products
 
 LATEST = "latest"
+SCHEME = "art://"
 LONGEST_SHOWN = 200
 """Characters of a word that messages repeat."""
 MOST_SHOWN = 10
@@ -49,7 +50,7 @@ class Reference:
 
 def parse_reference(text: str, family: str = DEFAULT_FAMILY) -> Reference:
     """Read any of the forms above; whether the artifact exists is not asked here."""
-    name, colon, version = text.removeprefix("art://").partition(":")
+    name, colon, version = text.removeprefix(SCHEME).partition(":")
     if name in CLASS_NAMES:
         name = CLASS_NAMES[name]
     elif all(WORD.fullmatch(part) for part in name.split("/")):

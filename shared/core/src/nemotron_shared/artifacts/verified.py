@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from nemotron_shared.artifacts.artifact import Artifact, manifest_change, problems
+from nemotron_shared.artifacts.artifact import STRAY, Artifact, manifest_change, problems
 from nemotron_shared.artifacts.manifest import DAMAGED, MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
 from nemotron_shared.digest import file_digest
@@ -34,18 +34,38 @@ def require_intact(artifact: Artifact, home: Path, how_to_make: str, *, ask_mani
         ask_manifest: take the command from the manifest instead, unless that is what is damaged.
 
     Raises:
-        UserError: names the files, and the command that makes them again.
+        UserError: names the files, and the commands that put them back or make them again.
     """
     if artifact.is_external:
         return  # hashed just now to find out what it is; there is nothing it was promised to be
     damage = damage_of(artifact, home)
     if not damage:
         return
-    ask_manifest = ask_manifest and not any(line.startswith(f"{MANIFEST}:") for line in damage)
-    raise UserError(
-        f"{artifact.reference} is damaged: {in_short(artifact, damage)}",
-        f"make it again: {command_that_made(artifact.manifest)}" if ask_manifest else how_to_make,
-    )
+    if not any(line.startswith(f"{MANIFEST}:") for line in damage):
+        how_to_make = _ways_out(artifact, damage, None if ask_manifest else how_to_make)
+    raise UserError(f"{artifact.reference} is damaged: {in_short(artifact, damage)}", how_to_make)
+
+
+def _ways_out(artifact: Artifact, damage: Sequence[str], how_to_make: str | None) -> str:
+    """What to do about files that differ; to make it again is the last way, because that makes another version."""
+    if strays := strays_in(artifact, damage):
+        return f"delete what does not belong there: {shlex.join(strays)}"
+    again = how_to_make or f"make it again: {command_that_made(artifact.manifest)}"
+    if artifact.manifest.producer.verb == "import":
+        return again
+    return f"put its bytes back: nemotron artifacts replay {artifact.reference} --repair; or {again}"
+
+
+def remove_and_make(artifact: Artifact) -> str:
+    """What to do about a damaged manifest, which is no longer believed to say how the artifact was made."""
+    remove = f"remove the version and make it anew: nemotron artifacts rm {artifact.reference}"
+    return f"restore {artifact.path / MANIFEST} from a copy; or {remove}"
+
+
+def strays_in(artifact: Artifact, damage: Sequence[str]) -> list[str]:
+    """The files that do not belong to an artifact, where these are all that is wrong with it."""
+    names = [line.removesuffix(STRAY) for line in damage if line.endswith(STRAY)]
+    return [str(artifact.path / name) for name in names] if len(names) == len(damage) else []
 
 
 def damage_of(artifact: Artifact, home: Path) -> list[str]:

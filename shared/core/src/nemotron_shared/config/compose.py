@@ -178,6 +178,8 @@ def find_config(config_dir: Path, choice: str, family: str = "") -> Path:
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()
+    if "/" in choice:
+        raise UserError(f"no such file: {choice}", "give the path of a YAML file, or the name of a config")
     known = config_names(config_dir)
     own = [name for name in known if name.startswith(family)] if family else []
     ours = next((name for name in own if name == f"{family}_{choice}"), None)

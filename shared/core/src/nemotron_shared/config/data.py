@@ -12,8 +12,8 @@ class TokenizerSection(Section):
     """Which tokenizer turns text into ids."""
 
     model: str | None
-    """`tiny`, which is made on the spot, `hf://org/name[@revision]`, or the path of a Hugging Face tokenizer folder.
-    Required: `null` is an error."""
+    """`tiny`, which is made on the spot, `hf://org/name[@revision]`, a model of the store as `art://NAME:vN`, or the
+    path of a Hugging Face tokenizer folder. Required: `null` is an error."""
     add_bos: bool | None
     """Begin each document with the beginning-of-text id. `null`: with what the tokenizer's own post-processor puts
     there, as Megatron-LM's tool does; mostly nothing. Not used in sft, where the chat template writes all special

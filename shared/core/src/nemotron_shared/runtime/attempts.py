@@ -81,7 +81,7 @@ def begin(plan: "Plan", run: Run) -> None:
         before = _take_over(plan.extends, run)
     elif not plan.config.run.force:
         _say_why_new(plan, run)
-    shown = yaml.safe_dump(with_references(plan.values), sort_keys=False, allow_unicode=True)
+    shown = yaml.safe_dump(with_references(plan.movable_values()), sort_keys=False, allow_unicode=True)
     write_text(run.directory / "config.yaml", shown)
     what = {"what": redact_values(plan.identity.what), "modules": plan.identity.modules}
     if plan.extends is not None:
@@ -90,6 +90,11 @@ def begin(plan: "Plan", run: Run) -> None:
     write_segments(run.directory, [*before, segment])
     # What a cleanup must leave alone until this run has published.
     write_json(run.directory / INPUTS, [parent.reference for parent in plan.parents()])
+
+
+def is_recorded(config: Path) -> bool:
+    """Whether a config is what a run recorded: it states every value, also those that nobody chose."""
+    return (config.parent / WHAT).is_file()
 
 
 def require_resumable(plan: "Plan") -> None:

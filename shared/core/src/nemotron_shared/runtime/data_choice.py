@@ -14,6 +14,7 @@ from nemotron_shared.config.compose import Composed, shared_groups
 from nemotron_shared.config.overrides import COMMAND_LINE
 from nemotron_shared.config.schema import RunSection, Section
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.attempts import is_recorded
 from nemotron_shared.runtime.remedies import SECTION
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def data_by_settings(
             and names data that was made otherwise.
     """
     shipped = [folder.resolve() for folder in (step.directory / "config", *shared_groups())]
-    own = {file.name for file in composed.files if not any(map(file.resolve().is_relative_to, shipped))}
+    others = [file for file in composed.files if not any(map(file.resolve().is_relative_to, shipped))]
+    own = {file.name for file in others if not is_recorded(file)}
     origins = composed.origins.items()
     by_hand = {key for key, origin in origins if origin == COMMAND_LINE or origin.rpartition(":")[0] in own}
     schema = step.schema.model_fields[SECTION].annotation

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Artifact, Store
-from nemotron_shared.artifacts.names import Reference, is_path, parse_reference
+from nemotron_shared.artifacts.names import SCHEME, Reference, is_path, parse_reference
 from nemotron_shared.artifacts.verified import require_intact
 from nemotron_shared.config.schema import RunSection
 from nemotron_shared.errors import NotFound, UserError
@@ -14,7 +14,7 @@ from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
 from nemotron_shared.runtime.models.finding import look_before_hashing, require_usable
 from nemotron_shared.runtime.models.importing import Found, find
 from nemotron_shared.runtime.models.references import BARE, parse_outside
-from nemotron_shared.runtime.remedies import how_to_make, how_to_prepare
+from nemotron_shared.runtime.remedies import SECTION, how_to_make, how_to_prepare
 from nemotron_shared.stages import STAGES
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ def find_input(checked: "Preflight", step: "Step", role: str, arguments: Argumen
         _note_missing(checked, step, role, arguments, error)
     except UserError as error:
         shown[role] = f"{reference} (cannot be used)"
-        checked.problems.append(UserError(f"run.{role}: {error.message.removeprefix('run.data: ')}", error.remedy))
+        # a setting of the data that is wrong names itself
+        said = f"run.{role}: {error.message.removeprefix('run.data: ')}"
+        is_setting = error.message.startswith(f"{SECTION}.")
+        checked.problems.append(error if is_setting else UserError(said, error.remedy))
 
 
 def is_named(checked: "Preflight", step: "Step", role: str) -> bool:
@@ -144,7 +147,7 @@ def _take(checked: "Preflight", found: Found) -> None:
 
 
 def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> bool:
-    """Replace `hf://...` and `megatron:...` in a tokenizer's setting by the folder that it means.
+    """Replace `hf://...`, `megatron:...` and `art://...` in a tokenizer's setting by the folder that it means.
 
     Returns:
         False where that is known only when it has been brought in.
@@ -157,6 +160,9 @@ def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> boo
         for section in sections:
             place = place.get(section) or {}
         text = place.get(name)
+        if isinstance(text, str) and text.startswith(SCHEME):
+            place[name] = str(_find_stored(checked, key, text).path)
+            continue
         wanted = parse_outside(text) if isinstance(text, str) else None
         if wanted is None:
             continue
@@ -168,6 +174,17 @@ def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> boo
         require_intact(found.artifact, checked.store.home, f"bring it in again: nemotron model import {text}")
         place[name] = str(found.artifact.path)
     return True
+
+
+def _find_stored(checked: "Preflight", key: str, text: str) -> Artifact:
+    """The artifact of the store whose tokenizer a setting names; without `art://` it would name a folder."""
+    try:
+        found = checked.store.resolve(text, family=checked.run.family)
+        require_intact(found, checked.store.home, f"restore {found.path} from a copy")
+    except UserError as error:
+        raise UserError(f"{key}: {error.message}", error.remedy) from error
+    checked.inputs["tokenizer"], checked.shown["tokenizer"] = found, found.reference
+    return found
 
 
 def answer_trust_keys(checked: "Preflight", step: "Step", *, trusted: bool) -> None:

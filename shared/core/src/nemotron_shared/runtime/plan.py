@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
+from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.digest import json_digest
@@ -47,6 +48,12 @@ class Plan(Generic[ConfigT]):
         """The inputs that are artifacts of the store, and the shorter training that this one extends."""
         found = [found.as_parent(role) for role, found in self.inputs.items() if found and not found.is_external]
         return [*found, self.extends.as_parent()] if self.extends else found
+
+    def movable_values(self) -> dict[str, Any]:
+        """The values, with the tokenizer of the store by its name and not by where the store lies now."""
+        tokenizer = self.inputs.get("tokenizer")
+        names = {str(tokenizer.path): f"{SCHEME}{tokenizer.reference}"} if tokenizer else {}
+        return _without_paths(self.values, names)
 
     def all_sources(self) -> list[Source]:
         """Raw inputs, and model folders from outside the store."""

@@ -9,6 +9,7 @@ from nemotron_shared.config.files import parsed, read_text
 from nemotron_shared.config.overrides import override_key
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.attempts import is_recorded
 from nemotron_shared.runtime.remedies import command_of
 
 if TYPE_CHECKING:
@@ -44,11 +45,11 @@ def of_another_family(
 
 def recipes_of(composed: Composed) -> list[Recipe]:
     """The files that are written for one family, the last one merged first; `default`, `tiny` and whatever takes any
-    family are not among them.
+    family are not among them, nor are the recorded values of a run, which name the family that it happened to have.
     """
     found = []
     for file in reversed(composed.files):
-        if file.stem == "default":
+        if file.stem == "default" or is_recorded(file):
             continue
         values = parsed(file, read_text(file))
         run = values.get("run") if isinstance(values, dict) else None

@@ -87,7 +87,7 @@ def describe_sources(section: SourceSection, kind: str, count: int) -> list[Sour
     if tokenizer is not None and tokenizer.model is None:
         raise UserError("data_prep.tokenizer.model is not set", "give a Hugging Face tokenizer folder, or 'tiny'")
     if tokenizer is not None and tokenizer.model != TINY:
-        TokenizerFolder(Path(str(tokenizer.model))).require()
+        TokenizerFolder(Path(str(tokenizer.model))).require("data_prep.tokenizer.model: ")
     # only the files of a tokenizer that data preparation copies: its folder may hold a whole model besides
     copied = [] if tokenizer is None else [str(Path(str(tokenizer.model)) / name) for name in FILES]
     own = own_files(getattr(section, "chat_template", None), *copied)

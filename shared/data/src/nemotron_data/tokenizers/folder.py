@@ -75,10 +75,11 @@ class TokenizerFolder:
             tokenizer.encode(RARE, add_special_tokens=False)
         return tokenizer
 
-    def require(self) -> None:
-        """Raise `UserError` where there is no tokenizer."""
+    def require(self, key: str = "") -> None:
+        """Raise `UserError` where there is no tokenizer; `key` is put before what it says."""
         if not (self.path / "tokenizer.json").is_file():
-            raise UserError(f"{self.path}: holds no tokenizer.json", "give a Hugging Face tokenizer folder, or 'tiny'")
+            what = f"{key}{self.path}: holds no tokenizer.json"
+            raise UserError(what, "give a Hugging Face tokenizer folder, or 'tiny'")
 
     @cached_property
     def settings(self) -> dict[str, Any]:

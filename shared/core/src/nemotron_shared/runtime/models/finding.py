@@ -12,7 +12,7 @@ from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.artifact import folder_at
 from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.artifacts.names import is_path
-from nemotron_shared.artifacts.verified import require_intact
+from nemotron_shared.artifacts.verified import remove_and_make, require_intact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
@@ -43,7 +43,8 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
     else:
         look_before_hashing(reference)
         artifact = store.resolve(reference, family=family, expect="ModelArtifact")
-    require_intact(artifact, store.home, f"bring it in again: nemotron model import {reference}")
+    again = f"bring it in again: nemotron model import {reference}" if outside else remove_and_make(artifact)
+    require_intact(artifact, store.home, again)
     require_usable(reference or artifact.reference, artifact, trusted=trusted)
     return replace(artifact, trusted=trusted)
 
