@@ -28,6 +28,7 @@ from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, overr
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -212,4 +213,12 @@ def described(place: Place, job: Job) -> Mapping[str, Any]:
     processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
     machine: dict[str, Any] = {"nodes": job.nodes, "processes": processes}
     machine["sees_files"] = not is_elsewhere(place.profile)
+    machine["wandb"] = _has_wandb_key(place.profile, job)
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})
+
+
+def _has_wandb_key(profile: Profile, job: Job) -> bool | None:
+    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here."""
+    known = {**job.environment, **{name: os.environ[name] for name in job.secrets}}
+    environment = {**os.environ, **known} if isinstance(profile, Local) else known
+    return can_log(environment, files=not is_elsewhere(profile)) or (None if is_elsewhere(profile) else False)
