@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,6 +22,12 @@ gpus_per_node = 4
 home = "/lustre/me/store"
 [far.set]
 "run.threads" = 3
+
+[tasks]
+executor = "slurm"
+nodes = 2
+ntasks_per_node = 8
+gpus_per_node = 8
 
 [login]
 extends = "far"
@@ -75,6 +82,19 @@ def test_recipe_then_profile_then_command_line(folder: Path) -> None:
     assert answer["config"]["run"]["nproc_per_node"] == 4
     assert "#SBATCH --nodes=1\n" in answer["script"] and "#SBATCH --gpus-per-node=4\n" in answer["script"]
     assert answer["scheduler"].startswith("not asked: ") or "SLURM_CONF" in os.environ
+
+
+def test_a_dry_run_says_what_the_script_runs_and_why_it_takes_fewer_nodes(folder: Path) -> None:
+    words = ("super3", "sft", "-c", "tiny", "--run", "tasks", "--dry-run")
+    few = typed(folder, *words).stdout  # 8 rows per step
+    assert re.search(r"^nodes: 1 +# 8 rows per step; env\.toml:\d+ \[tasks\] says 2$", few, re.MULTILINE)
+    assert re.search(r"^ntasks_per_node: 8 +# env\.toml:\d+ \[tasks\]$", few, re.MULTILINE)
+    assert "\nnproc_per_node: 8" not in few
+    many = typed(folder, *words, "train.global_batch_size=16").stdout
+    command = many.partition("# command\n")[2].partition("\n")[0]
+    assert " -m nemotron_shared.runtime.torchrun --nnodes=2 --nproc-per-node=8 -m stages.sft.train " in command
+    started = typed(folder, *words, "train.global_batch_size=16", "run.env.launcher=srun", "--json").stdout
+    assert json.loads(started)["command"].startswith("srun --ntasks=16 ")
 
 
 def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder: Path) -> None:
