@@ -1,6 +1,8 @@
 """How the tests of the whole project name the commands that a user would type."""
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import select
@@ -60,10 +62,15 @@ def argv(words: Sequence[str]) -> list[str]:
     return [sys.executable, *rest]
 
 
-def call_here(command: Sequence[str], stdout: object = None, meanwhile: object = None) -> int:
+def call_here(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: object = None) -> int:
     """Run `python -m stages.sft.train ...` in this process, which saves a second for each of many commands."""
     assert command[1] == "-m"
-    return importlib.import_module(command[2]).STEP.main(command[3:])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said) if stdout is not None else contextlib.nullcontext():
+        code = importlib.import_module(command[2]).STEP.main(command[3:])
+    if stdout is not None:
+        stdout.write(said.getvalue().encode())
+    return code
 
 
 class Forked:

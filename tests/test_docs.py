@@ -117,6 +117,7 @@ def place(
                 (model / "metrics.jsonl").write_text('{"step": 1, "loss": 4.0, "seconds": 1.5}\n')
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)  # which the documents' env.toml needs
         monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
         monkeypatch.setattr("nemotron_app.pipeline.nothing_trained", lambda *_: False)
 

@@ -6,7 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import nemotron, short
+from support import ROOT, nemotron, short
+
+from nemotron_engines import suited
+from nemotron_shared.config.compose import compose
 
 PLACES, THINGS = ("Velt", "Orim", "Saku", "Tilde"), ("river", "bakery", "museum")
 KNOWN_FOR = ("copper", "violet", "glass", "honey", "silk", "paper", "amber", "salt", "cedar", "linen", "chalk", "wool")
@@ -91,6 +94,16 @@ def test_fields_are_read_as_the_command_line_or_the_rows_say(run, tmp_path: Path
     named = run(*tune, "fragen.csv", "data_prep.prompt_field=Frage", "data_prep.response_field=Antwort")
     assert "the longest of 1 conversations" in named.stderr
     assert "data prep pretrain" in run(*tune, "tales.jsonl").stdout
+
+
+def test_the_document_says_how_many_steps_are_chosen() -> None:
+    text = (ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
+    least = f"{suited.EPOCHS} epochs, and at least {suited.LEAST_STEPS} steps"
+    small = f"at least {suited.SMALL_STEPS} for chats and {suited.SMALL_STEPS_OF_TEXT} for text"
+    assert least in text and small in text
+    for stage, style in (("sft", "chats: cosine"), ("pretrain", "text: WSD")):
+        chosen = compose(ROOT / "stages" / stage / "config", "local", []).tree["scheduler"]["lr_decay_style"]
+        assert style.endswith(chosen) and style in text
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,11 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
     "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
-    "{beside}\n  the whole: nemotron report": {"beside": ["to lay it beside another training, name both"]},
+    "{beside}\n  the whole: nemotron report; one evaluation: nemotron report {family}-{RESULTS}:v1": {
+        "beside": ["to lay it beside another training, name both"],
+        "RESULTS": ["eval-results"],
+        **FAMILY,
+    },
     "see what else is: nemotron artifacts verify {artifact.reference}": {"artifact.reference": ["super3-sft-model:v1"]},
     "evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}": {
         "artifact.reference": ["super3-sft-model:v1"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -21,6 +22,12 @@ gpus_per_node = 4
 home = "/lustre/me/store"
 [far.set]
 "run.threads" = 3
+
+[tasks]
+executor = "slurm"
+nodes = 2
+ntasks_per_node = 8
+gpus_per_node = 8
 
 [login]
 extends = "far"
@@ -56,8 +63,9 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def typed(folder: Path, *words: str) -> "CompletedProcess[str]":
-    environment = os.environ | {"NEMOTRON_HOME": str(folder / "store"), "HF_HUB_OFFLINE": "1", "PLANTED": TOKEN}
+def typed(folder: Path, *words: str, **variables: str) -> "CompletedProcess[str]":
+    own = {"NEMOTRON_HOME": str(folder / "store"), "HF_HUB_OFFLINE": "1", "PLANTED": TOKEN, "WANDB_MODE": "offline"}
+    environment = os.environ | own | variables
     return run_forked(nemotron(*words), folder, environment)
 
 
@@ -74,6 +82,32 @@ def test_recipe_then_profile_then_command_line(folder: Path) -> None:
     assert answer["config"]["run"]["nproc_per_node"] == 4
     assert "#SBATCH --nodes=1\n" in answer["script"] and "#SBATCH --gpus-per-node=4\n" in answer["script"]
     assert answer["scheduler"].startswith("not asked: ") or "SLURM_CONF" in os.environ
+
+
+def test_a_dry_run_says_what_the_script_runs_and_why_it_takes_fewer_nodes(folder: Path) -> None:
+    words = ("super3", "sft", "-c", "tiny", "--run", "tasks", "--dry-run")
+    few = typed(folder, *words).stdout  # 8 rows per step
+    assert re.search(r"^nodes: 1 +# 8 rows per step; env\.toml:\d+ \[tasks\] says 2$", few, re.MULTILINE)
+    assert re.search(r"^ntasks_per_node: 8 +# env\.toml:\d+ \[tasks\]$", few, re.MULTILINE)
+    assert "\nnproc_per_node: 8" not in few
+    many = typed(folder, *words, "train.global_batch_size=16").stdout
+    command = many.partition("# command\n")[2].partition("\n")[0]
+    assert " -m nemotron_shared.runtime.torchrun --nnodes=2 --nproc-per-node=8 -m stages.sft.train " in command
+    started = typed(folder, *words, "train.global_batch_size=16", "run.env.launcher=srun", "--json").stdout
+    assert json.loads(started)["command"].startswith("srun --ntasks=16 ")
+
+
+def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder: Path) -> None:
+    none = {"WANDB_API_KEY": "", "WANDB_MODE": "", "NETRC": str(folder / "none"), "WANDB_CONFIG_DIR": str(folder)}
+    words = ("super3", "sft", "-c", "tiny", "--dry-run")
+    said = "logger.wandb_project: W&B has no key"
+    for more in (("--batch", "here"), ("--run", "far", "run.env.nodes=1"), ("logger.wandb_project=mine",)):
+        refused = typed(folder, *words, *more, **none)
+        assert refused.returncode == 1 and said in refused.stdout.partition("# problems")[2], more
+    assert said not in typed(folder, *words, "--batch", "here", **none | {"WANDB_MODE": "offline"}).stdout
+    assert said not in typed(folder, *words, "--run", "far", **none | {"WANDB_API_KEY": "k"}).stdout
+    over_ssh = typed(folder, *words, "--run", "login", **none).stdout
+    assert said not in over_ssh and "W&B's key must be there" in over_ssh.partition("# notes")[2]
 
 
 def test_a_profile_may_be_overruled_and_a_recipe_may_wish(folder: Path) -> None:

@@ -148,7 +148,7 @@ def write_results(run: Run, results: dict[str, Any], files: Mapping[str, str]) -
     write_json(output / "results.json", results)
     table = as_table(results)
     write_text(output / "results.md", table)
-    run.say("\n" + table)
+    run.say("scores:\n" + table)
     for line in as_lines(results["overlap"]):
         run.say(f"overlap with training data: {line}" if not line.startswith(" ") else line)
     return output

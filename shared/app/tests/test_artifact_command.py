@@ -36,6 +36,13 @@ def two(store: Store) -> tuple[Artifact, Artifact]:
     return data, publish(store, "super3-sft-model", "ModelArtifact", [data.as_parent("data")])
 
 
+def test_replay_is_in_both_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "replay   Make it again, and compare the bytes.\n" in capsys.readouterr().out
+    assert dispatch(["--help"]) == 0
+    assert "[list|show|lineage|verify|replay|" in capsys.readouterr().out
+
+
 def main(argv: list[str]) -> int:
     return dispatch(["artifacts", *argv])
 

@@ -300,6 +300,22 @@ def test_table_json_and_page_agree(whole: Store, capsys: pytest.CaptureFixture[s
     assert re.search(r"rl-model:v1 +20 s +100 steps +valid reward \d\.\d{3} +93\.0% \[90\.0, 96\.0\]", table)
 
 
+def test_a_named_evaluation_has_its_own_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store)
+    whole = build_report(store, FAMILY).html_path.read_bytes()
+    files = {"results.json": json.dumps(results({"sft": made["sft-model"].reference}))}  # of a later fine-tuning
+    publish(store, "eval-results", "EvalResultsArtifact", files, {"model": made["pretrain-model"]})
+    assert build_report(store, FAMILY).collected.absent["rl-model"].endswith("was used for super3-eval-results:v2.")
+    for name in ("super3-eval-results:v1", "eval:v1"):
+        assert dispatch(["report", name, "--home", str(store.home), "--json"]) == 0
+        steps = {step["step"]: step["artifact"] for step in json.loads(capsys.readouterr().out)["steps"]}
+        assert steps["rl"] == "super3-rl-model:v1" and steps["eval"] == "super3-eval-results:v1"
+    page = store.home / "reports" / "super3-eval-results-v1.html"
+    assert len(page.read_bytes()) > len(whole) * 0.9 and "41.0% (after SFT), 93.0% (after RL)." in page.read_text()
+    assert (store.home / "reports" / "super3.html").read_bytes() != whole  # still of the newest evaluation
+
+
 def test_table_fits_a_terminal(whole: Store) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     build_report(whole, FAMILY, pipeline=PIPELINE).print(console)

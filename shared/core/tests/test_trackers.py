@@ -14,6 +14,7 @@ from nemotron_shared.config.training import LoggerSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.stop import Stopped
 from nemotron_shared.runtime.trackers import Ending, Tracker, Trackers, tracked
+from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 NAME = "super3-sft-model-0123456789ab"
 BLOCK, PATIENCE = 32_768, 120.0
@@ -180,6 +181,27 @@ def test_a_server_that_is_not_there_is_one_error_at_the_start(
     ):
         raise AssertionError("it must not begin")
     assert "logger.mlflow_tracking_uri=null trains without" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("variables", "login", "allowed"),
+    [
+        ({}, "", False),
+        ({"WANDB_API_KEY": "k"}, "", True),
+        ({"WANDB_MODE": "offline"}, "", True),
+        ({"WANDB_MODE": "online"}, "", False),
+        ({}, "machine api.wandb.ai login user password k", True),
+        ({}, "machine elsewhere login user password k", False),
+        ({"WANDB_BASE_URL": "https://elsewhere/"}, "machine elsewhere login user password k", True),
+    ],
+)
+def test_wandb_needs_a_key_a_login_or_no_network(
+    tmp_path: Path, variables: dict[str, str], login: str, allowed: bool
+) -> None:
+    (tmp_path / "netrc").write_text(login)
+    own = {"NETRC": str(tmp_path / "netrc"), "WANDB_CONFIG_DIR": str(tmp_path), "WANDB_DIR": str(tmp_path)}
+    assert can_log(own | variables) is allowed
+    assert can_log(own | variables, files=False) is (allowed and not login)
 
 
 def test_what_the_library_logs_to_by_itself_is_not_logged_to_twice(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """The table of chat formats is open: a package adds one by an entry point."""
 
+import shlex
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from nemotron_data.chat.formats import CHAT_FORMATS, check_format, find_format, format_sources
+from nemotron_data.chat.recognition import recognise
 from nemotron_data.chat.rows import ChatFields
 from nemotron_shared.errors import UserError
 
@@ -30,6 +33,19 @@ def install(place: Path, package: str, *formats: str, code: str = CODE) -> None:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
+
+
+def test_fields_of_any_name_are_suggested_as_the_shell_and_the_command_line_read_them() -> None:
+    row = {"nr": 3, "Customer said": "2+2?", "Agent's reply (final)": "4"}
+    with pytest.raises(UserError, match="no known chat format") as caught:
+        recognise(row)
+    words = shlex.split(str(caught.value.remedy).partition("the answer: ")[2])
+    read = OverridesParser.create().parse_overrides(words)
+    fields = {one.key_or_group: one.value() for one in read}
+    assert fields == {
+        "data_prep.prompt_field": "Customer said",
+        "data_prep.response_field": "Agent's reply (final)",
+    }
 
 
 def test_a_package_adds_a_format(place: Path) -> None:

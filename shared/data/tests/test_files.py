@@ -104,6 +104,7 @@ def test_linked_folders_are_followed_and_what_leads_nowhere_is_an_error(tmp_path
         (["train.jsonl"], "trian.jsonl", "did you mean 'train.jsonl'"),
         (["data/train.jsonl"], "date/train.jsonl", "did you mean 'data'"),
         (["train.jsonl"], "nothing/*.jsonl", "holds no 'nothing'"),
+        (["train.jsonl"], "qqq.csv", "qqq.csv: no such file\n  check the path"),
         (["train.xml"], "train.xml", "unknown extension"),
         (["folder/.hidden.jsonl"], "folder", "an empty folder"),
         (["folder/README.md", "folder/a.jsonl.gz"], "folder", "both rows and text documents"),

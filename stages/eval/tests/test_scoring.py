@@ -1,10 +1,13 @@
 """Scores, intervals and paired comparisons against numbers worked out by hand or by brute force."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nemotron_shared.runtime.run import Run
+from stages.eval.evaluate import write_results
 from stages.eval.intervals import bootstrap, standard_error, tango, wilson
 from stages.eval.scoring import compare, score
 
@@ -126,3 +129,9 @@ def test_parts_of_a_point_are_compared_too() -> None:
 def test_only_the_same_items_are_compared() -> None:
     with pytest.raises(ValueError, match="same items"):
         compare("generate", samples(1, 0), samples(1, 0, 1))
+
+
+def test_the_table_has_a_heading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_results(Run(tmp_path, "eval-results"), {"tasks": {}, "models": {}, "scores": [], "overlap": {}}, {})
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "[eval-results] scores:" and second.startswith("|")

@@ -63,8 +63,8 @@ commands (COMMAND --help: examples and configs)
   data inspect PATH [--html FILE]
                                  look at prepared data: text, loss mask, lengths, duplicates
   data import STAGE DIR          make an artifact of data that was prepared elsewhere
-  artifacts [list|show|lineage|verify|alias|path|rm|gc]
-                                 what has been made, from what; make room
+  artifacts [list|show|lineage|verify|replay|alias|path|rm|gc]
+                                 what has been made, from what; make it again; make room
   model import hf://ORG/NAME[@REVISION] | PATH | megatron:PATH
                                  bring a model in as an artifact
   chat [MODEL]                   talk to a model in the terminal; without MODEL the newest one

@@ -16,10 +16,12 @@ from nemotron_app.remote.follow import follow, where
 from nemotron_app.remote.place import Place, described, place_of
 from nemotron_app.remote.prepare import facts, job_of, make_folder, removed_on_error, submit
 from nemotron_cluster.backends import backend_of
+from nemotron_cluster.backends.start import TORCHRUN
 from nemotron_cluster.folder import SCRIPT, Record
 from nemotron_cluster.job import Job
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell, tell_json
+from nemotron_shared.runtime.dry_run import Preview, as_text
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -88,8 +90,8 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
             judged, refused = backend.judge(job, folder), None
         except UserError as error:
             judged, refused = None, str(error)
+    preview: dict[str, Any] = _preview(stage, verb, place, job) | {"command": shlex.join(_started(job))}
     if place.request.json:
-        preview = _preview(stage, verb, place, job)
         more = {
             "profile": place.loaded.name,
             "job": dict(facts(job)),
@@ -99,13 +101,22 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         problems = [*preview["problems"], *([refused] if refused else [])]
         tell_json(preview | more | {"problems": problems})
         return 1 if problems else 0
-    with _machine(place, job) as machine:
-        code = run_process(_command(stage, verb, place, machine.name, as_json=False))
+    tell(as_text(Preview(**preview)))
     tell("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
     tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
         tell("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))
-    return 1 if code or refused else 0
+    return 1 if preview["problems"] or refused else 0
+
+
+def _started(job: Job) -> list[str]:
+    """What the job's script starts: on each node, where there are several."""
+    command = [job.python, *job.command]
+    if job.start == "srun":
+        return ["srun", f"--ntasks={job.nodes * job.processes_per_node}", *command]
+    if job.start != "torchrun":
+        return command
+    return [job.python, *TORCHRUN, f"--nnodes={job.nodes}", f"--nproc-per-node={job.processes_per_node}", *command[1:]]
 
 
 def _about_profile(place: Place) -> list[str]:
@@ -122,14 +133,11 @@ def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
     return file
 
 
-def _command(stage: str, verb: str, place: Place, machine: str, *, as_json: bool) -> list[str]:
-    return step_command(stage, verb, replace(place.request, dry_run=True, json=as_json, machine=Path(machine)))
-
-
 def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
     """The step's own dry run for the job's machine, as data."""
     with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
-        run_process(_command(stage, verb, place, machine.name, as_json=True), stdout=answer)
+        request = replace(place.request, dry_run=True, json=True, machine=Path(machine.name))
+        run_process(step_command(stage, verb, request), stdout=answer)
         answer.seek(0)
         with suppress(ValueError):
             return json.loads(answer.read())

@@ -19,7 +19,7 @@ import yaml
 from nemotron_app.launch import config_of, stage_directory
 from nemotron_app.pipeline import for_one_stage
 from nemotron_cluster.job import Job
-from nemotron_cluster.profiles.find import Loaded, changed, load_profile
+from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
@@ -28,6 +28,7 @@ from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, overr
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
@@ -87,7 +88,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     if "partition" not in typed:
         loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
     if verb == "train":
-        loaded = replace(loaded, profile=_as_many_as_fit(loaded, composed))
+        loaded = _as_many_as_fit(loaded, composed)
     store = Store.open(resolve_section(composed.tree, "run")["home"]).home
     decided = _decided(loaded, stage, verb, composed, store)
     request = replace(request, overrides=(*decided, *request.overrides))
@@ -126,12 +127,12 @@ def _for_mode(profile: Profile, mode: Mode) -> Profile:
     return profile.model_copy(update={"partition": partition or profile.partition})
 
 
-def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Profile:
+def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     """The profile with no more processes than share the rows of a step evenly: a tiny recipe has eight of them."""
     profile, rows = loaded.profile, _rows(composed)
     each = profile.processes_per_node
     if rows is None or rows % (profile.nodes * each) == 0:
-        return profile
+        return loaded
     sizes = product(range(1, profile.nodes + 1), range(1, each + 1))
     fits = [(nodes, some) for nodes, some in sizes if rows % (nodes * some) == 0]
     nodes, some = max(fits, key=lambda fit: (fit[0] * fit[1], -fit[0]))
@@ -139,8 +140,17 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Profile:
         f"{rows} rows per step: {nodes * some} of the {profile.nodes * each} processes of {loaded.name} are used, "
         f"on {nodes} node{'s' if nodes > 1 else ''}"
     )
-    change: dict[str, Any] = {"nodes": nodes, "nproc_per_node": some, "gpus_per_node": min(some, profile.gpus_per_node)}
-    return profile.model_copy(update=change | ({"ntasks_per_node": some} if isinstance(profile, Slurm) else {}))
+    written = [key for key in TWINS if getattr(profile, key, None)]
+    wanted = {"nodes": nodes, "gpus_per_node": min(some, profile.gpus_per_node)}
+    wanted |= dict.fromkeys(written or TWINS[:1], some)
+    change = {key: value for key, value in wanted.items() if value != getattr(profile, key)}
+    why = {key: f"{rows} rows per step{_instead(loaded, key)}" for key in change}
+    return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
+
+
+def _instead(loaded: Loaded, key: str) -> str:
+    """What is written of a key that another number was taken for."""
+    return f"; {loaded.origins[key]} says {getattr(loaded.profile, key)}" if key in loaded.origins else ""
 
 
 def _rows(composed: Composed) -> int | None:
@@ -212,4 +222,12 @@ def described(place: Place, job: Job) -> Mapping[str, Any]:
     processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
     machine: dict[str, Any] = {"nodes": job.nodes, "processes": processes}
     machine["sees_files"] = not is_elsewhere(place.profile)
+    machine["wandb"] = _has_wandb_key(place.profile, job)
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})
+
+
+def _has_wandb_key(profile: Profile, job: Job) -> bool | None:
+    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here."""
+    known = {**job.environment, **{name: os.environ[name] for name in job.secrets}}
+    environment = {**os.environ, **known} if isinstance(profile, Local) else known
+    return can_log(environment, files=not is_elsewhere(profile)) or (None if is_elsewhere(profile) else False)

@@ -55,7 +55,7 @@ class Replayed:
         return [file for file in self.files if file.problem]
 
 
-@click.command("replay")
+@click.command("replay", short_help="Make it again, and compare the bytes.")
 @click.argument("reference", metavar="NAME[:V]")
 @click.option("--lineage", is_flag=True, help="make everything again that it was made from, too")
 @click.option("--keep", is_flag=True, help="leave the store of the replay where it is")

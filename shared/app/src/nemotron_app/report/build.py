@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nemotron_app.report.collect import Collected, collect
 from nemotron_app.report.page import render
 from nemotron_app.report.terminal import print_table, summary
-from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.atomic import write_text
 from nemotron_shared.runtime.console import tell_json
 
@@ -39,19 +39,28 @@ class Report:
             print_table(self.collected, self.html_path, console)
 
 
-def build_report(store: Store, family: str, out: Path | None = None, pipeline: dict[str, Any] | None = None) -> Report:
+def build_report(
+    store: Store,
+    family: str,
+    out: Path | None = None,
+    pipeline: dict[str, Any] | None = None,
+    results: Artifact | None = None,
+) -> Report:
     """Write the page. Equal artifacts give equal bytes.
 
     Args:
-        out: where to; default `reports/<family>.html` in the store's home.
+        out: where to; default `reports/<family>.html` in the store's home, and with `results`
+            `reports/<name>-v<version>.html`.
         pipeline: what the command that ran the steps knows: {"steps": [{"name": "sft data prep", "seconds": 3.1,
             "reused": false}], "seconds": 180.2, "config": "tiny"}. Every key may be missing. The page does not depend
             on it, so that a later report is the same one.
+        results: the evaluation that it is about; default the newest.
 
     Raises:
         UserError: the store has nothing of this family, or a file in it is damaged.
     """
-    collected = collect(store, family, pipeline or {})
-    path = out or store.home / "reports" / f"{family}.html"
+    collected = collect(store, family, pipeline or {}, results)
+    page = family if results is None else f"{results.manifest.name}-v{results.manifest.version}"
+    path = out or store.home / "reports" / f"{page}.html"
     write_text(path, render(collected))
     return Report(path, collected)

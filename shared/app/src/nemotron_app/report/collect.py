@@ -1,7 +1,7 @@
 """What a report is about, read from the artifact store: which artifacts belong together, and what they hold.
 
-The newest evaluation decides: its history names the models and data that its scores are about. Without an
-evaluation the newest artifact of each kind is taken.
+The newest evaluation decides, or one that is named: its history names the models and data that its scores are about.
+Without an evaluation the newest artifact of each kind is taken.
 """
 
 from collections import deque
@@ -110,13 +110,13 @@ class Chosen:
             self.problems.append(f"{self.absent[kind]} {remedy}")
 
 
-def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected:
-    """Read everything about the newest evaluation, or the newest of each artifact.
+def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Artifact | None = None) -> Collected:
+    """Read everything about an evaluation, the newest where none is given, or the newest of each artifact.
 
     Raises:
         UserError: nothing is there, or a file is damaged.
     """
-    chosen = choose(store, family)
+    chosen = choose(store, family, results)
     artifacts, problems = chosen.found, chosen.problems
     if not artifacts and problems:
         raise UserError(problems[0])
@@ -137,8 +137,8 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
         metrics[stage.name] = log.entries
         problems += [f"{log.problem}."] if log.problem else []
     data = {kind: look_at(artifact, store, family) for kind, artifact in artifacts.items() if kind.endswith("-data")}
-    results = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
-    samples = read_samples(artifacts[RESULTS], results) if RESULTS in artifacts else {}
+    scores = NO_RESULTS | (read_results(artifacts[RESULTS]) if RESULTS in artifacts else {})
+    samples = read_samples(artifacts[RESULTS], scores) if RESULTS in artifacts else {}
     changed = results_problem(artifacts[RESULTS]) if RESULTS in artifacts else None
     problems += [f"{changed}."] if changed else []
     # the tree of each artifact that no other one here was made from
@@ -147,7 +147,7 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any]) -> Collected
     lineage = "\n\n".join(tree_text(store, artifact) for artifact in reversed(ends))
     newer = _newer(store, family, artifacts)
     return Collected(
-        family, artifacts, chosen.absent, problems, newer, metrics, data, results, samples, lineage, pipeline
+        family, artifacts, chosen.absent, problems, newer, metrics, data, scores, samples, lineage, pipeline
     )
 
 
@@ -161,10 +161,10 @@ def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list
     return found
 
 
-def choose(store: Store, family: str) -> Chosen:
+def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen:
     """The artifacts that belong together, and for each missing kind a sentence that says why."""
     names = {kind: f"{family}-{kind}" for kind in STEPS}
-    chosen = Chosen({}, {}, [])
+    chosen = Chosen({} if results is None else {RESULTS: results}, {}, [])
     results = chosen.take(store, RESULTS, names[RESULTS])
     if results is None:
         for kind, name in names.items():

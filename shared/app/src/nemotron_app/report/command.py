@@ -2,6 +2,7 @@
 
 nemotron report
 nemotron report --family nano3 --out nano3.html --json
+nemotron report super3-eval-results:v1
 nemotron report --compare sft-model:v1 sft-model:v2
 nemotron report --live
 """
@@ -16,9 +17,12 @@ from nemotron_app.report.live import watch
 from nemotron_app.report.trained import Trained, training_named
 from nemotron_app.rich_table import open_console, print_table, text_of
 from nemotron_app.store_options import Look, store_options
+from nemotron_shared.artifacts import Artifact
+from nemotron_shared.artifacts.names import parse_reference
 from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
+from nemotron_shared.stages import RESULTS
 
 FOLDED = 16
 """Characters of a name or a setting that stay on one line of a narrow terminal; no figure has more."""
@@ -28,27 +32,43 @@ FOLDED = 16
 @click.argument("names", nargs=-1, metavar="[NAME|FOLDER]...")
 @click.option("--compare", is_flag=True, help="lay the trainings named beside each other: models or runs, two or more")
 @click.option("--live", is_flag=True, help="follow what runs now, here and on a page that renews itself")
-@click.option("--out", metavar="FILE", help="the page (default: reports/FAMILY.html in the store's home)")
+@click.option("--out", metavar="FILE", help="the page (default: reports/FAMILY.html in the store, or NAME-vN.html)")
 @store_options
 def command(look: Look, names: tuple[str, ...], compare: bool, live: bool, out: str | None) -> int:
-    """Write one HTML page about what has been made so far, compared, or running."""
+    """Write one HTML page about what has been made so far, one evaluation, trainings compared, or what runs."""
     path = None if out is None else output_file(out)
     if compare and live:
         raise UserError("--compare and --live are two different pages", "give one of them")
     if compare:
         return _compare(look, names, path or look.store.home / "reports" / "compared.html")
-    if names:
-        raise _no_name_wanted(names)
+    evaluation = _evaluation(look, names) if names else None
+    if evaluation is not None and live:
+        raise UserError(f"--live follows what runs, and {evaluation.reference} is finished", "leave out one of them")
     if live:
         if look.json:
             raise UserError("--live is for people", "programs read metrics.jsonl of: nemotron runs --json")
         return watch(look.store, path or look.store.home / "reports" / "live.html")
-    report = build_report(look.store, look.family, path)
-    report.print(as_json=look.json)
+    family = look.family if evaluation is None else evaluation.manifest.name.removesuffix(f"-{RESULTS}")
+    build_report(look.store, family, path, results=evaluation).print(as_json=look.json)
     return 0
 
 
-def _no_name_wanted(names: tuple[str, ...]) -> UserError:
+def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
+    """The evaluation that a single name means.
+
+    Raises:
+        UserError: there is none of that name, or the names mean something else.
+    """
+    try:
+        named = parse_reference(names[0], look.family).name
+    except UserError:
+        named = ""
+    if len(names) > 1 or not named.endswith(f"-{RESULTS}"):
+        raise _no_name_wanted(names, look.family)
+    return look.store.resolve(names[0], family=look.family)
+
+
+def _no_name_wanted(names: tuple[str, ...], family: str) -> UserError:
     given = " ".join(names)
     if names[0] in families():
         return UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
@@ -57,7 +77,7 @@ def _no_name_wanted(names: tuple[str, ...]) -> UserError:
         beside = f"to lay them beside each other: nemotron report --compare {given}"
     return UserError(
         f"the report is about all stages together, and '{given}' names a part",
-        f"{beside}\n  the whole: nemotron report",
+        f"{beside}\n  the whole: nemotron report; one evaluation: nemotron report {family}-{RESULTS}:v1",
     )
 
 

@@ -52,7 +52,7 @@ def dry_run(step: "Step", arguments: Arguments) -> int:
     if arguments.json:
         tell_json(vars(preview))
     else:
-        tell(_as_text(preview))
+        tell(as_text(preview))
     return CANNOT_RUN if preview.problems else 0
 
 
@@ -120,7 +120,8 @@ def _read(found: dict[str, Any]) -> list[str]:
     return [f"sources: {total}: {', '.join(found['first'])}{more}"]
 
 
-def _as_text(preview: Preview) -> str:
+def as_text(preview: Preview) -> str:
+    """The preview for people."""
     lines = [
         "# resolved configuration, and where each value comes from",
         *with_origins(preview.config, preview.origins),

@@ -60,7 +60,7 @@ class Machine:
     """Attributes: `python` its version, "3.12"; `processes` those of this run, over all `nodes`; `gpus` those of a
     node; `memory`, `free_disk` in bytes, infinite where nobody knows them; `packages` version by name; `is_here`
     whether it is this machine, with the packages of this environment; `sees_files` whether it has the files that lie
-    here. What a description leaves out is None."""
+    here; `wandb` whether W&B has a key there, None where nobody knows. What a description leaves out is None."""
 
     python: str | None
     processes: int
@@ -71,6 +71,7 @@ class Machine:
     packages: Mapping[str, str] | None = None
     is_here: bool = True
     sees_files: bool = True
+    wandb: bool | None = None
 
     @classmethod
     def here(cls, folder: Path, processes: int = 1) -> "Machine":
@@ -116,6 +117,7 @@ class Machine:
             packages=said.packages and {_normal(name): version for name, version in said.packages.items()},
             is_here=False,
             sees_files=said.sees_files,
+            wandb=said.wandb,
         )
 
     @property
@@ -159,6 +161,7 @@ class MachineDescription(Section):
     free_disk_gb: float = Field(ge=0, default=math.inf)
     packages: dict[str, str] | None = None
     sees_files: bool = True
+    wandb: bool | None = None
 
     @field_validator("python", mode="before")
     @classmethod

@@ -32,7 +32,7 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.recipes import of_another_family, recipes_of
-from nemotron_shared.runtime.trackers import missing_trackers
+from nemotron_shared.runtime.trackers import missing_key, missing_trackers, unknown_key
 
 if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
@@ -129,6 +129,8 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
                 found, needs = lacking(config, checked.inputs, machine, origins)
                 checked.lacking, checked.needs = checked.lacking + found, needs
                 checked.lacking += as_errors(lambda: missing_trackers(config, machine), origins)
+                checked.lacking += as_errors(lambda: missing_key(config, machine), origins)
+                checked.notes += unknown_key(config, machine)
                 if needs.process_bytes >= TOLD_BYTES:
                     checked.notes.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
         if arguments.dry_run and machine.sees_files:

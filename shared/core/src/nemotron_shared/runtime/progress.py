@@ -19,7 +19,8 @@ from nemotron_shared.runtime.metrics import Figures
 from nemotron_shared.runtime.run import Run
 
 SHOWN = ("loss", "reward", "valid_loss", "valid_reward", "lr")
-QUIET_SECONDS, TERMINAL_SECONDS = 5.0, 0.2
+QUIET_SECONDS, TERMINAL_SECONDS = 4.0, 0.2
+"""Less than the heartbeat waits, which would name a step whose figures are about to be shown."""
 _SHOWN = "".join(rf"(?:  {name} (?P<{name}>\S+))?" for name in SHOWN)
 LOG = LibraryLog(
     "a stage",

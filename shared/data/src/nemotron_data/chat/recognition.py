@@ -5,11 +5,13 @@ are an error.
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nemotron_data.rejects import snippet_of
+from nemotron_shared.config.overrides import override
 from nemotron_shared.errors import UserError
 
 # format: names of the question, of the answer, and of what may stand below the question
@@ -23,9 +25,7 @@ PAIRS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = 
 TURN_FIELDS = ("messages", "conversations", "conversation")
 TEXT_FIELDS = ("text", "content", "document")
 UNKNOWN, SEVERAL, DOCUMENT = "no known chat format", "several chat formats fit", "a document, not a chat"
-BY_HAND = (
-    "say which it is: data_prep.format=NAME, or the fields: data_prep.prompt_field=..., data_prep.response_field=..."
-)
+BY_FORMAT = "say which it is: data_prep.format=NAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,27 @@ def recognise(row: Mapping[str, Any], only: str | None = None) -> Recognised:
         return found[0]
     listed = f"it has the fields {snippet_of(', '.join(row)) or '(none)'}"
     if found:
-        raise UserError(f"{SEVERAL}: {' and '.join(one.format for one in found)}; {listed}", BY_HAND)
+        raise UserError(f"{SEVERAL}: {' and '.join(one.format for one in found)}; {listed}", _by_hand(row))
     if only:
         wanted = " and ".join(f"'{'/'.join(known)}'" for known in PAIRS[only][:2])
         raise UserError(f"not a row of the format {only}: no {wanted}; {listed}", "name another: data_prep.format=auto")
     if any(name in names for name in TEXT_FIELDS):
         raise UserError(f"{DOCUMENT}: {listed}", "documents are for pretraining: data prep pretrain")
-    raise UserError(f"{UNKNOWN}: {listed}", BY_HAND)
+    raise UserError(f"{UNKNOWN}: {listed}", _by_hand(row))
+
+
+def _by_hand(row: Mapping[str, Any]) -> str:
+    """How to name the fields, with those of the row in the quotes that a shell and the command line want."""
+    texts = [name for name, value in row.items() if isinstance(value, str)]
+    if len(texts) < 2:
+        return f"{BY_FORMAT}, or the fields: data_prep.prompt_field=..., data_prep.response_field=..."
+    words = (override(f"data_prep.{key}_field", name) for key, name in zip(("prompt", "response"), texts, strict=False))
+    return f"{BY_FORMAT}, or which field is the question and which the answer: {' '.join(map(_typed, words))}"
+
+
+def _typed(word: str) -> str:
+    """A word for a shell, in double quotes where it has single ones of its own."""
+    return f'"{word}"' if "'" in word and not set('"$`\\!') & set(word) else shlex.quote(word)
 
 
 def _turns_in(row: Mapping[str, Any], names: Mapping[str, str]) -> list[Recognised]:

@@ -247,7 +247,8 @@ def local_paths(path: Path) -> list[Path]:
         # the remedy is the name nearest to the first part of the path that does not exist
         missing = next((part for part in reversed(path.absolute().parents) if not part.exists()), path.absolute())
         beside = (entry.name for entry in missing.parent.iterdir()) if missing.parent.is_dir() else ()
-        remedy = did_you_mean(missing.name, beside) or f"{missing.parent} holds no '{missing.name}'"
+        above = f"{missing.parent} holds no '{missing.name}'" if missing != path.absolute() else "check the path"
+        remedy = did_you_mean(missing.name, beside) or above
         raise UserError(f"{path}: no such file", remedy)
     return files
 

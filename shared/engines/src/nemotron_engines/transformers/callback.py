@@ -84,6 +84,8 @@ class RunCallback(TrainerCallback):
         """
         self._stop_unless_finite(state.global_step, logs or {})
         metrics: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
+        if "valid_reward" in metrics:
+            metrics.pop("valid_loss", None)  # see _stop_unless_finite
         metrics |= {name: float(value) for name, value in (logs or {}).items() if "/" in name and is_known(name)}
         if "loss" in metrics:
             metrics |= self._experts.take()

@@ -23,6 +23,7 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Problem
 from nemotron_shared.runtime.stop import Interrupted, Stopped
+from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 Ending = Literal["finished", "stopped", "failed"]
 SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json")
@@ -34,6 +35,8 @@ OPENED = {
     "mlflow": ("logger.mlflow_tracking_uri", "start the server, or correct the address"),
 }
 """The setting that asks for a tracker, and what helps where it cannot be opened."""
+KEY_MISSING = "W&B has no key: WANDB_API_KEY is not set, and no login is kept in netrc"
+KEY_REMEDY = "set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
 
 
 def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]:
@@ -46,6 +49,21 @@ def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]
     ):
         if value is not None and not any(machine.version_of(package) for package in packages):
             yield Problem(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
+
+
+def missing_key(config: StageConfig, machine: Machine) -> Iterator[Problem]:
+    """W&B refuses a run that has no key, after everything else has been prepared."""
+    asked = isinstance(config, TrainingConfig) and config.logger.wandb_project is not None
+    if not asked or (can_log() if machine.is_here else machine.wandb is not False):
+        return
+    yield Problem(KEY_MISSING, f"{KEY_REMEDY}; logger.wandb_project=null trains without", key="logger.wandb_project")
+
+
+def unknown_key(config: StageConfig, machine: Machine) -> Iterator[str]:
+    """What a machine must have that nobody can see from here."""
+    asked = isinstance(config, TrainingConfig) and config.logger.wandb_project is not None
+    if asked and not machine.is_here and machine.wandb is None:
+        yield f"logger.wandb_project: W&B's key must be there, which is not seen from here: {KEY_REMEDY}"
 
 
 class Tracker(Protocol):
