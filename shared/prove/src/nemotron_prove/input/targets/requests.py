@@ -71,6 +71,10 @@ class Encoded:
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
 
+    def get_vocab(self) -> dict[str, int]:
+        """Id of each token."""
+        return self._tokenizer.get_vocab()
+
     def convert_ids_to_tokens(self, number: int) -> str | None:
         """The token of an id."""
         return self._tokenizer.id_to_token(number)
@@ -89,7 +93,7 @@ def _api() -> Api:
 
     model = SimpleNamespace(
         tokenizer=tokenizer,
-        prompter=Prompter(tokenizer),
+        prompter=Prompter(tokenizer, CONTEXT),
         context=CONTEXT,
         batch=SimpleNamespace(generate=begin, score=begin),
     )
