@@ -27,6 +27,7 @@ from nemotron_app.finetune.command import USE
 from nemotron_app.main import main
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_prove.cards.page import COMMANDS as CARD_COMMANDS
+from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.artifacts.verified import forced_command
 from nemotron_shared.families import families
 from nemotron_shared.runtime.environments import ENVIRONMENTS
@@ -96,10 +97,13 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
     "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
-    "{beside}\n  the whole: nemotron report; one evaluation: nemotron report {family}-{RESULTS}:v1": {
+    "{beside}\n  the whole: nemotron report{about_one}": {
         "beside": ["to lay it beside another training, name both"],
-        "RESULTS": ["eval-results"],
-        **FAMILY,
+        "about_one": [""],
+    },
+    "\n  one evaluation: nemotron report {evaluation}:v{made[-1]}": {
+        "evaluation": ["super3-eval-results"],
+        "made[-1]": ["1"],
     },
     "see what else is: nemotron artifacts verify {artifact.reference}": {"artifact.reference": ["super3-sft-model:v1"]},
     "evaluate again, or see what else is: nemotron artifacts verify {artifact.reference}": {
@@ -290,6 +294,16 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def evaluate(home: Path) -> None:
+    """Publish an evaluation without a task."""
+    store, folder = Store.open(str(home)), home / "work"
+    empty = {"schema_version": 1, "tasks": {}, "models": {}, "scores": [], "comparisons": [], "overlap": {}}
+    folder.mkdir()
+    (folder / "results.json").write_text(json.dumps(empty | {"settings": {}}))
+    producer = Producer("eval", "train", "0", "0", "", "", None, "python -m stages.eval.train", {})
+    store.publish(folder, name="super3-eval-results", type="EvalResultsArtifact", fingerprint="e", producer=producer)
+
+
 RUN = subprocess.run
 
 
@@ -340,6 +354,8 @@ def test_the_command_of_a_message_works(
         if tuple(rest[:2]) in UNRUN or rest[0] in ("chat", "serve"):
             rest.append("--help")
         rest += ["--dry-run"] if rest[0] in families() else []
+        if rest == ["report", "super3-eval-results:v1"]:
+            evaluate(place / "home")
         if rest[:2] == ["model", "import"]:  # of a hub that is not there
             monkeypatch.setattr("nemotron_app.models.look_at", lambda model, **_: model)
             monkeypatch.setattr("nemotron_app.models.import_hub", lambda store, _: store.resolve("super3-sft-model"))

@@ -64,20 +64,23 @@ def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
     except UserError:
         named = ""
     if len(names) > 1 or not named.endswith(f"-{RESULTS}"):
-        raise _no_name_wanted(names, look.family)
+        raise _no_name_wanted(look, names)
     return look.store.resolve(names[0], family=look.family)
 
 
-def _no_name_wanted(names: tuple[str, ...], family: str) -> UserError:
+def _no_name_wanted(look: Look, names: tuple[str, ...]) -> UserError:
     given = " ".join(names)
     if names[0] in families():
         return UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
     beside = "to lay it beside another training, name both after --compare"
     if len(names) > 1:
         beside = f"to lay them beside each other: nemotron report --compare {given}"
+    evaluation = f"{look.family}-{RESULTS}"
+    made = look.store.versions(evaluation)
+    about_one = f"\n  one evaluation: nemotron report {evaluation}:v{made[-1]}" if made else ""
     return UserError(
         f"the report is about all stages together, and '{given}' names a part",
-        f"{beside}\n  the whole: nemotron report; one evaluation: nemotron report {family}-{RESULTS}:v1",
+        f"{beside}\n  the whole: nemotron report{about_one}",
     )
 
 
