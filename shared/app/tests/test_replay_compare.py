@@ -8,8 +8,8 @@ import pytest
 
 from nemotron_app.replay.compare import compare
 from nemotron_app.replay.damage import what_next
-from nemotron_app.replay.past import run_folder
 from nemotron_app.replay.repair import repair
+from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Artifact, Producer, Store
 
 PRODUCER = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
@@ -96,8 +96,8 @@ def test_times_are_put_back_from_the_folder_of_the_run(store: Store) -> None:
     assert repair(store, then, now) == []
     assert "cp -r" in what_next(then, store.verify(then), tried=True)
     assert what_next(then, store.verify(then), tried=False).endswith(f"replay {then.reference} --repair")
-    run_folder(store, then).mkdir(parents=True)
-    (run_folder(store, then) / "metrics.jsonl").write_bytes(b"1")
+    folder_that_made(then, store).mkdir(parents=True)
+    (folder_that_made(then, store) / "metrics.jsonl").write_bytes(b"1")
     assert repair(store, then, now) == ["metrics.jsonl"] and not store.verify(then)
 
 

@@ -9,7 +9,7 @@ import pytest
 from test_report import FAMILY, Page, build_pipeline
 
 from nemotron_app.report import build_report, trained
-from nemotron_app.training_log import run_folder
+from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 
@@ -52,7 +52,7 @@ def test_a_log_that_is_not_what_was_published_is_told(tmp_path: Path, capsys: py
         for text in (Page(report.html_path.read_text()).text, capsys.readouterr().out):
             assert "super3-sft-model:v1: its metrics.jsonl is damaged: it is not what was published" in text
             assert "nemotron artifacts verify super3-sft-model:v1" in text
-    copy = run_folder(store.resolve("super3-sft-model"), store)
+    copy = folder_that_made(store.resolve("super3-sft-model"), store)
     copy.mkdir(parents=True)
     (copy / "metrics.jsonl").write_bytes(whole)
     assert f"has it whole: cp {copy / 'metrics.jsonl'} {file}" in build_report(store, FAMILY).collected.problems[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 from nemotron_app.long_log import read_log
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.digest import file_digest
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.metrics import FILE, metrics_with_damage
@@ -40,7 +41,7 @@ def log_of(artifact: Artifact, store: Store) -> Log:
         damage = ["it is not what was published", *damage]
     if not damage:
         return Log(entries)
-    copy = run_folder(artifact, store) / FILE
+    copy = folder_that_made(artifact, store) / FILE
     remedy = f"see what else is: nemotron artifacts verify {artifact.reference}"
     if published and not file.is_dir() and copy.is_file() and file_digest(copy) == published.sha256:
         remedy = f"the run's folder has it whole: {shlex.join(['cp', str(copy), str(file)])}"
@@ -53,10 +54,9 @@ def log_in(folder: Path) -> Log:
     return Log(entries, f"{folder / FILE} is damaged: {summed_up(damage)}" if damage else None)
 
 
-def run_folder(artifact: Artifact, store: Store) -> Path:
+def folder_that_made(artifact: Artifact, store: Store) -> Path:
     """Where an artifact was made; the folder may be gone, or have been used again since."""
-    made = artifact.manifest
-    return store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}"
+    return run_folder(store, artifact.manifest.name, artifact.manifest.producer.config_digest)
 
 
 def summed_up(damage: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from nemotron_app.check.model import HUB_NAME, from_hub
 from nemotron_app.runs import run_state
 from nemotron_app.store_options import Look
-from nemotron_app.training_log import log_in, log_of, run_folder
+from nemotron_app.training_log import folder_that_made, log_in, log_of
 from nemotron_shared.artifacts.artifact import Artifact
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SHORT_NAMES, is_path, parse_reference
@@ -152,7 +152,7 @@ def _artifact(artifact: Artifact, look: Look) -> Target:
     _refuse_data(manifest.name)
     target = Target(artifact.reference, "an artifact", state="finished")
     producer = manifest.producer
-    run = run_folder(artifact, look.store)
+    run = folder_that_made(artifact, look.store)
     problem = log_of(artifact, look.store).problem
     target.notes += filter(None, (manifest_problem(artifact), problem))
     if run.is_dir() and producer.config_digest:

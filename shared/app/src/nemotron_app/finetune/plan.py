@@ -29,6 +29,7 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
+from nemotron_shared.runtime.latest import FINETUNE
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
@@ -165,7 +166,7 @@ def make_plan(
         stage=stage,
         family=family,
         overrides=list(overrides),
-        folder=look.store.home / "finetune" / f"{name}-{json_digest(about)[:8]}",
+        folder=look.store.home / FINETUNE / f"{name}-{json_digest(about)[:8]}",
         trust_code=trust_code,
         home_was_given=str(look.store.home) != str(Store.open(None).home),
     )

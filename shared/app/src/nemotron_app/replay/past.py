@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_app.replay.sources import require_there, require_unchanged
+from nemotron_app.training_log import folder_that_made
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, parse_exact
 from nemotron_shared.artifacts.verified import command_that_made
@@ -70,16 +71,10 @@ def past_of(store: Store, artifact: Artifact) -> Past:
     words = shlex.split(made.command)[3:]
     how = replace(parse_arguments(made.stage, "", words), dry_run=False, json=False, machine=None)
     family = next((word.partition("=")[2] for word in how.overrides if word.startswith("run.family=")), DEFAULT_FAMILY)
-    folder = run_folder(store, artifact)
+    folder = folder_that_made(artifact, store)
     recorded: Mapping[str, Any] = what_it_was(folder / WHAT) or {}
     file = (folder / "config.yaml").absolute()
     return Past(artifact, family, how, file if file.is_file() else None, recorded)
-
-
-def run_folder(store: Store, artifact: Artifact) -> Path:
-    """The folder of the run that made it, if it still exists."""
-    made = artifact.manifest
-    return store.home / "runs" / f"{made.name}-{made.producer.config_digest[:12]}"
 
 
 @dataclass(frozen=True)

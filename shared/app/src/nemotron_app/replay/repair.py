@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from nemotron_app.replay.past import run_folder
+from nemotron_app.training_log import folder_that_made
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.claim import STAGING
@@ -20,7 +20,7 @@ def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
     """
     (store.root / STAGING).mkdir(exist_ok=True)
     waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
-    repaired, run = [], run_folder(store, artifact)
+    repaired, run = [], folder_that_made(artifact, store)
     try:
         for number, (name, entry) in enumerate(artifact.manifest.files.items()):
             file, copy = artifact.path / name, waiting / str(number)

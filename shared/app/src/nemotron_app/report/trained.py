@@ -8,7 +8,7 @@ from typing import Any
 
 from nemotron_app.report.results import read_results, results_problem
 from nemotron_app.runs import holder_now, run_state
-from nemotron_app.training_log import log_in, log_of, run_folder
+from nemotron_app.training_log import folder_that_made, log_in, log_of
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.housekeeping import inputs_of
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest
@@ -133,7 +133,7 @@ def _of_artifact(store: Store, artifact: Artifact) -> Trained:
     log = log_of(artifact, store)
     if not log.entries and not log.problem:
         raise UserError(f"{artifact.reference} has no log of a training", NAME_ONE)
-    settings, unknown = _settings(run_folder(artifact, store))
+    settings, unknown = _settings(folder_that_made(artifact, store))
     resolved = _resolved(settings, [parent.reference for parent in artifact.manifest.parents])
     scores, problems = _scores(store, artifact.reference)
     unknown = unknown and f"{artifact.reference}: {unknown}"

@@ -60,6 +60,11 @@ class _Uses:
     older: set[Reference] = field(default_factory=set)
 
 
+def run_folder(store: Store, name: str, config_digest: str) -> Path:
+    """Where the run works that makes `name`; it may be gone, or have been used again since it published."""
+    return store.home / "runs" / f"{name}-{config_digest[:12]}"
+
+
 def state_folder(store: Store, reference: Reference) -> Path:
     """Where the last state of the training that made a version lies, if it was kept."""
     return store.home / STATES / reference.name / f"v{reference.version}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.artifacts.manifest import HEX_DIGEST
 from nemotron_shared.artifacts.names import Reference, parse_exact
 from nemotron_shared.config.schema import Section
@@ -102,8 +103,8 @@ def _may_be(tokenizer: Any, recorded: Any) -> bool:
 def _record(store: Store, artifact: Artifact) -> dict[str, Any]:
     """What an artifact was made with, by dotted key; empty where the record of its run is gone."""
     digest = artifact.manifest.producer.config_digest
-    file = store.home / "runs" / f"{artifact.manifest.name}-{digest[:12]}" / WHAT
-    return (what_it_was(file) or {}).get("what", {}) if digest else {}
+    folder = run_folder(store, artifact.manifest.name, digest)
+    return (what_it_was(folder / WHAT) or {}).get("what", {}) if digest else {}
 
 
 def _tuned_on(store: Store, model: Artifact) -> str | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nemotron_shared.artifacts import Artifact, Parent, Source, Store
+from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.artifacts.names import SCHEME
 from nemotron_shared.artifacts.verified import forced_command, require_intact
 from nemotron_shared.config.schema import StageConfig
@@ -114,7 +115,7 @@ def identify(step: "Step[ConfigT]", checked: Preflight[ConfigT]) -> Plan[ConfigT
     prepared = step.prepare.module if step.prepare else None
     modules = modules_loaded(entries, prepared, step.directory, store.home / "cache" / "code.json")
     identity = Identity(what, how, modules)
-    directory = store.home / "runs" / f"{name}-{identity.result[:12]}"
+    directory = run_folder(store, name, identity.result)
     finished = None if config.run.force else store.find_by_fingerprint(name, identity.fingerprint)
     begun = (directory / "segments.json").is_file()
     extends = None
