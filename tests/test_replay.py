@@ -135,7 +135,7 @@ def test_a_moved_store_is_replayed_from_its_own_tokenizer(run, made: Path, tmp_p
     home, moved = tmp_path / "home", tmp_path / "moved"
     shutil.copytree(made, home)
     config = home / "finetune" / "mine.yaml"
-    config.parent.mkdir()
+    config.parent.mkdir(exist_ok=True)
     config.write_text(
         "defaults: [tiny, _self_]\ndata_prep: {tokenizer: {model: art://super3-pretrain-model:v1}, workers: 1}\n"
     )

@@ -21,7 +21,7 @@ subprocess.Popen(ending_with_us(sys.argv[2:], group=group), start_new_session=gr
 """
 NOTES_SIGTERM = """
 import pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(sys.argv[1]).write_text("saved"), sys.exit()))
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), pathlib.Path(sys.argv[1]).write_text("saved"), sys.exit()))
 print("ready", flush=True)
 while True: time.sleep(0.1)
 """
@@ -57,6 +57,16 @@ def test_a_group_ends_with_what_it_started(tmp_path: Path) -> None:
     parent = start("group", STARTS_ANOTHER, NOTES_SIGTERM, str(tmp_path / "note"))
     parent.kill()
     wait_for(tmp_path / "note")
+
+
+def test_a_group_ended_from_outside_has_time_to_save(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    command = [sys.executable, "-c", STARTS_ANOTHER, NOTES_SIGTERM, str(note)]
+    process = subprocess.Popen(ending_with_us(command, group=True), stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    end_group(process)
+    assert note.read_text() == "saved"
 
 
 def test_a_group_that_does_not_heed_sigterm_is_killed() -> None:

@@ -16,9 +16,11 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
 LOOK_AGAIN_SECONDS = 0.5
+LOOK_AT_ENDING_SECONDS = 0.02
 GRACE_SECONDS = 5.0
 """How long another program has to end after SIGTERM: whoever stopped us allows ten seconds in all."""
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 ENDING = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -93,12 +95,33 @@ def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) 
     """End a child that has a process group of its own, and all that it started: first politely, then surely."""
     if process.poll() is not None:
         return
+    until = time.monotonic() + grace
     os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(grace)
     with suppress(ProcessLookupError):  # the whole group has gone
+        while time.monotonic() < until:  # what it started has as long as it had itself
+            os.killpg(process.pid, 0)
+            time.sleep(LOOK_AT_ENDING_SECONDS)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def _end_own_group(child: "subprocess.Popen[bytes]") -> None:
+    """The same from inside: this process leads the group and ends with it."""
+    if sys.platform == "linux":  # what the child leaves behind becomes ours, and so can be waited for
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+    until = time.monotonic() + GRACE_SECONDS
+    os.killpg(0, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(GRACE_SECONDS)
+    with suppress(ChildProcessError):  # no child is left
+        while time.monotonic() < until:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(LOOK_AT_ENDING_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # this process too
 
 
 def _start(parent: int, group: bool, command: list[str]) -> None:
@@ -118,10 +141,7 @@ def _start(parent: int, group: bool, command: list[str]) -> None:
             child.terminate()
             child.wait()
         elif os.getppid() != parent:
-            os.killpg(0, signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(GRACE_SECONDS)
-            os.killpg(0, signal.SIGKILL)  # this process too
+            _end_own_group(child)
     code = child.wait()
     if code < 0:  # whoever waits for us sees how the child ended
         with suppress(OSError):  # SIGKILL has no handler
