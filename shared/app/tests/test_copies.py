@@ -35,11 +35,11 @@ class Step:
 STEP = Step()
 """
 BEGIN = """
-import os, sys
+import importlib, os, sys
 from pathlib import Path
 from nemotron_app import copies
 from nemotron_app.launch import run_process
-copies.get_ready({"own_step": "json", "absent_step": "json"})
+copies.get_ready(dict.fromkeys(["own_step", "absent_step"], lambda: importlib.import_module("json")))
 assert copies.can_run([sys.executable, "-m", "own_step"])
 assert not copies.can_run([sys.executable, "-m", "absent_step"])
 assert not copies.can_run(["/usr/bin/python3", "-m", "own_step"])

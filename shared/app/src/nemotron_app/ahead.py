@@ -18,12 +18,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from nemotron_app import copies
-from nemotron_app.launch import ask_step, libraries_of, step_command, wait_for
+from nemotron_app.launch import ask_step, engine_here, step_command, wait_for
 from nemotron_shared.runtime.console import doing, tell
+from nemotron_shared.runtime.engine import Engine, import_libraries
 from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.process import ending_with_us
 
@@ -83,7 +85,7 @@ class Ahead:
     def __init__(self, order: Sequence[Verb], requests: Mapping[str, "Request"], *, fresh: bool) -> None:
         self._order, self._requests, self._fresh = order, requests, fresh
         self._started: dict[Verb, Started] = {}
-        self._libraries: dict[str, str] = {}
+        self._engines: dict[str, type[Engine[Any]]] = {}
         """Of the trainings to come that run in this Python, by the module of the step."""
         self._files = ExitStack()
 
@@ -103,7 +105,7 @@ class Ahead:
         here = self._order.index((stage, verb))
         if self._fresh and here == 0 and copies.possible():
             self._begin(self._order[0], hidden=False)
-            self._libraries = self._find_libraries()
+            self._engines = self._find_engines()
             doing("importing the libraries of the first training")
             with heartbeat("pipeline"):  # its thread is gone before the first copy is made
                 self._import(most=1)
@@ -126,13 +128,13 @@ class Ahead:
 
     def _import(self, most: int | None = None) -> None:
         """Import what the trainings to come need, or that of the first few."""
-        steps = list(self._libraries)[:most]
+        steps = list(self._engines)[:most]
         if steps:
-            copies.get_ready({step: self._libraries.pop(step) for step in steps})
+            copies.get_ready({step: partial(import_libraries, self._engines.pop(step)) for step in steps})
 
-    def _find_libraries(self) -> dict[str, str]:
-        found = {stage: libraries_of(stage, self._requests[stage]) for stage, verb in self._order if verb == TRAINS}
-        return {f"stages.{stage}.{TRAINS}": module for stage, module in found.items() if module is not None}
+    def _find_engines(self) -> dict[str, type[Engine[Any]]]:
+        found = {stage: engine_here(stage, self._requests[stage]) for stage, verb in self._order if verb == TRAINS}
+        return {f"stages.{stage}.{TRAINS}": engine for stage, engine in found.items() if engine is not None}
 
 
 def cores() -> int:

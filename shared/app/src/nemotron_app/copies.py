@@ -1,6 +1,6 @@
 """Steps in copies of this process, which has imported their libraries once: that takes longer than a tiny training.
 
-    get_ready({"stages.sft.train": "stages.sft.engines.transformers.train"})
+    get_ready({"stages.sft.train": lambda: importlib.import_module("stages.sft.engines.transformers.train")})
     process = Copy("stages.sft.train", ["-c", "tiny"])
     process.wait()
 
@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -33,15 +33,19 @@ def possible() -> bool:
     return alone and not has_accelerator()
 
 
-def get_ready(steps: Mapping[str, str]) -> None:
-    """Import steps and their libraries, by the module of each; one that cannot be imported says so when it runs."""
+def get_ready(steps: Mapping[str, Callable[[], object]]) -> None:
+    """Import steps and their libraries; one that cannot be imported says so when it runs.
+
+    Args:
+        steps: what imports the libraries of each, by the module of the step.
+    """
     before = dict(os.environ)
     os.environ["TQDM_DISABLE"] = "1"  # as a step has it, and read when the libraries are imported
     with no_searches():
-        for step, libraries in steps.items():
+        for step, import_libraries in steps.items():
             with suppress(ImportError):
                 importlib.import_module(step)
-                importlib.import_module(libraries)
+                import_libraries()
                 _ready.add(step)
         os.environ.clear()
         os.environ.update(before)

@@ -27,6 +27,7 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
+    from nemotron_shared.runtime.engine import Engine
 
 KILLED_EXIT_CODE = 1
 
@@ -141,14 +142,15 @@ def start_command(stage: str, verb: str, config: str, request: "Request") -> lis
     return [python if word == sys.executable else word for word in command]
 
 
-def libraries_of(stage: str, request: "Request") -> str | None:
-    """The module whose import takes the time of the start of a stage's training; None where it has its own Python."""
+def engine_here(stage: str, request: "Request") -> "type[Engine[Any]] | None":
+    """The engine of a stage's training, where it runs in this Python and has libraries that can be imported ahead."""
     composed = compose(stage_directory(stage) / "config", config_of(request, stage), request.overrides)
     name = engine_of(composed.tree)
     engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
     if name is None or name not in engines.places() or python_for_step(name) != sys.executable:
         return None
-    return engines.load(name).libraries
+    engine = engines.load(name)
+    return engine if engine.libraries is not None else None
 
 
 def run_process(

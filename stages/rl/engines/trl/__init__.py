@@ -13,6 +13,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
 
     settings = TRLEngine
     libraries = "stages.rl.engines.trl.train"
+    unneeded = ("boto3", "scipy")
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

@@ -14,6 +14,7 @@ class Transformers(Engine[SFTConfig[TransformersEngine]]):
 
     settings = TransformersEngine
     libraries = "stages.sft.engines.transformers.train"
+    unneeded = ("boto3", "datasets", "scipy")
 
     def needs(self, config: SFTConfig[TransformersEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, memory and disk."""

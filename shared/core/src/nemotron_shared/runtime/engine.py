@@ -13,8 +13,10 @@ entry points of the group `nemotron.engines.<stage>`. Importing the class must b
 the checks do that without any engine's library.
 """
 
+import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import EngineSection, StageConfig
@@ -43,6 +45,10 @@ class Engine(Protocol[ConfigT]):
     libraries: ClassVar[str | None] = None
     """The module with which `run` begins, where its import needs no GPU and no setting of its own environment: a
     pipeline then imports it once for all steps."""
+
+    unneeded: ClassVar[tuple[str, ...]] = ()
+    """Packages that the libraries import where they find them, for what no run of this engine does. They are not
+    found while the libraries are imported, which takes a quarter less time."""
 
     tracks_itself: ClassVar[tuple[str, ...]] = ()
     """Experiment trackers, of "wandb" and "mlflow", that the engine's library logs to by itself."""
@@ -78,6 +84,19 @@ def engine_of(config: StageConfig) -> Engine[StageConfig]:
     return engine()
 
 
+def import_libraries(engine: type[Engine[Any]]) -> None:
+    """Import what `run` begins with."""
+    if engine.libraries is None:
+        return
+    absent = [package for package in engine.unneeded if package not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # ty: ignore[no-matching-overload]  # None: not there, to whoever looks
+    try:
+        importlib.import_module(engine.libraries)
+    finally:
+        for package in absent:
+            del sys.modules[package]
+
+
 def run_engine(task: Task[StageConfig]) -> Outcome:
     """Hand the work of a step to the engine that its config chooses.
 
@@ -85,8 +104,10 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
         UserError: a package that the engine needs is not installed.
     """
     doing("importing libraries")
+    engine = engine_of(task.config)
     try:
-        return engine_of(task.config).run(task)
+        import_libraries(type(engine))
+        return engine.run(task)
     except ModuleNotFoundError as error:
         package = error.name or "a package"
         if package.split(".")[0] in OWN_PACKAGES:

@@ -6,12 +6,13 @@
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from nemotron_shared.atomic import named, open_regular, write_text
 from nemotron_shared.errors import UserError
-from nemotron_shared.redaction import redact_values
+from nemotron_shared.redaction import redact
 
 FILE = "metrics.jsonl"
 Metric = Literal[
@@ -67,11 +68,13 @@ class MetricsLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.mirror: Callable[[int, dict[str, Any]], None] = lambda step, values: None
+        self._name = cache(redact)  # of a metric, as others may see it: the same names come at every step
 
-    def append(self, step: int, **values: Any) -> None:
+    def append(self, step: int, **values: float) -> None:
         """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`."""
+        line = {"step": step, **{self._name(name): value for name, value in values.items()}}
         with named(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **redact_values(values)}) + "\n")
+            file.write(json.dumps(line) + "\n")
         self.mirror(step, values)
 
     def cut_after(self, step: int) -> None:

@@ -142,7 +142,8 @@ class IndexedDataset:
         found = bin_path.stat().st_size if bin_path.is_file() else -1
         if found != needed:
             raise _corrupt(bin_path, f"{found} bytes where the index needs {needed}" if found >= 0 else "missing")
-        self._ids = np.memmap(bin_path, self.dtype, mode="r") if needed else np.empty(0, self.dtype)
+        # As a plain array, whose parts are views that cost nothing: those of a memmap are memmaps again.
+        self._ids = np.asarray(np.memmap(bin_path, self.dtype, mode="r")) if needed else np.empty(0, self.dtype)
 
     @property
     def num_tokens(self) -> int:

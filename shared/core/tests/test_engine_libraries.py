@@ -1,0 +1,54 @@
+"""An engine's libraries are imported without the packages that it says it does not need."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemotron_shared.runtime.engine import Engine, import_libraries
+
+LIBRARY = """
+import importlib.util
+found = {name: importlib.util.find_spec(name) is not None for name in ("optional_one", "optional_two", "loaded_one")}
+try:
+    import optional_one
+except ImportError:
+    optional_one = None
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = ("optional_one", "optional_two", "loaded_one")
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "own_library.py").write_text(LIBRARY)
+    for name in (*names, "own_library"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+
+
+class Own(Engine):
+    libraries = "own_library"
+    unneeded = ("optional_one", "loaded_one")
+
+
+@pytest.mark.usefixtures("packages")
+def test_what_is_not_needed_is_not_found_meanwhile() -> None:
+    loaded = importlib.import_module("loaded_one")
+    import_libraries(Own)
+    library = sys.modules["own_library"]
+    assert library.found == {"optional_one": False, "optional_two": True, "loaded_one": True}
+    assert library.optional_one is None
+    assert importlib.import_module("optional_one") and importlib.import_module("loaded_one") is loaded
+
+
+@pytest.mark.usefixtures("packages")
+def test_it_is_found_again_after_an_import_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Own, "libraries", "no_such_library")
+    with pytest.raises(ModuleNotFoundError, match="no_such_library"):
+        import_libraries(Own)
+    assert importlib.util.find_spec("optional_one") is not None
