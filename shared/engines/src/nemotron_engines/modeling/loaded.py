@@ -13,12 +13,12 @@ from nemotron_engines.modeling.sizes import ANOTHER_MODEL
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import all_in, config_of
 
-FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+NUMBERS = ("F64", "F32", "F16", "BF16")
+"""The dtypes that can be cast to a model's own; whole numbers and those of 8 bits need the scales of quantization."""
+FLOATS = (*NUMBERS, "F8_E4M3", "F8_E5M2")
 """The dtypes that may hold NaN or infinity."""
 AT_ONCE = 2**24
 """Values that are looked at together."""
-NUMBERS = ("F", "BF")
-"""How the dtypes begin that can be cast to a model's own; the whole numbers of quantized weights need their scales."""
 MASKS = (".bias", ".masked_bias", ".position_ids")
 """Names under which older models store masks and positions, which are no weights."""
 QUANTIZED = ("quantization_config", "compression_config")
@@ -73,7 +73,7 @@ def _require_floats(file: Path) -> None:
     with safe_open(file, "pt") as tensors:
         for name in tensors.keys():  # noqa: SIM118
             kind = tensors.get_slice(name).get_dtype()
-            if not kind.startswith(NUMBERS) and not name.endswith(MASKS):
+            if kind not in NUMBERS and not name.endswith(MASKS):
                 what = f"{file}: {name} is stored as {kind}, and config.json has no quantization_config"
                 raise UserError(what, "give the model in bfloat16 or float32")
 
