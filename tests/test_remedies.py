@@ -113,9 +113,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "one.reference": ["super3-sft-data:v1"],
         "made.reference": ["super3-sft-model:v1"],
     },
-    "put its bytes back: nemotron artifacts replay {artifact.reference} --repair": {
-        "artifact.reference": ["super3-sft-model:v1"]
-    },
+    "nemotron artifacts replay {artifact.reference} --repair": {"artifact.reference": ["super3-sft-model:v1"]},
     'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of '
     "question and expected_answer, are made so by: nemotron super3 data prep rl -c local "
     "data_prep.source=FILE.jsonl": {},
