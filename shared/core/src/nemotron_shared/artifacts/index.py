@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import manifest
+from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing, unreadable
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
@@ -29,7 +30,7 @@ ENTRIES = Path("cache", "artifacts.json")
 
 
 class Entry(NamedTuple):
-    """What lists and searches need of a manifest; `parents` are references."""
+    """What lists and searches need of a manifest; `parents` are references, `fine_tuning` is which one made it."""
 
     type: str
     created_at: str
@@ -37,6 +38,7 @@ class Entry(NamedTuple):
     files: int
     bytes: int
     parents: list[str]
+    fine_tuning: str | None
 
 
 class Entries:
@@ -152,7 +154,8 @@ def entry_of(found: Manifest) -> Entry:
     """The entry of a manifest."""
     size = sum(file.bytes for file in found.files.values())
     parents = [parent.reference for parent in found.parents]
-    return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents)
+    by = fine_tuning_of(found.producer.command)
+    return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents, by)
 
 
 @cache
