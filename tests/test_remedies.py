@@ -96,6 +96,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see what there is: nemotron artifacts list": {},
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
+    "the report of {evaluation}: nemotron report {evaluation}": {"evaluation": ["super3-eval-results:v1"]},
     "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
     "{beside}\n  the whole: nemotron report{about_one}": {
         "beside": ["to lay it beside another training, name both"],
