@@ -90,13 +90,13 @@ def random_like(path: Path, seed: int, engine: ModelLoadingEngine) -> PreTrained
 
 
 @cache
-def _install_kernels() -> None:
+def install_kernels() -> None:
     """Choose the Mamba code once per process, and say which it is."""
     say(install_cpu_ops())
 
 
 def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
-    _install_kernels()
+    install_kernels()
     set_seed(seed)
     model = class_of(engine).from_config(
         config, dtype=torch.float32, trust_remote_code=False, **_implementations(config, engine)
@@ -147,7 +147,7 @@ def load_model(
     Raises:
         UserError: the folder is damaged, or its tensors are no numbers, or not those of its config.json.
     """
-    _install_kernels()
+    install_kernels()
     model = _load_checked(path, engine, trusted=trusted, dtype=dtype)
     say_what_is_there(model)
     lift_time_step_limit(model)
@@ -207,7 +207,7 @@ def _load_checked(
 
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled with those of another process."""
-    _install_kernels()
+    install_kernels()
     with torch.device("meta"):
         model = class_of(engine).from_config(
             config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)
