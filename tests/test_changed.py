@@ -30,7 +30,7 @@ def changed() -> ModuleType:
         (f"{ENGINES}/megatron_bridge/loop.py", ["engines", "pretrain", "sft"]),
         ("stages/rl/rewards.py", ["rl"]),
         ("stages/sft/config/tiny.yaml", ["sft"]),
-        ("shared/app/src/nemotron_app/report/charts.py", ["app", "prove"]),
+        ("shared/app/src/nemotron_app/report/charts.py", ["app", "serving", "prove"]),
         ("shared/cluster/src/nemotron_cluster/backends/nemo_run.txt", ["cluster", "app", "prove"]),
         ("shared/data/tests/test_hub.py", ["data"]),
         ("docs/data.md", []),

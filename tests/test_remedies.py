@@ -96,6 +96,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see what there is: nemotron artifacts list": {},
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
+    "the report of {evaluation}: nemotron report {evaluation}": {"evaluation": ["super3-eval-results:v1"]},
     "to lay them beside each other: nemotron report --compare {given}": {"given": [f"{STOPPED} {OTHER}"]},
     "{beside}\n  the whole: nemotron report{about_one}": {
         "beside": ["to lay it beside another training, name both"],
@@ -113,9 +114,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "one.reference": ["super3-sft-data:v1"],
         "made.reference": ["super3-sft-model:v1"],
     },
-    "put its bytes back: nemotron artifacts replay {artifact.reference} --repair": {
-        "artifact.reference": ["super3-sft-model:v1"]
-    },
+    "nemotron artifacts replay {artifact.reference} --repair": {"artifact.reference": ["super3-sft-model:v1"]},
     'a row needs {"responses_create_params": {"input": [{"role": "user", "content": ...}]}}; other rows, as of '
     "question and expected_answer, are made so by: nemotron super3 data prep rl -c local "
     "data_prep.source=FILE.jsonl": {},

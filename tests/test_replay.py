@@ -68,6 +68,30 @@ def test_data_is_the_same_again_and_a_changed_file_is_named(run, store: Store) -
     assert "made in 2 segments that were not alike, so its bytes are not promised" in other.stderr
 
 
+def test_what_lies_in_the_place_of_a_file_is_named_and_stays(run, store: Store, tmp_path: Path) -> None:
+    original = store.resolve(DATA)
+    folder, tokenizer, mine = original.path / "stats.json", original.path / "tokenizer", tmp_path / "mine"
+    folder.unlink()
+    folder.mkdir()
+    (folder / "notes").write_text("of somebody")
+    tokenizer.rename(mine)
+    (mine / "tokenizer.json").write_text("of somebody")
+    tokenizer.symlink_to(mine)
+    (original.path / "rejected.jsonl").unlink()
+    refused = run(*REPLAY, DATA, "--repair", ok=False)
+    assert refused.returncode == 1 and "put back: rejected.jsonl" in refused.stdout
+    assert "damaged: stats.json: a folder; " in refused.stdout
+    assert f"what lies in the place of its files: mv {folder} {tokenizer} ELSEWHERE; then: nemotron" in refused.stdout
+    assert (folder / "notes").read_text() == (mine / "tokenizer.json").read_text() == "of somebody"
+    tokenizer.unlink()
+    tokenizer.write_text("no folder")
+    assert f"mv {folder} {tokenizer} ELSEWHERE; " in run(*REPLAY, DATA, "--repair", ok=False).stdout
+    tokenizer.unlink()
+    folder.rename(tmp_path / "away")
+    assert "put back: " in run(*REPLAY, DATA, "--repair").stdout
+    assert not store.verify(original)
+
+
 def test_what_cannot_be_replayed_says_why(run, made: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     shutil.copytree(made, home)

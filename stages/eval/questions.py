@@ -71,7 +71,7 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
         Refused: a field is missing, or the answer does not match `answer_pattern`.
     """
     question, expected = read_question(
-        row.value, settings.question_field, settings.answer_field, settings.answer_pattern
+        row.value, settings.question_field, settings.answer_field, settings.answer_pattern, row.written
     )
     split_by = split_key(row.value, settings, question)
     # synthetic questions come with a key that is found in other wordings of the same sum, too

@@ -79,7 +79,7 @@ class PromptWork:
             if is_placeholder(value):
                 value = resolve(value, self.tables)
                 reader.counts["placeholders resolved"] += 1
-            made = gym_row(value, settings)
+            made = gym_row(value, settings, row.written)
             if (gold := made.get("expected_answer")) is not None:
                 count_gold(reader.counts, str(gold))
             if made is not value and "agent_ref" in made and PARAMETERS in value:

@@ -15,11 +15,14 @@ from nemotron_data.formats.rl_rows import AGENT_TYPE, PARAMETERS, validate
 from stages.rl.schema import RLData
 
 
-def gym_row(row: dict[str, Any], settings: RLData) -> dict[str, Any]:
+def gym_row(row: dict[str, Any], settings: RLData, written: bytes | None = None) -> dict[str, Any]:
     """The NeMo-Gym form of a row: the very same object where nothing had to be changed.
 
     A row with `responses_create_params` is only checked, and given what `agent_ref` lacks; any other is taken for a
     question with an answer.
+
+    Args:
+        written: the JSON of the row, where there is one, whose numbers become answers as they stand there.
 
     Raises:
         Refused: something the model or the verifier needs is missing or of a wrong type, or the answer does not match
@@ -27,7 +30,8 @@ def gym_row(row: dict[str, Any], settings: RLData) -> dict[str, Any]:
     """
     made, agent = row, row.get("agent_ref")
     if PARAMETERS not in row:
-        question, expected = read_question(row, settings.question_field, settings.answer_field, settings.answer_pattern)
+        fields = settings.question_field, settings.answer_field, settings.answer_pattern
+        question, expected = read_question(row, *fields, written)
         system = [{"role": "system", "content": settings.system_prompt}] if settings.system_prompt else []
         made = {
             PARAMETERS: {"input": [*system, {"role": "user", "content": question}]},

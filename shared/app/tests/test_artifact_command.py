@@ -183,6 +183,31 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(two, capsys) -> None:
     assert code == 1 and "manifest.json is missing" in out
 
 
+def test_a_name_that_is_a_link_to_itself_costs_the_list_one_line(store: Store, two, capsys) -> None:
+    (store.root / "loop").symlink_to("loop")
+    said = f"damaged: {store.root / 'loop'}: cannot be read: Too many levels of symbolic links; a link that leads to it"
+    code, out = run(capsys)
+    rows = [line.split() for line in out.splitlines()[1:]]
+    assert code == 0 and [row[0] for row in rows] == ["loop", "super3-sft-data:v1", "super3-sft-model:v1"]
+    assert said in out
+    listed = run_json(capsys)
+    assert listed[0]["reference"] == "loop" and listed[0]["problem"].startswith(said)
+    assert [row["problem"] for row in listed[1:]] == [None, None]
+    code, out = run(capsys, "verify")
+    assert code == 1 and "loop: damaged\n  " in out and "super3-sft-model:v1: ok" in out
+    assert {one.reference for one in store.readable("ModelArtifact")} == {"super3-sft-model:v1"}
+    with pytest.raises(UserError, match="there is no artifact 'nothing'"):
+        store.resolve("nothing:v1")
+
+
+def test_nothing_is_removed_where_nobody_can_tell_what_is_needed(store: Store, two) -> None:
+    (store.root / "loop").symlink_to("loop")
+    for words in (["gc", "--yes"], ["rm", "sft:v1"]):
+        with pytest.raises(UserError, match="loop: cannot be read"):
+            main(words)
+    assert store.versions("super3-sft-model") == [1]
+
+
 def test_damaged_aliases_cost_the_list_one_line(store: Store, two, capsys) -> None:
     (store.root / "super3-sft-data" / "aliases.json").write_text("{")
     code, out = run(capsys)

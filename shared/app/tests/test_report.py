@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -314,6 +315,26 @@ def test_a_named_evaluation_has_its_own_report(tmp_path: Path, capsys: pytest.Ca
     page = store.home / "reports" / "super3-eval-results-v1.html"
     assert len(page.read_bytes()) > len(whole) * 0.9 and "41.0% (after SFT), 93.0% (after RL)." in page.read_text()
     assert (store.home / "reports" / "super3.html").read_bytes() != whole  # still of the newest evaluation
+
+
+def test_an_evaluation_of_a_fine_tuning_is_named_and_hides_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store.open(str(tmp_path))
+    trained = build_pipeline(store)["sft-model"]
+    copy = shutil.copytree(trained.path, tmp_path / "copy")
+    command = "python -m stages.sft.train -c .nemotron/finetune/chats-1/train-v2.yaml"
+    made_by = replace(trained.manifest.producer, command=command)
+    tuned = store.publish(copy, name="super3-sft-model", type="ModelArtifact", fingerprint="t", producer=made_by)
+    files = {"results.json": json.dumps(results({"sft": tuned.reference}))}
+    publish(store, "eval-results", "EvalResultsArtifact", files, {"model": tuned})
+    build_report(store, FAMILY).print()
+    said = capsys.readouterr().out
+    assert "rl-model:v1" in said and "93.0% [90.0, 96.0]" in said
+    assert "not part of it: super3-sft-model:v2, super3-eval-results:v2" in said
+    assert "the report of super3-eval-results:v2: nemotron report super3-eval-results:v2" in said
+    shutil.rmtree(store.root / "super3-eval-results" / "v1")
+    assert build_report(store, FAMILY).collected.artifacts["sft-model"].reference == tuned.reference
 
 
 def test_table_fits_a_terminal(whole: Store) -> None:

@@ -3,13 +3,14 @@
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from store_support import MODEL, publish
+from store_support import MODEL, PRODUCER, publish
 
-from nemotron_shared.artifacts import Parent, Reference, Store
+from nemotron_shared.artifacts import Artifact, Parent, Reference, Store
 from nemotron_shared.artifacts.housekeeping import INPUTS, clean, plan_cleanup, remove, state_folder
 from nemotron_shared.atomic import write_json
 from nemotron_shared.errors import UserError
@@ -89,6 +90,21 @@ def test_a_cleanup_keeps_the_newest_the_named_and_all_they_come_from(store: Stor
     assert (store.versions(DATA), store.versions(MODEL)) == ([2, 3, 4, 5, 6], [2, 3, 5])
     with pytest.raises(UserError, match="the unfinished run super3-sft-model-abc"):
         remove(store, Reference(DATA, 4))
+
+
+def test_the_newest_of_each_fine_tuning_stays_and_what_was_measured_of_it(store: Store) -> None:
+    def trained(*, by: str | None = None) -> Artifact:
+        config = f"'/home/ann b/.nemotron/finetune/{by}/train-v1.yaml'" if by else "tiny"
+        made = replace(PRODUCER, command=f"python -m stages.sft.train -c {config} run.family=super3")
+        return publish(store, {"a": "1"}, producer=made)
+
+    models = [trained(), trained(by="chats-1"), trained(by="notes-2"), trained(by="chats-1"), trained(by="notes-2")]
+    for model in models:
+        publish(store, {"a": "1"}, name="super3-eval-results", parents=[model.as_parent("model")])
+    results = [f"super3-eval-results:v{number}" for number in (2, 3)]
+    offered = sorted(map(str, plan_cleanup(store, 1).versions))
+    assert offered == [*results, f"{MODEL}:v2", f"{MODEL}:v3"]
+    assert plan_cleanup(store, 2).versions == []
 
 
 def test_leftovers_of_a_day_ago_go_and_younger_ones_stay(store: Store) -> None:

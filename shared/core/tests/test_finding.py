@@ -141,6 +141,20 @@ def test_a_tensor_in_two_files_is_refused_whatever_the_index_says(tmp_path: Path
         require_whole("m", tmp_path, {})
 
 
+def test_a_tensor_that_the_index_leaves_out_is_refused(tmp_path: Path) -> None:
+    names = ["a", "b", "c", "d", "e"]
+    header = json.dumps({name: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for name in names}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "x.safetensors"}}))
+    with pytest.raises(UserError) as caught:
+        require_whole("m", tmp_path, {})
+    left_out = "b in x.safetensors, c in x.safetensors, d in x.safetensors and 1 more"
+    assert caught.value.message == f"m: {index.name} does not name {left_out}"
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(names, "x.safetensors")}))
+    require_whole("m", tmp_path, {})
+
+
 @pytest.mark.parametrize("beside", [[], ["config.json", "model.safetensors"]])
 def test_an_adapter_is_no_model(tmp_path: Path, beside: list[str]) -> None:
     folder = tmp_path / "adapter"

@@ -128,6 +128,14 @@ def test_integers_of_any_size_stay_exact():
     }
 
 
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_number_of_few_bits_has_few_digits(tmp_path, read, kind):
+    values = [0.1, 3.0, None, float("nan"), float("-inf")]
+    pq.write_table(pa.table({"text": ["x"] * 5, "score": pa.array(values, kind)}), tmp_path / "a.parquet")
+    rows, _ = read(tmp_path / "a.parquet")
+    assert str([row.value["score"] for row in rows]) == "[0.1, 3.0, None, nan, -inf]"
+
+
 @pytest.mark.parametrize(
     ("names", "asked", "message"),
     [

@@ -230,6 +230,25 @@ def test_weights_that_are_no_numbers_are_refused(whole: Path, tmp_path: Path) ->
         assert str(folder) in caught.value.message and caught.value.remedy
 
 
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_weights_of_eight_bits_without_their_scales_are_refused(whole: Path, tmp_path: Path, kind: str) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from nemotron_engines.modeling.build import load_model, require_sound
+
+    folder = shutil.copytree(whole, tmp_path / "rounded")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(getattr(torch, kind))
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    for look in (require_sound, lambda path: load_model(path, CHOICES)):
+        with pytest.raises(
+            UserError, match=r"model\.safetensors: lm_head\.weight is stored as F8_E\dM\d, and"
+        ) as caught:
+            look(folder)
+        assert caught.value.remedy == "give the model in bfloat16 or float32"
+
+
 def test_masks_that_older_models_store_are_no_weights(tmp_path: Path) -> None:
     import torch
     from safetensors.numpy import save_file

@@ -158,6 +158,8 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"top_p": 0}, "top_p"),
         ({"n": 10**6}, "n: "),
         ({"stop": ["x"] * 99}, "stop"),
+        ({"stop": ""}, "^stop: Value error, is empty: give a text, or leave it out$"),
+        ({"stop": ["x", ""]}, "^stop: Value error, is empty: give a text, or leave it out$"),
         ({"stream": "yes"}, "stream"),
         ({"seed": 2**70}, "seed|JSON"),
         ({"logit_bias": {"5": 100}}, "logit_bias"),
@@ -178,6 +180,20 @@ def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str,
     assert status == 400
     assert re.search(reason, error["message"]), error
     assert set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"prompt": "a", "max_tokens": 1, "prompt": "b"}', "the body has the key 'prompt' twice: give it once"),
+        ('{"prompt": "a", "metadata": [{"k": 1, "k": 1}]}', "the body has the key 'k' twice: give it once"),
+        (f'{{"prompt": "a", "metadata": {"9" * 5000}}}', "the body is not JSON: "),
+    ],
+)
+def test_a_body_that_can_be_read_in_two_ways_is_refused(url: str, body: str, said: str) -> None:
+    status, _, content = ask(url, "/v1/completions", body.encode())
+    assert status == 400
+    assert json.loads(content)["error"]["message"].startswith(said)
 
 
 @pytest.mark.parametrize(

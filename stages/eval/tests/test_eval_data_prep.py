@@ -50,6 +50,15 @@ def gsm8k(number: int) -> dict:
     return {"question": f"How many are {number}?", "answer": f"so many\n#### {number}"}
 
 
+def test_an_answer_that_is_a_number_keeps_its_digits(tmp_path: Path, prepare: Prepare) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"question": "Pi?", "answer": 3.14159265358979323846}\n{"question": "Half?", "answer": 0.50}\n')
+    all_to_test = "data_prep.split={train: 0.0, valid: 0.0, test: 1.0}"
+    folder = prepare("local", f"data_prep.source={file}", "data_prep.answer_field=answer", all_to_test)
+    name = next(iter(read_tasks(folder)))
+    assert [row["expected"] for row in rows_of(folder, name)] == ["3.14159265358979323846", "0.50"]
+
+
 def test_the_built_in_rows_give_three_tasks_of_unique_questions(prepare: Prepare) -> None:
     folder = prepare("tiny", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}")
     assert list(read_tasks(folder)) == ["sums", "facts", "prose"]

@@ -72,6 +72,17 @@ def test_a_row_that_needs_nothing_keeps_its_bytes(tmp_path: Path, prepare: Prepa
     assert (made / "train.jsonl").read_bytes() == (line + b"\n") * 2
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_an_answer_that_is_a_number_keeps_its_digits(tmp_path: Path, prepare: Prepare, name: str) -> None:
+    numbers = ["0.1", "1.50", "3.0", "1e21", "3.14159265358979323846", "9007199254740993", "9007199254740993.0", "-7"]
+    numbers.append("123456789012345678901234567890")
+    rows = [f'{{"question": "{at}?",\n"expected_answer": {number}}}' for at, number in enumerate(numbers)]
+    text = "\n".join(row.replace("\n", " ") for row in rows) if name == "a.jsonl" else f"[{','.join(rows)}]"
+    (tmp_path / name).write_text(text)
+    made = prepare(tmp_path / name, ALL_TO_TRAIN)
+    assert [row["expected_answer"] for row in read(made / "train.jsonl")] == numbers
+
+
 def test_no_line_ends_inside_a_row(tmp_path: Path, prepare: Prepare) -> None:
     line = json.dumps(gym_row(1)).encode().replace(b", ", b",\r", 1)
     made = prepare(write_lines(tmp_path / "a.jsonl", [line]), ALL_TO_TRAIN)

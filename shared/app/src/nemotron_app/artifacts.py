@@ -27,11 +27,11 @@ from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.aliases import ALIASES, REUSED
 from nemotron_shared.artifacts.housekeeping import clean, plan_cleanup, remove
-from nemotron_shared.artifacts.index import Entry, entry_of
+from nemotron_shared.artifacts.index import Entry, Shelf, entry_of
 from nemotron_shared.artifacts.lineage import edges, few_sources, inputs, mermaid, tree_text
 from nemotron_shared.artifacts.manifest import OlderLayout
 from nemotron_shared.artifacts.names import LATEST, Reference, is_path, parse_reference
-from nemotron_shared.artifacts.store import Shelf, Store
+from nemotron_shared.artifacts.store import Store
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import UserError, printable
 
@@ -69,11 +69,13 @@ def print_list(look: Look) -> int:
     """Print one line for each version of each artifact."""
     listed, rows = [], []
     for shelf in look.store.listed():
-        name, versions = shelf.name, list(shelf.versions)
+        name, versions, also = shelf.name, list(shelf.versions), {}
         try:
+            if shelf.problem is not None:
+                raise shelf.problem
             also = other_names(look.store, name, versions) if named_apart(shelf) else {versions[-1]: [LATEST]}
-        except UserError as error:  # the names are lost, the versions are not
-            also, problem = {}, f"damaged: {error.message}; {error.remedy}"
+        except UserError as error:  # of one name; its versions, where they can be read, and all others are listed
+            problem = f"damaged: {error.message}; {error.remedy}"
             listed.append({"reference": name, "aliases": [], "path": str(look.store.root / name), "problem": problem})
             rows.append([name, "", problem, "", "", ""])
         for version, found in shelf.versions.items():
@@ -165,14 +167,16 @@ def lineage(look: Look, reference: str, as_mermaid: bool) -> int:
 def verify(look: Look, reference: str | None, fast: bool) -> int:
     """Hash the files again; exit code 1 if one differs."""
     store = look.store
+    results: dict[str, list[str]] = {}
     if reference is None:
-        wanted = [Reference(name, version) for name, versions in store.shelves().items() for version in versions]
+        shelves = list(store.listed())
+        wanted = [Reference(shelf.name, version) for shelf in shelves for version in shelf.versions]
+        results = {shelf.name: [shelf.problem.message] for shelf in shelves if shelf.problem}
     elif is_path(reference):
         wanted = [reference]
     else:
         named = parse_reference(reference, look.family)
         wanted = [Reference(named.name, store.version_of(named))]
-    results = {}
     for one in wanted:
         try:
             artifact = store.resolve(one, family=look.family)

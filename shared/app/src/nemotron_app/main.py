@@ -49,7 +49,7 @@ OTHER_COMMANDS = {
     "doctor": "nemotron_app.doctor",
     "diagnose": "nemotron_app.diagnose",
     "engine": "nemotron_app.engines",
-    "export": "nemotron_app.export.command",
+    "export": "nemotron_serving.export",
     "finetune": "nemotron_app.finetune.command",
     "jobs": "nemotron_app.jobs",
     "generate": "nemotron_serving.generate",

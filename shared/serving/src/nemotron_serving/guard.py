@@ -11,6 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nemotron_data.sources.json_keys import repeated_key
+
 LARGEST_BODY = 8 * 2**20
 DEEPEST = 64
 BODY_SECONDS = 30.0
@@ -80,7 +82,7 @@ async def json_of(request: Request) -> dict[str, Any]:
     """The body of a request.
 
     Raises:
-        Refusal: it is too large or too slow, or no JSON object of bounded depth.
+        Refusal: it is too large or too slow, or no JSON object of bounded depth with each key once.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, "send JSON: Content-Type: application/json")
@@ -103,7 +105,18 @@ async def json_of(request: Request) -> dict[str, Any]:
         raise Refusal(400, "the body is not a JSON object")
     if _depth(content) > DEEPEST:
         raise Refusal(400, f"the body is nested deeper than {DEEPEST} levels")
+    _require_each_key_once(body)
     return content
+
+
+def _require_each_key_once(body: bytearray) -> None:
+    """Refuse an object with a key twice, of which the parser keeps the last value and says nothing of the others."""
+    try:
+        twice = repeated_key(bytes(body))
+    except ValueError as error:  # an integer of thousands of digits
+        raise Refusal(400, f"the body is not JSON: {error}") from error
+    if twice is not None:
+        raise Refusal(400, f"the body has the key '{twice[:100]}' twice: give it once")
 
 
 def _depth(value: Any) -> int:

@@ -67,6 +67,14 @@ class Asked(BaseModel):
             raise ValueError("is not supported here: leave it out")
         return value
 
+    @field_validator("stop")
+    @classmethod
+    def stops_somewhere(cls, value: str | list[str] | None) -> str | list[str] | None:
+        """An empty text would stop every answer before it begins, which nobody means."""
+        if value == "" or (isinstance(value, list) and "" in value):
+            raise ValueError("is empty: give a text, or leave it out")
+        return value
+
     @property
     def stops(self) -> list[str]:
         """The stop strings as a list."""

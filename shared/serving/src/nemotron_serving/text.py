@@ -79,7 +79,7 @@ class Text:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.stopped = False
-        self._words, self._stop, self._held = Words(tokenizer), [one for one in stop if one], ""
+        self._words, self._stop, self._held = Words(tokenizer), list(stop), ""
         self._parts = Parts(in_thought, tools) if markup else None
 
     def feed(self, token: int) -> list[Piece]:

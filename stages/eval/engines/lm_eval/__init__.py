@@ -20,7 +20,9 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
 
     def run(self, task: Task[EvalConfig[LMEvalEngine]]) -> Outcome:
         """Score and compare the models."""
+        from nemotron_engines.modeling.build import install_kernels
         from stages.eval.engines.lm_eval.ask import evaluate_model
         from stages.eval.evaluate import evaluate
 
+        install_kernels()  # here it is said once; half of the models may be asked in a copy of this process
         return evaluate(task, lambda model, tasks: evaluate_model(task, model, tasks))

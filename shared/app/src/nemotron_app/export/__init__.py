@@ -1,1 +1,1 @@
-"""`nemotron export`: a model as a folder that stands by itself, with a card that says what it is."""
+"""What `nemotron export` writes: a model as a folder that stands by itself, with a card that says what it is."""

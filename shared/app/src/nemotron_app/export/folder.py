@@ -29,6 +29,15 @@ SETTINGS = ("config.json", "generation_config.json", ADAPTER_CONFIG)
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
+def exported_files(artifact: Artifact, *, adapter: bool) -> dict[str, Path]:
+    """The files to export, by the name that each gets.
+
+    Raises:
+        UserError: the model has no weights that can be exported, or no adapter.
+    """
+    return _adapter_files(artifact) if adapter else _model_files(artifact)
+
+
 def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool, force: bool) -> list[str]:
     """Write the folder, whole or not at all; returns the names of its files.
 
@@ -36,7 +45,7 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
         UserError: there is something in the folder already, or the model has no adapter.
     """
     require_room(folder, force)
-    wanted = _adapter_files(artifact) if adapter else _model_files(artifact)
+    wanted = exported_files(artifact, adapter=adapter)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (
         full_disk_explained(folder.parent),

@@ -15,6 +15,7 @@ from nemotron_data.sources.detect import detect_files
 from nemotron_data.sources.files import expand, identity
 from nemotron_data.sources.remote import InputFile, Reading
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.fine_tunings import FOLDER
 from nemotron_shared.artifacts.names import SCHEME, is_path
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.overrides import override, override_key
@@ -29,7 +30,6 @@ from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.runtime.choices import Choice, write_choices
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.engine import refuse
-from nemotron_shared.runtime.latest import FINETUNE
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
@@ -166,7 +166,7 @@ def make_plan(
         stage=stage,
         family=family,
         overrides=list(overrides),
-        folder=look.store.home / FINETUNE / f"{name}-{json_digest(about)[:8]}",
+        folder=look.store.home / FOLDER / f"{name}-{json_digest(about)[:8]}",
         trust_code=trust_code,
         home_was_given=str(look.store.home) != str(Store.open(None).home),
     )

@@ -2,8 +2,10 @@
 
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from nemotron_app.replay.past import IMPORT
+from nemotron_app.replay.repair import in_the_way
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.manifest import MANIFEST
 from nemotron_shared.artifacts.verified import command_that_made, damage_of, in_short, remove_and_make, strays_in
@@ -35,7 +37,13 @@ def what_next(artifact: Artifact, damage: Sequence[str], *, tried: bool) -> str:
         return f"delete what does not belong there: {shlex.join(strays)}"
     if any(line.startswith(f"{MANIFEST}:") for line in damage):
         return remove_and_make(artifact)
+    repair = f"nemotron artifacts replay {artifact.reference} --repair"
+    places = {str(path): None for path in map(partial(in_the_way, artifact), artifact.manifest.files) if path}
+    if places:
+        return (
+            f"move away what lies in the place of its files: {shlex.join(['mv', *places, 'ELSEWHERE'])}; then: {repair}"
+        )
     if not tried:
-        return f"put its bytes back: nemotron artifacts replay {artifact.reference} --repair"
+        return f"put its bytes back: {repair}"
     kept = f"use its files as they are: cp -r {artifact.path} ./kept, then give ./kept"
     return f"make another version: {command_that_made(artifact.manifest)}; or {kept}"

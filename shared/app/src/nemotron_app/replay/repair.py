@@ -1,5 +1,6 @@
 """Put files of a damaged artifact back in place: only bytes that are, by their digest, those that were published."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -16,7 +17,8 @@ def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
     What is another file each time, as times are, may still lie in the folder of its run.
 
     Returns:
-        The names of the files that were put back. Its manifest stays as it is, and so does what is not in it.
+        The names of the files that were put back. Its manifest stays as it is, and so does what is not in it, or in
+        the way.
     """
     (store.root / STAGING).mkdir(exist_ok=True)
     waiting = atomic.temporary_folder(store.root / STAGING, f"{artifact.manifest.name}-")
@@ -24,7 +26,7 @@ def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
     try:
         for number, (name, entry) in enumerate(artifact.manifest.files.items()):
             file, copy = artifact.path / name, waiting / str(number)
-            if file.is_dir() or _holds(file, entry.sha256):
+            if in_the_way(artifact, name) or _holds(file, entry.sha256):
                 continue
             whole = next((one for one in (now.path / name, run / name) if _holds(one, entry.sha256)), None)
             if whole is None:
@@ -41,6 +43,17 @@ def repair(store: Store, artifact: Artifact, now: Artifact) -> list[str]:
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
     return repaired
+
+
+def in_the_way(artifact: Artifact, name: str) -> Path | None:
+    """What lies where a file of an artifact belongs, and is not to be replaced: a folder there, or something else than
+    a folder, as a link out of the artifact, in the place of one of its folders."""
+    file = artifact.path / name
+    above = file.parents[: name.count("/")]
+    found = next(
+        (one for one in reversed(above) if os.path.lexists(one) and (one.is_symlink() or not one.is_dir())), None
+    )
+    return found or (file if file.is_dir() and not file.is_symlink() else None)
 
 
 def _holds(file: Path, sha256: str) -> bool:

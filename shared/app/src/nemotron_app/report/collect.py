@@ -1,7 +1,8 @@
 """What a report is about, read from the artifact store: which artifacts belong together, and what they hold.
 
 The newest evaluation decides, or one that is named: its history names the models and data that its scores are about.
-Without an evaluation the newest artifact of each kind is taken.
+One that a fine-tuning ended with decides only where it is named, or where there is no other. Without an evaluation the
+newest artifact of each kind is taken.
 """
 
 from collections import deque
@@ -16,6 +17,7 @@ from nemotron_app.report.data import DataSet, look_at
 from nemotron_app.report.results import NO_RESULTS, read_results, read_samples, results_problem
 from nemotron_app.training_log import Log, log_of
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
 from nemotron_shared.artifacts.lineage import Input, inputs, tree_text
 from nemotron_shared.artifacts.verified import manifest_problem
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
@@ -165,11 +167,12 @@ def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen
     """The artifacts that belong together, and for each missing kind a sentence that says why."""
     names = {kind: f"{family}-{kind}" for kind in STEPS}
     chosen = Chosen({} if results is None else {RESULTS: results}, {}, [])
-    results = chosen.take(store, RESULTS, names[RESULTS])
+    results = _decisive(store, chosen.take(store, RESULTS, names[RESULTS])) if results is None else results
     if results is None:
         for kind, name in names.items():
             chosen.take(store, kind, name)
         return chosen
+    chosen.found[RESULTS] = results
     history = _history(store, results)
     lost = [entry.label for entry in history.values() if entry.artifact is None]
     for kind, name in names.items():
@@ -187,6 +190,24 @@ def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen
     chosen.found = {kind: chosen.found[kind] for kind in STEPS if kind in chosen.found}
     chosen.problems.reverse()  # the cause before what follows from it
     return chosen
+
+
+def _decisive(store: Store, newest: Artifact | None) -> Artifact | None:
+    """The newest evaluation that no fine-tuning ended with, which is about one stage alone; else the newest."""
+    if newest is None or not _is_of_fine_tuning(store, newest):
+        return newest
+    name, number = newest.manifest.name, newest.manifest.version
+    for version in reversed([version for version in store.versions(name) if version < number]):
+        with suppress(UserError):  # a damaged one decides nothing
+            found = store.load(name, version)
+            if not _is_of_fine_tuning(store, found):
+                return found
+    return newest
+
+
+def _is_of_fine_tuning(store: Store, results: Artifact) -> bool:
+    models = [entry.artifact for entry in inputs(store, results) if entry.role == "model" and entry.artifact]
+    return any(fine_tuning_of(model.manifest.producer.command) for model in models)
 
 
 def _history(store: Store, artifact: Artifact) -> dict[str, Input]:

@@ -43,6 +43,9 @@ def print_table(collected: Collected, html_path: Path, console: "Console | None"
         console.print(rich_table.text_of(console, f"warning: {problem}"), soft_wrap=True)
     if collected.newer:
         console.print(rich_table.text_of(console, f"{wording.NEWER} {', '.join(collected.newer)}"), soft_wrap=True)
+    for evaluation in (one for one in collected.newer if f"-{RESULTS}:" in one):
+        own = f"the report of {evaluation}: nemotron report {evaluation}"
+        console.print(rich_table.text_of(console, own), soft_wrap=True)
     console.print(rich_table.text_of(console, f"report: {html_path}"), soft_wrap=True)
 
 

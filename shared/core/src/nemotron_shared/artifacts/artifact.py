@@ -153,7 +153,8 @@ def problems(artifact: Artifact, *, fast: bool = False, digest: Callable[[Path],
     """
     expected = artifact.manifest.files
     found = contents(artifact.path, hidden=not artifact.is_external)
-    lines = [f"{name}: missing" for name in expected if name not in found]
+    absent = [name for name in expected if name not in found]
+    lines = [f"{name}: {'a folder' if (artifact.path / name).is_dir() else 'missing'}" for name in absent]
     lines += [f"{name}{STRAY}" for name in found if name not in expected]
 
     def difference(name: str) -> str | None:

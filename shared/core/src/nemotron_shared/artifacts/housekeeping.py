@@ -17,6 +17,7 @@ from typing import Any, TypeGuard
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.claim import STAGING, STALE_SECONDS, last_change
+from nemotron_shared.artifacts.fine_tunings import origin
 from nemotron_shared.artifacts.index import record
 from nemotron_shared.artifacts.manifest import MANIFEST, OlderLayout, read_manifest
 from nemotron_shared.artifacts.names import Reference, parse_exact
@@ -52,12 +53,22 @@ class _Uses:
         users: what needs each version, in words: other versions, and unfinished runs.
         in_use: the versions that an unfinished run reads.
         older: versions of an older layout.
+        fine_tunings: the fine-tuning that made a version, where one did.
     """
 
     parents: dict[Reference, list[Reference]] = field(default_factory=dict)
     users: dict[Reference, list[str]] = field(default_factory=dict)
     in_use: set[Reference] = field(default_factory=set)
     older: set[Reference] = field(default_factory=set)
+    fine_tunings: dict[Reference, str] = field(default_factory=dict)
+
+    def newest(self, name: str, versions: list[int], keep: int) -> set[int]:
+        """The newest `keep` versions of a name that come from the same fine-tuning, or from none."""
+        together: dict[frozenset[str], list[int]] = {}
+        for version in versions:
+            found = origin(Reference(name, version), self.fine_tunings, self.parents)
+            together.setdefault(found, []).append(version)
+        return {version for ones in together.values() for version in ones[-keep:]}
 
 
 def run_folder(store: Store, name: str, config_digest: str) -> Path:
@@ -89,12 +100,13 @@ def remove(store: Store, reference: Reference) -> list[str]:
 
 
 def plan_cleanup(store: Store, keep: int) -> Cleanup:
-    """All versions but the newest `keep` of each name, `latest`, those with an alias, and what any of them needs."""
+    """All versions but the newest `keep` of each name and of each fine-tuning, `latest`, those with an alias, and what
+    any of them needs."""
     uses = _uses(store)
     # An older layout may hold what no program here can make again: a person decides.
     waiting = [*uses.in_use, *uses.older]
     for name, versions in store.shelves().items():
-        numbers = {*versions[-keep:], store.latest_of(name, versions), *store.aliases(name).values()}
+        numbers = {*uses.newest(name, versions, keep), store.latest_of(name, versions), *store.aliases(name).values()}
         waiting += [Reference(name, number) for number in numbers]
     kept: set[Reference] = set()
     while waiting:
@@ -183,6 +195,8 @@ def _uses(store: Store, *, without: Reference | None = None) -> _Uses:
             continue
         recorded = _parents_without_entry(store, child, entry, uses) if isinstance(entry, UserError) else entry.parents
         uses.parents[child] = [parent for parent in map(parse_exact, recorded) if parent]
+        if not isinstance(entry, UserError) and entry.fine_tuning:
+            uses.fine_tunings[child] = entry.fine_tuning
         for parent in uses.parents[child]:
             uses.users.setdefault(parent, []).append(str(child))
     for file in sorted((store.home / "runs").glob(f"*/{INPUTS}")):

@@ -12,7 +12,8 @@ may be deleted, and may lack what another process learned at the same time: they
 
 import hashlib
 import os
-from collections.abc import Generator, Mapping
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -20,16 +21,18 @@ from typing import NamedTuple
 
 from nemotron_shared import atomic
 from nemotron_shared.artifacts import manifest
+from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing, unreadable
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
 
 INDEX = "index.json"
 ENTRIES = Path("cache", "artifacts.json")
+VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
 
 
 class Entry(NamedTuple):
-    """What lists and searches need of a manifest; `parents` are references."""
+    """What lists and searches need of a manifest; `parents` are references, `fine_tuning` is which one made it."""
 
     type: str
     created_at: str
@@ -37,6 +40,19 @@ class Entry(NamedTuple):
     files: int
     bytes: int
     parents: list[str]
+    fine_tuning: str | None
+
+
+class Shelf(NamedTuple):
+    """A name in a list of all: what lies in its folder, and its versions, oldest first, or why one cannot be read.
+
+    `problem` says why nobody can tell what lies there, as behind a link that leads to itself.
+    """
+
+    name: str
+    files: list[str]
+    versions: dict[int, Entry | UserError]
+    problem: UserError | None = None
 
 
 class Entries:
@@ -88,6 +104,35 @@ def entries_of(home: Path) -> Generator[Entries]:
         yield entries
     finally:
         entries.save()
+
+
+def listed(home: Path, names: Iterable[str]) -> Iterator[Shelf]:
+    """Those of the names in the store at `home` that have versions, or whose folder cannot be read.
+
+    Only manifests that were touched since they were last read are read.
+    """
+    with entries_of(home) as entries:
+        for name in names:
+            try:
+                shelf = Shelf(name, entries.files_of(name), {})
+            except OSError as error:
+                yield Shelf(name, [], {}, unreadable(home / "artifacts" / name, error))
+                continue
+            for version in numbers_in(shelf.files):
+                try:
+                    shelf.versions[version] = entries.of(name, version)
+                except FileNotFoundError:  # an empty folder, or gone meanwhile
+                    continue
+                except UserError as error:
+                    shelf.versions[version] = error
+            if shelf.versions:
+                yield shelf
+        entries.forget_others()
+
+
+def numbers_in(files: Iterable[str]) -> list[int]:
+    """The numbers of the folders that may hold versions, lowest first."""
+    return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, files) if match)
 
 
 def files_in(folder: str) -> list[str]:
@@ -152,7 +197,8 @@ def entry_of(found: Manifest) -> Entry:
     """The entry of a manifest."""
     size = sum(file.bytes for file in found.files.values())
     parents = [parent.reference for parent in found.parents]
-    return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents)
+    by = fine_tuning_of(found.producer.command)
+    return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents, by)
 
 
 @cache

@@ -14,27 +14,44 @@ A version comes into being by one rename of a finished folder that already holds
 
 import hashlib
 import os
-import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nemotron_shared.artifacts import aliases, names
 from nemotron_shared.artifacts.artifact import Artifact, folder_at, problems, seal, table_digest, utc
 from nemotron_shared.artifacts.claim import HOME_VARIABLE, claim
-from nemotron_shared.artifacts.index import Entry, entries_of, files_in, is_version, read_as, read_published, record
-from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
+from nemotron_shared.artifacts.index import (
+    VERSION_FOLDER,
+    Entry,
+    Shelf,
+    entries_of,
+    files_in,
+    is_version,
+    listed,
+    numbers_in,
+    read_as,
+    read_published,
+    record,
+)
+from nemotron_shared.artifacts.manifest import (
+    MANIFEST,
+    ArtifactType,
+    Manifest,
+    Parent,
+    Producer,
+    Source,
+)
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.redaction import redact, redact_values
 
 DEFAULT_HOME = ".nemotron"
-VERSION_FOLDER = re.compile(r"v([1-9][0-9]{0,8})")
 
 
 def default_home() -> Path:
@@ -45,19 +62,6 @@ def default_home() -> Path:
     here, top = Path.cwd(), Path(__file__).resolve().parents[5]
     is_repository = (top / "uv.lock").is_file() and (top / "stages").is_dir()
     return (top if is_repository and here.is_relative_to(top) else here) / DEFAULT_HOME
-
-
-class Shelf(NamedTuple):
-    """A name in a list of all: what lies in its folder, and its versions, oldest first, or why one cannot be read."""
-
-    name: str
-    files: list[str]
-    versions: dict[int, Entry | UserError]
-
-
-def numbers_in(files: Iterable[str]) -> list[int]:
-    """The numbers of the folders that may hold versions, lowest first."""
-    return sorted(int(match[1]) for match in map(VERSION_FOLDER.fullmatch, files) if match)
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,11 @@ class Store:
         return list(self.shelves())
 
     def shelves(self) -> dict[str, list[int]]:
-        """Every name with its versions."""
-        shelves = {name: self.versions(name) for name in self._shelf_names()}
+        """Every name with its versions, but for folders that cannot be read."""
+        shelves = {}
+        for name in self._shelf_names():
+            with suppress(OSError):
+                shelves[name] = self.versions(name)
         return {name: versions for name, versions in shelves.items() if versions}
 
     def versions(self, name: str) -> list[int]:
@@ -102,37 +109,29 @@ class Store:
         folder = self.root / name / f"v{version}"
         return Artifact(read_as(folder / MANIFEST, name, version), folder)
 
-    def listed(self) -> "Iterator[Shelf]":
-        """What lists show of every name that has versions, in the order of names.
-
-        Only manifests that were touched since they were last read are read.
-        """
-        with entries_of(self.home) as entries:
-            for name in self._shelf_names():
-                shelf = Shelf(name, entries.files_of(name), {})
-                for version in numbers_in(shelf.files):
-                    try:
-                        shelf.versions[version] = entries.of(name, version)
-                    except FileNotFoundError:  # an empty folder, or gone meanwhile
-                        continue
-                    except UserError as error:
-                        shelf.versions[version] = error
-                if shelf.versions:
-                    yield shelf
-            entries.forget_others()
+    def listed(self) -> Iterator[Shelf]:
+        """What lists show of every name that has versions, or whose folder cannot be read, in the order of names."""
+        return listed(self.home, self._shelf_names())
 
     def entries(self) -> Iterator[tuple[Reference, Entry | UserError]]:
-        """What lists show of every version, by name and then age, or why its manifest cannot be read."""
+        """What lists show of every version, by name and then age, or why its manifest cannot be read.
+
+        Raises:
+            UserError: nobody can tell which versions a name has.
+        """
         for shelf in self.listed():
+            if shelf.problem is not None:
+                raise shelf.problem
             for version, found in shelf.versions.items():
                 yield Reference(shelf.name, version), found
 
     def readable(self, kind: ArtifactType) -> Iterator[Artifact]:
         """Every version of a type whose manifest can be read."""
-        for reference, entry in self.entries():
-            if not isinstance(entry, UserError) and entry.type == kind:
-                with suppress(UserError):  # gone meanwhile
-                    yield self.resolve(reference)
+        for shelf in self.listed():
+            for version, entry in shelf.versions.items():
+                if not isinstance(entry, UserError) and entry.type == kind:
+                    with suppress(UserError):  # gone meanwhile
+                        yield self.load(shelf.name, version)
 
     def find_by_fingerprint(self, name: str, fingerprint: str) -> Artifact | None:
         """The newest version that was made from the same inputs, config and code.

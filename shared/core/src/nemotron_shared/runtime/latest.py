@@ -8,10 +8,10 @@ What was made how is read from the record of its run; where there is none any mo
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
 from nemotron_shared.artifacts.housekeeping import run_folder
 from nemotron_shared.artifacts.manifest import HEX_DIGEST
 from nemotron_shared.artifacts.names import Reference, parse_exact
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.step import Step
 
 SOURCE, TOKENIZER, SEED = (f"{SECTION}.{name}" for name in ("source", "tokenizer.model", "seed"))
-FINETUNE = "finetune"
-"""The folder of the store where a fine-tuning keeps its configs."""
 
 
 def tell_latest(checked: "Preflight", step: "Step", arguments: Arguments) -> None:
@@ -109,9 +107,7 @@ def _record(store: Store, artifact: Artifact) -> dict[str, Any]:
 
 def _tuned_on(store: Store, model: Artifact) -> str | None:
     """The file that a model was fine-tuned on by one command; None for any other model."""
-    words = model.manifest.producer.command.split(" -c ")
-    config = Path(words[1].partition("/train-v")[0]) if len(words) == 2 else Path()
-    if config.parent.name != FINETUNE:
+    if fine_tuning_of(model.manifest.producer.command) is None:
         return None
     reference = next((parse_exact(one.reference) for one in model.manifest.parents if one.role == "data"), None)
     data = _loaded(store, reference) if reference else None

@@ -1,8 +1,11 @@
 """A question with an answer that can be checked: what rows of reinforcement and evaluation are made of.
 
 {"question": "Ann has 3 apples ...", "answer": "3 + 4 = 7\\n#### 7"}   ->   "Ann has 3 apples ...", "7"
+
+A number is an answer as people write it: of `"answer": 1.50` that is "1.50", with whatever digits the file has.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -13,12 +16,17 @@ from nemotron_data.sources.rows import field_of
 
 
 def read_question(
-    row: Mapping[str, Any], question_field: str, answer_field: str, answer_pattern: str | None = None
+    row: Mapping[str, Any],
+    question_field: str,
+    answer_field: str,
+    answer_pattern: str | None = None,
+    written: bytes | None = None,
 ) -> tuple[str, str]:
     """The question of a row and the answer that is expected, both as text.
 
     Args:
         answer_pattern: a regular expression whose first group is the answer inside the field; GSM8K: `#### (.+)`.
+        written: the JSON of the row, where there is one: numbers are taken as they stand there.
 
     Raises:
         Refused: a field is missing or no text, or the answer does not match the pattern.
@@ -28,12 +36,12 @@ def read_question(
         value = field_of(row, field)
         if value is None:
             raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", "name the field that holds it")
-        # a number is an answer as people write it; True is none
+        # True is no number
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise Refused(f"field '{field}' is not text", type(value).__name__)
         if isinstance(value, float) and not math.isfinite(value):  # in tables, how a missing number is written
             raise Refused(f"field '{field}' is no number", str(value))
-        texts.append(str(value))
+        texts.append(_as_written(field, written) if written and not isinstance(value, str) else str(value))
     question, answer = texts
     if answer_pattern is not None:
         found = re.search(answer_pattern, answer)
@@ -41,3 +49,8 @@ def read_question(
             raise Refused("no answer in the field", f"'{answer[:80]}'", "correct data_prep.answer_pattern")
         answer = (found[1] if found.groups() else found[0]).strip()
     return question, answer
+
+
+def _as_written(field: str, row: bytes) -> str:
+    """The text of a number: a float has lost the digits beyond its 17, and the zeros at the end."""
+    return field_of(json.loads(row, parse_int=str, parse_float=str), field)

@@ -55,6 +55,8 @@ class Row:
     line: int
     raw: bytes | None = None
     """The line as it was written, where the row was a line."""
+    written: bytes | None = None
+    """Its JSON, which may be of several lines; None where it was read from a table or a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ def json_row(name: str, number: int, line: bytes, *, look: bool = True) -> Row |
     if twice is not None:
         return BadRow(name, number, "a key twice", f"'{twice}'", snippet_of(line.strip()), "give it another name")
     if isinstance(value, dict):
-        return Row(value, name, number, line)
+        return Row(value, name, number, line, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
     return BadRow(name, number, "not a JSON object", detail, snippet_of(line.strip()))
 

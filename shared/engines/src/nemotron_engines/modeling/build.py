@@ -28,7 +28,7 @@ from nemotron_engines.kernels.cpu_experts import register_cpu_experts
 from nemotron_engines.kernels.mamba_install import announce, install_cpu_ops, lift_time_step_limit
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.generation import require_generation
-from nemotron_engines.modeling.loaded import require_numbers, require_one_head, require_same_tensors
+from nemotron_engines.modeling.loaded import require_finite, require_numbers, require_one_head, require_same_tensors
 from nemotron_engines.modeling.mtp import class_of, say_what_is_there
 from nemotron_engines.modeling.sizes import (
     ANOTHER_MODEL,
@@ -90,13 +90,13 @@ def random_like(path: Path, seed: int, engine: ModelLoadingEngine) -> PreTrained
 
 
 @cache
-def _install_kernels() -> None:
+def install_kernels() -> None:
     """Choose the Mamba code once per process, and say which it is."""
     say(install_cpu_ops())
 
 
 def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine) -> PreTrainedModel:
-    _install_kernels()
+    install_kernels()
     set_seed(seed)
     model = class_of(engine).from_config(
         config, dtype=torch.float32, trust_remote_code=False, **_implementations(config, engine)
@@ -147,7 +147,29 @@ def load_model(
     Raises:
         UserError: the folder is damaged, or its tensors are no numbers, or not those of its config.json.
     """
-    _install_kernels()
+    install_kernels()
+    model = _load_checked(path, engine, trusted=trusted, dtype=dtype)
+    say_what_is_there(model)
+    lift_time_step_limit(model)
+    announce(model.num_parameters(), engine.allow_reference_kernels)
+    return model
+
+
+def require_sound(path: Path) -> None:
+    """Refuse a folder that `load_model` would refuse, without its weights in memory.
+
+    Raises:
+        UserError: as `load_model`.
+    """
+    _load_checked(path, ONLY_MADE, trusted=False, dtype=torch.float32, device_map="meta")
+    for file in sorted(path.glob("*.safetensors")):
+        require_finite(file)
+
+
+def _load_checked(
+    path: Path, engine: ModelLoadingEngine, *, trusted: bool, dtype: torch.dtype, **placed: Any
+) -> PreTrainedModel:
+    """The model as the library loads it, if all of its folder is as its config says."""
     config = read_config(path, trusted=trusted)
     if isinstance(config, NemotronHConfig):
         # Missing tensors are drawn before anybody can refuse them, and the draw of time steps fails at 0, which
@@ -168,6 +190,7 @@ def load_model(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             **_implementations(config, engine),
+            **placed,
         )
     except NOT_THE_FILE:
         raise
@@ -179,15 +202,12 @@ def load_model(
     require_same_tensors(path, found)
     require_numbers(path, model)
     require_one_head(path, model)
-    say_what_is_there(model)
-    lift_time_step_limit(model)
-    announce(model.num_parameters(), engine.allow_reference_kernels)
     return model
 
 
 def shell_of(config: PreTrainedConfig, engine: ModelLoadingEngine, *, trusted: bool = False) -> PreTrainedModel:
     """A model of this config without weights, to be filled with those of another process."""
-    _install_kernels()
+    install_kernels()
     with torch.device("meta"):
         model = class_of(engine).from_config(
             config, dtype=torch.float32, trust_remote_code=trusted, **_implementations(config, engine)

@@ -1,6 +1,8 @@
 """What the library has loaded, against what the folder holds: it casts, ties and fills up without a word."""
 
+import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,12 @@ from nemotron_engines.modeling.sizes import ANOTHER_MODEL
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import all_in, config_of
 
-NUMBERS = ("F", "BF")
-"""How the dtypes begin that can be cast to a model's own; the whole numbers of quantized weights need their scales."""
+NUMBERS = ("F64", "F32", "F16", "BF16")
+"""The dtypes that can be cast to a model's own; whole numbers and those of 8 bits need the scales of quantization."""
+FLOATS = (*NUMBERS, "F8_E4M3", "F8_E5M2")
+"""The dtypes that may hold NaN or infinity."""
+AT_ONCE = 2**24
+"""Values that are looked at together."""
 MASKS = (".bias", ".masked_bias", ".position_ids")
 """Names under which older models store masks and positions, which are no weights."""
 QUANTIZED = ("quantization_config", "compression_config")
@@ -50,8 +56,7 @@ def require_numbers(path: Path, model: Any) -> None:
     Raises:
         UserError: naming the tensor.
     """
-    config = config_of(path)
-    if not any(key in part for part in all_in(config) if isinstance(part, dict) for key in QUANTIZED):
+    if not is_quantized(config_of(path)):
         for file in sorted(path.glob("*.safetensors")):
             _require_floats(file)
     for name, parameter in model.named_parameters():
@@ -59,13 +64,44 @@ def require_numbers(path: Path, model: Any) -> None:
             raise UserError(f"{path}: its weights are damaged: {name} holds NaN or infinity", ANOTHER_MODEL)
 
 
+def is_quantized(config: dict[str, Any]) -> bool:
+    """Whether a config says, for all of the model or a part, that whole numbers stand for its weights."""
+    return any(key in part for part in all_in(config) if isinstance(part, dict) for key in QUANTIZED)
+
+
 def _require_floats(file: Path) -> None:
     with safe_open(file, "pt") as tensors:
         for name in tensors.keys():  # noqa: SIM118
             kind = tensors.get_slice(name).get_dtype()
-            if not kind.startswith(NUMBERS) and not name.endswith(MASKS):
+            if kind not in NUMBERS and not name.endswith(MASKS):
                 what = f"{file}: {name} is stored as {kind}, and config.json has no quantization_config"
                 raise UserError(what, "give the model in bfloat16 or float32")
+
+
+def require_finite(file: Path) -> None:
+    """Refuse a file of weights that are not finite; a part of a tensor at a time is in memory.
+
+    Raises:
+        UserError: naming the file and the tensor.
+    """
+    with safe_open(file, "pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118
+            stored = tensors.get_slice(name)
+            parts = _parts(stored.get_shape())
+            if stored.get_dtype() in FLOATS and not all(_is_finite(stored[part]) for part in parts):
+                raise UserError(f"{file}: its weights are damaged: {name} holds NaN or infinity", ANOTHER_MODEL)
+
+
+def _parts(shape: list[int]) -> list[Any]:
+    """Slices of a tensor's first dimension, each of about `AT_ONCE` values."""
+    if not shape:
+        return [...]
+    rows = max(1, AT_ONCE // max(1, math.prod(shape[1:])))
+    return [slice(first, first + rows) for first in range(0, shape[0], rows)]
+
+
+def _is_finite(part: torch.Tensor) -> bool:
+    return bool(torch.isfinite(part.float() if part.itemsize == 1 else part).all())  # of 8 bits torch cannot tell
 
 
 def require_one_head(path: Path, model: Any) -> None:
@@ -79,6 +115,23 @@ def require_one_head(path: Path, model: Any) -> None:
     if not getattr(model.config.get_text_config(), "tie_word_embeddings", False):
         return
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and head.weight is not embeddings.weight:
+    if head is None or head.weight is embeddings.weight:
+        return
+    # without values the library cannot see that both are stored, and alike
+    if head.weight.device.type != "meta" or not _are_stored_alike(path, model, head.weight, embeddings.weight):
         what = f"{path / 'config.json'}: tie_word_embeddings is true, and the weights hold a head of their own"
         raise UserError(what, "set it to false, so that every program uses the stored head")
+
+
+def _are_stored_alike(path: Path, model: Any, *parameters: torch.Tensor) -> bool:
+    """Whether two parameters have the same values in the files, under names that end as the model's own."""
+    ends = [
+        tuple(name.split(".")[-2:]) for name, value in model.named_parameters() if any(value is x for x in parameters)
+    ]
+    with ExitStack() as stack:
+        files = [stack.enter_context(safe_open(file, "pt")) for file in sorted(path.glob("*.safetensors"))]
+        found = [file.get_slice(name) for file in files for name in file.keys() if tuple(name.split(".")[-2:]) in ends]  # noqa: SIM118
+        shapes = [stored.get_shape() for stored in found]
+        if len(found) != len(parameters) or shapes[0] != shapes[1]:
+            return False
+        return all(torch.equal(found[0][part], found[1][part]) for part in _parts(shapes[0]))

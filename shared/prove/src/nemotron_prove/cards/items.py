@@ -71,7 +71,7 @@ ITEMS = {
     "export_round_trip": Item(
         "an exported model computes the logits of the one that was exported",
         "folders:exported",
-        ("nemotron_app.export.command",),
+        ("nemotron_serving.export",),
     ),
     "logits_across_stacks": Item("our kernels, transformers' own and a float64 recurrence agree", "stacks:logits"),
     "gradients": Item("gradients of our kernels and of transformers' own agree", "stacks:gradients"),

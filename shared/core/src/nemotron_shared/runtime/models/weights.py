@@ -134,18 +134,19 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
     """Compare the tensors of each file with the index, where there is one, and with the config.
 
     Raises:
-        UserError: some are missing, or are in two files.
+        UserError: some are missing, are in two files, or are not in the index.
     """
     index = folder / INDICES[0]
-    if index.is_file():
-        promised = _weight_map(label, index).items()
-        absent = [f"{tensor} in {file}" for tensor, file in promised if tensor not in found[file]]
+    promised = _weight_map(label, index) if index.is_file() else None
+    absent = []
+    if promised is not None:
+        absent = [f"{tensor} in {file}" for tensor, file in promised.items() if tensor not in found[file]]
         _require_no_second(label, found)
-    else:
-        absent = []
     if absent := absent or _absent_from_layers([name for names in found.values() for name in names], config):
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise UserError(f"{label}: its weights lack {', '.join(absent[:3])}{more}", "download or save the model again")
+    if promised is not None:
+        _require_named(label, found, promised)
 
 
 def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
@@ -156,6 +157,15 @@ def _require_no_second(label: str, found: Mapping[str, Shapes]) -> None:
             if (first := owners.setdefault(tensor, file)) != file:
                 what = f"{label}: {printable(tensor[:SHOWN])} is in {first} and in {file}"
                 raise UserError(what, "download or save the model again")
+
+
+def _require_named(label: str, found: Mapping[str, Shapes], promised: Mapping[str, str]) -> None:
+    """Refuse a tensor that the index leaves out: some programs would load it, and others draw it at random."""
+    more = [f"{tensor} in {file}" for file, tensors in found.items() for tensor in tensors if tensor not in promised]
+    if more:
+        others = f" and {len(more) - 3} more" if len(more) > 3 else ""
+        named = printable(", ".join(one[:SHOWN] for one in more[:3]))
+        raise UserError(f"{label}: {INDICES[0]} does not name {named}{others}", "download or save the model again")
 
 
 def _weight_map(label: str, index: Path) -> dict[str, str]:

@@ -88,6 +88,7 @@ def _weights_fault(files: Files, made: object) -> str | None:
         require(
             all(tensor in there[file] for tensor, file in wanted.items()), "a tensor that its index names is missing"
         )
+        require(not wanted or {*wanted} >= set().union(*there.values()), "a tensor that its index does not name")
 
     return fault_of(read)
 

@@ -131,7 +131,7 @@ def _use(name: str) -> Callable[[Path, Files], bytes]:
 
 def _fault(chat: bool) -> Callable[[Files, object], str | None]:
     def fault(files: Files, made: object) -> str | None:
-        return fault_of(lambda: _require(json_value(files["body.json"], strict=False), chat))
+        return fault_of(lambda: _require(json_value(files["body.json"]), chat))
 
     return fault
 
@@ -148,6 +148,8 @@ def _require(body: Any, chat: bool) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
         require(value is None or (is_count(value) and value <= CONTEXT), f"{name} that is no count")
+    stops = body.get("stop")
+    require("" not in (stops if isinstance(stops, list) else [stops]), "an empty stop")
     number = body.get("n")
     require(number is None or (is_count(number) and 1 <= number <= 16), "n that is no count")
     if chat:

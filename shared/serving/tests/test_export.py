@@ -8,8 +8,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import save
 
 from nemotron_app.main import main
 from nemotron_shared.artifacts import Parent, Producer, Source, Store
@@ -30,9 +32,21 @@ def publish(store: Store, name: str, type: Any, files: dict[str, Any], made_by: 
     return store.publish(folder, name=name, type=type, fingerprint=name, producer=made_by, **more)
 
 
-def tensors() -> bytes:
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    return len(header).to_bytes(8, "little") + header + bytes(4)
+LLAMA = {
+    "model_type": "llama", "vocab_size": 4, "hidden_size": 4, "intermediate_size": 4, "num_hidden_layers": 1,
+    "num_attention_heads": 1, "num_key_value_heads": 1,
+}  # fmt: skip
+
+
+def tensors(**changed: Any) -> bytes:
+    """The weights of LLAMA; what is given by the last part but one of its name is in the place of ones."""
+    squares = [f"layers.0.self_attn.{part}_proj" for part in "qkvo"]
+    squares += [f"layers.0.mlp.{part}_proj" for part in ("gate", "up", "down")]
+    vectors = ["layers.0.input_layernorm", "layers.0.post_attention_layernorm", "norm"]
+    made = {f"model.{name}.weight": np.ones((4, 4), np.float32) for name in (*squares, "embed_tokens")}
+    made |= {f"model.{name}.weight": np.ones(4, np.float32) for name in vectors}
+    made["lm_head.weight"] = np.zeros((4, 4), np.float32)
+    return save({name: changed.get(name.split(".")[-2], value) for name, value in made.items()})
 
 
 @pytest.fixture
@@ -42,13 +56,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
     store = Store(tmp_path / "home")
     store.home.mkdir()
-    config = {
-        "model_type": "llama",
-        "_name_or_path": "/home/ann/secret",
-        "vocab_size": 4,
-        "eos_token_id": 3,
-        "seen": "~/x",
-    }
+    config = LLAMA | {"_name_or_path": "/home/ann/secret", "eos_token_id": 3, "seen": "~/x"}
     base = publish(store, "hf-org--base", "ModelArtifact", {"config.json": config, "model.safetensors": tensors()},
                    producer("model", "import"), metadata={"repository": "org/base"},
                    sources=[Source("hf://org/base@0123", "ab", {})])  # fmt: skip
@@ -78,7 +86,7 @@ def front(folder: Path) -> dict[str, Any]:
 def test_scores_of_rows_that_were_trained_on_are_called_so(store: Store, tmp_path: Path) -> None:
     data = publish(store, "nano3-sft-data", "SFTDataArtifact", {"train.jsonl": {}}, producer("sft", "data_prep"),
                    metadata={"splits": {"train": {}}})  # fmt: skip
-    files = {"config.json": {"model_type": "llama"}, "model.safetensors": tensors()}
+    files = {"config.json": LLAMA, "model.safetensors": tensors()}
     model = publish(store, "nano3-sft-model", "ModelArtifact", files, producer("sft"),
                     parents=[Parent(data.reference, data.manifest.digest, "data")])  # fmt: skip
     score = {"model": "sft", "task": "held_out", "metric": "bits_per_byte", "value": 0.9, "ci95": [0.8, 1.0], "n": 9}
@@ -97,7 +105,7 @@ def test_an_export_has_no_trace_of_the_machine(store: Store, tmp_path: Path) -> 
         "tokenizer_config.json",
     ]  # fmt: skip
     assert not [path for path in out.iterdir() if "/home/ann" in path.read_text(errors="replace")]
-    assert json.loads((out / "config.json").read_text()) == {"model_type": "llama", "vocab_size": 4, "eos_token_id": 3}
+    assert json.loads((out / "config.json").read_text()) == LLAMA | {"eos_token_id": 3}
     kept = json.loads((out / "tokenizer_config.json").read_text())
     assert kept == {"bos_token": "~", "added": [{"content": "/x"}]}  # tokens are no paths
     assert json.loads((out / "generation_config.json").read_text()) == {"eos_token_id": 3}
@@ -162,6 +170,57 @@ def test_a_card_that_cannot_be_read_says_nothing(store: Store, tmp_path: Path, f
     (folder / "README.md").write_text(f"---\n{front}\n---\n# Mine\n")
     assert main(["export", "./copy", "made"]) == 0
     assert "license: unknown" in (tmp_path / "made" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changed", "config", "said"),
+    [
+        ({"up_proj": np.full((4, 4), np.nan, np.float32)}, {}, "model.safetensors: its weights are damaged: model.lay"),
+        ({"norm": np.full(4, np.inf, np.float32)}, {}, "model.norm.weight holds NaN or infinity"),
+        ({"lm_head": np.zeros((5, 4), np.float32)}, {}, "of another shape: lm_head.weight [5, 4], not [4, 4]"),
+        ({}, {"num_hidden_layers": 2}, "9 tensors missing: model.layers.1."),
+        ({}, {"tie_word_embeddings": True}, "tie_word_embeddings is true, and the weights hold a head of their own"),
+        ({"up_proj": np.full((4, 4), np.nan, np.float32)}, {"quantization_config": {}}, "up_proj.weight holds NaN"),
+        ({"up_proj": np.full((4, 4), np.nan, np.float32)}, {"model_type": "unheard"}, "up_proj.weight holds NaN"),
+    ],
+)  # fmt: skip
+def test_weights_that_nobody_could_load_are_not_exported(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: Any, config: Any, said: str
+) -> None:
+    files = {"config.json": LLAMA | config, "model.safetensors": tensors(**changed)}
+    publish(store, "damaged", "ModelArtifact", files, producer("sft"))
+    assert main(["export", "damaged", "out"]) == 2
+    told = capsys.readouterr().err
+    assert said in told and "Traceback" not in told
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "config", "noted"),
+    [
+        ({"lm_head": np.ones((4, 4), np.float32)}, {"tie_word_embeddings": True}, ""),
+        ({}, {"quantization_config": {}}, "config.json was not compared with the weights: its weights are quantized"),
+        ({}, {"model_type": "unheard"}, "config.json was not compared with the weights: transformers does not know"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_exported_and_noted(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: Any, config: Any, noted: str
+) -> None:
+    files = {"config.json": LLAMA | config, "model.safetensors": tensors(**changed)}
+    publish(store, "odd", "ModelArtifact", files, producer("sft"))
+    assert main(["export", "odd", "out"]) == 0
+    said = "".join(capsys.readouterr())
+    assert noted in said and ("was not compared" in said) == bool(noted)
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_damaged_adapter_is_not_exported(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {"config.json": LLAMA, "model.safetensors": tensors(), "adapter/adapter_config.json": {"r": 8},
+             "adapter/adapter_model.safetensors": save({"a": np.full(1, np.nan, np.float32)})}  # fmt: skip
+    publish(store, "damaged", "ModelArtifact", files, producer("sft"))
+    assert main(["export", "damaged", "out", "--adapter"]) == 2
+    assert "adapter_model.safetensors: its weights are damaged: a holds NaN" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_adapter_alone(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,8 @@
     nemotron export sft ./my-model --licence apache-2.0 --push my-org/my-model
                                                    and afterwards to the hub, private unless --public
 
-README.md is the model's card: its data, its scores with their intervals, its history, its licence.
+README.md is the model's card: its data, its scores with their intervals, its history, its licence. Weights that are not
+finite, or not those of config.json, are refused.
 """
 
 from pathlib import Path
@@ -14,11 +15,13 @@ import click
 
 from nemotron_app import complete
 from nemotron_app.export.card import card
-from nemotron_app.export.folder import write_folder
+from nemotron_app.export.folder import exported_files, require_room, write_folder
 from nemotron_app.store_options import Look, store_options
+from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.hub_errors import HubPlace, hub_errors
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.code import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.references import BARE
 
@@ -43,6 +46,8 @@ def command(
     if public and push is None:
         raise UserError("--public is for a repository of the hub", "add --push ORGANISATION/NAME, or leave it out")
     artifact = find_model(look.store, model, family=look.family, trusted=trust_code)
+    require_room(folder, force)
+    require_whole_export(artifact, adapter=adapter)
     title = push.partition("/")[2] if push else folder.resolve().name
     readme = card(look.store, artifact, title, adapter=adapter, licence=licence)
     names = write_folder(artifact, folder, readme, adapter=adapter, force=force)
@@ -53,6 +58,28 @@ def command(
         line = f"{line}\npushed to {told['pushed']}"
     look.tell(told, line)
     return 0
+
+
+def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
+    """Refuse weights that nobody could load, before anything is written.
+
+    Raises:
+        UserError: they are not finite, or not those of config.json.
+    """
+    files = exported_files(artifact, adapter=adapter)
+    from nemotron_engines.modeling.build import require_sound
+    from nemotron_engines.modeling.loaded import is_quantized, require_finite
+
+    config = config_of(artifact.path)
+    known = config.get("model_type") in known_types() and not needs_code(config)
+    if known and not adapter and not is_quantized(config):
+        require_sound(artifact.path)
+        return
+    for name in (name for name in files if name.endswith(".safetensors")):
+        require_finite(files[name])
+    if not adapter:
+        why = "its weights are quantized" if known else "transformers does not know its type without code of its own"
+        say(f"[{artifact.reference}] its config.json was not compared with the weights: {why}")
 
 
 def send(folder: Path, names: list[str], repository: str, *, private: bool) -> str:
