@@ -36,21 +36,21 @@ def test_show_gives_the_values_that_the_step_takes_and_their_lines(capsys: pytes
         assert told["config"][section] == step["config"][section]
     assert told["origins"]["optimizer.lr"] == "command line" == step["origins"]["optimizer.lr"]
     text = ask(capsys, "config", "show", "sft/tiny")
-    assert "  train_iters: 400" in text and "# tiny.yaml:" in text
-    assert yaml.safe_load(text)["train"]["train_iters"] == 400
+    assert "  train_iters: 280" in text and "# tiny.yaml:" in text
+    assert yaml.safe_load(text)["train"]["train_iters"] == 280
 
 
 def test_diff_shows_what_differs_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(capsys, "config", "diff", "sft/tiny", "sft/tiny") == "they are the same\n"
     told = json.loads(ask(capsys, "config", "diff", "sft/tiny", "sft/tiny", "train.train_iters=7", "--json"))
-    assert told == {"train.train_iters": {"first": 400, "second": 7}}
+    assert told == {"train.train_iters": {"first": 280, "second": 7}}
     rows = ask(capsys, "config", "diff", "sft/local", "rl/local")
     assert "grpo.temperature" in rows and "(not there)" in rows
 
 
 def test_explain_has_the_words_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(capsys, "config", "explain", "train.train_iters")
-    assert "Optimizer steps." in text and "pretrain" in text and "tiny 600" in text
+    assert "Optimizer steps." in text and "pretrain" in text and "tiny 450" in text
     section = json.loads(ask(capsys, "config", "explain", "grpo", "--stage", "rl", "--json"))
     assert {one["key"] for one in section} >= {"grpo.temperature", "grpo.top_p"}
     assert "transformers: " in ask(capsys, "config", "explain", "engine.dtype")

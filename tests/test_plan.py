@@ -60,7 +60,7 @@ def test_gpus_are_those_that_are_named(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_settings_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    (usual,), (long) = plan(capsys, "pretrain/tiny"), plan(capsys, "pretrain/tiny", "train.train_iters=6000")[0]
+    (usual,), (long) = plan(capsys, "pretrain/tiny"), plan(capsys, "pretrain/tiny", "train.train_iters=4500")[0]
     assert long["estimate"]["seconds"] == pytest.approx(10 * usual["estimate"]["seconds"])
 
 

@@ -30,7 +30,7 @@ run: {family: super3}
 engine: {name: transformers}
 model: {architecture: super3_tiny}
 data_prep: {source: synthetic}
-train: {train_iters: 400}
+train: {train_iters: 280}
 """
 
 
@@ -271,10 +271,10 @@ def test_automodels_output_and_records_are_read(tmp_path: Path, capsys) -> None:
 
 
 def test_a_run_of_ours_is_found_by_name_folder_and_artifact_name(home: Path, capsys) -> None:
-    folder = tiny_run(home, [9.0 - 8.8 * step / 400 for step in range(400)])
+    folder = tiny_run(home, [9.0 - 8.8 * step / 280 for step in range(280)])
     for wanted in ("super3-sft-model-aaaa", folder, "sft", "super3-sft-model"):
         code, found = check(capsys, wanted)
-        assert (code, found["state"], found["kind"], found["step"]) == (0, "finished", "a run", 400)
+        assert (code, found["state"], found["kind"], found["step"]) == (0, "finished", "a run", 280)
         assert found["expectations"].endswith("stages/sft/config/expect/tiny.yaml")
     assert value(found, "step-time") == pytest.approx(0.1)
 
@@ -292,14 +292,14 @@ def test_a_stopped_run_is_not_judged_by_its_end(home: Path, capsys) -> None:
     tiny_run(home, [9.0, 5.0, 3.0], finished=False)
     assert dispatch(["check", "sft"]) == 0
     said = capsys.readouterr().out
-    assert "stopped" in said and "judged from step 400 on; this one ended at step 3" in said
-    assert "step 3 of 400" in said
+    assert "stopped" in said and "judged from step 280 on; this one ended at step 3" in said
+    assert "step 3 of 280" in said
 
 
 def test_a_run_that_no_expectations_fit_says_what_differs(home: Path) -> None:
     folder = tiny_run(home, [9.0, 5.0])
-    (folder / "config.yaml").write_text(CONFIG.replace("400", "6"))
-    with pytest.raises(UserError, match=r"sft/tiny, is for other runs: train\.train_iters is 6 and not 400") as caught:
+    (folder / "config.yaml").write_text(CONFIG.replace("280", "6"))
+    with pytest.raises(UserError, match=r"sft/tiny, is for other runs: train\.train_iters is 6 and not 280") as caught:
         dispatch(["check", "sft"])
     assert "--expect sft/tiny" in str(caught.value.remedy)
     log = written(home / "some.log", "")

@@ -12,7 +12,7 @@ EXAMPLES = {
     "pretrain": (
         ("pretrain -c tiny", "a real model of 0.3M parameters, on this CPU"),
         ("pretrain -c local data_prep.source='texts/*.txt'", "your own text, on this machine"),
-        ("pretrain -c tiny train.train_iters=900", "longer: it continues from the 600 steps that are there"),
+        ("pretrain -c tiny train.train_iters=900", "longer: it continues from the 450 steps that are there"),
     ),
     "sft": (
         ("sft -c tiny", "teach the tiny model to chat"),

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nemotron_shared import atomic
-from nemotron_shared.artifacts import manifest
-from nemotron_shared.artifacts.fine_tunings import fine_tuning_of
+from nemotron_shared.artifacts import fine_tunings, manifest
 from nemotron_shared.artifacts.manifest import MANIFEST, Manifest, missing, unreadable
 from nemotron_shared.errors import UserError
 from nemotron_shared.file_cache import FileCache
@@ -197,11 +196,11 @@ def entry_of(found: Manifest) -> Entry:
     """The entry of a manifest."""
     size = sum(file.bytes for file in found.files.values())
     parents = [parent.reference for parent in found.parents]
-    by = fine_tuning_of(found.producer.command)
+    by = fine_tunings.fine_tuning_of(found.producer.command)
     return Entry(found.type, found.created_at, found.fingerprint, len(found.files), size, parents, by)
 
 
 @cache
 def _reader() -> str:
     """The code that makes an entry: after a change of it, entries are made anew."""
-    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in (__file__, manifest.__file__))).hexdigest()
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in (__file__, fine_tunings.__file__, manifest.__file__))).hexdigest()
