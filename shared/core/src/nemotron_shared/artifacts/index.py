@@ -203,4 +203,6 @@ def entry_of(found: Manifest) -> Entry:
 @cache
 def _reader() -> str:
     """The code that makes an entry: after a change of it, entries are made anew."""
-    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in (__file__, fine_tunings.__file__, manifest.__file__))).hexdigest()
+    return hashlib.sha256(
+        b"".join(Path(file).read_bytes() for file in (__file__, fine_tunings.__file__, manifest.__file__))
+    ).hexdigest()
