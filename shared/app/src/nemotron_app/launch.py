@@ -14,7 +14,7 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
 from nemotron_app import copies
-from nemotron_shared.config.compose import compose
+from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.overrides import Said
 from nemotron_shared.config.references import engine_of, resolve_section
 from nemotron_shared.errors import UserError
@@ -79,7 +79,7 @@ def dry_run_of(
 def step_command(stage: str, verb: str, request: "Request") -> list[str]:
     """The command line of one step's process."""
     config = config_of(request, stage)
-    command = [*start_command(stage, verb, config, request), "-c", config]
+    command = [*start_command(stage, verb, request), "-c", config]
     for text in request.overrides:
         command += ["--setting", text.origin, text] if isinstance(text, Said) else [text]
     command += ["--dry-run"] if request.dry_run else []
@@ -106,6 +106,14 @@ def config_of(request: "Request", stage: str) -> str:
     return config
 
 
+def composed(stage: str, request: "Request") -> Composed:
+    """The config of a stage, composed once for a request: a pipeline asks what it says nearly twenty times."""
+    key = stage, config_of(request, stage), request.overrides
+    if key not in request.composed:
+        request.composed[key] = compose(stage_directory(stage) / "config", *key[1:])
+    return request.composed[key]
+
+
 def stage_directory(stage: str) -> Path:
     """Folder of an installed stage.
 
@@ -121,15 +129,15 @@ def stage_directory(stage: str) -> Path:
     return Path(found.origin).parent
 
 
-def start_command(stage: str, verb: str, config: str, request: "Request") -> list[str]:
+def start_command(stage: str, verb: str, request: "Request") -> list[str]:
     """How the step's processes are started: by its engine's own launcher, or as one process or torchrun.
 
     An engine that does not exist is left to the step, whose error says where it was set.
     """
     module = f"stages.{stage}.{verb}"
-    composed = compose(stage_directory(stage) / "config", config, request.overrides)
+    tree = composed(stage, request).tree
     engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
-    name = engine_of(composed.tree)
+    name = engine_of(tree)
     if verb != "train" or name is None or name not in engines.places():
         python, engine = sys.executable, None
     else:
@@ -137,15 +145,14 @@ def start_command(stage: str, verb: str, config: str, request: "Request") -> lis
     if request.dry_run:  # needs one process only
         command = launch_command(module, 1)
     else:
-        processes = int(resolve_section(composed.tree, "run")["nproc_per_node"])
+        processes = int(resolve_section(tree, "run")["nproc_per_node"])
         command = engine.command(module, processes) if engine else launch_command(module, processes)
     return [python if word == sys.executable else word for word in command]
 
 
 def engine_here(stage: str, request: "Request") -> "type[Engine[Any]] | None":
     """The engine of a stage's training, where it runs in this Python and has libraries that can be imported ahead."""
-    composed = compose(stage_directory(stage) / "config", config_of(request, stage), request.overrides)
-    name = engine_of(composed.tree)
+    name = engine_of(composed(stage, request).tree)
     engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
     if name is None or name not in engines.places() or python_for_step(name) != sys.executable:
         return None

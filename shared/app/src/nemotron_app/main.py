@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from nemotron_shared.runtime.process import use_no_code_of_this_folder
 
 if TYPE_CHECKING:
     from nemotron_app.remote.place import Mode, Remote
+    from nemotron_shared.config.compose import Composed
 
 COMMANDS = ("pipeline", "data", *STAGES)
 STEP = "a step"
@@ -78,6 +79,8 @@ class Request:
     machine: Path | None = None
     trust_code: bool = False
     remote: "Remote | None" = None
+    composed: dict[tuple[str, str, tuple[str, ...]], "Composed"] = field(default_factory=dict, compare=False)
+    """The configs that have been read for it; see `launch.composed`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

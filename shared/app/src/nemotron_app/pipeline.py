@@ -16,9 +16,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nemotron_app.ahead import Ahead
-from nemotron_app.launch import config_of, run_step, stage_directory
+from nemotron_app.launch import composed, config_of, run_step, stage_directory
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep
-from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
@@ -70,12 +69,12 @@ def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
     """
     for stage in {step.stage: step for step in steps}:
         own = for_stage(request, stage)
-        config = config_of(own, stage)
+        config_of(own, stage)  # whose error names no stage
         schema = import_module(f"stages.{stage}.train").STEP.schema
         try:
-            composed = compose(stage_directory(stage) / "config", config, own.overrides)
+            found = composed(stage, own)
             # what is read from data that is not there yet is judged by the step itself
-            validate(schema, resolve(composed.tree, lambda role, field: 1), composed.origins)
+            validate(schema, resolve(found.tree, lambda role, field: 1), found.origins)
         except UserError as error:
             raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
@@ -118,10 +117,7 @@ def nothing_trained(steps: Sequence[PipelineStep], request: "Request") -> bool:
 def home_of(request: "Request") -> str | None:
     """`run.home` of the last step, wherever it was set: on the command line or in a YAML file."""
     stage = [step.stage for step in PIPELINE if step.stage in families()[request.family].stages][-1]
-    composed = compose(
-        stage_directory(stage) / "config", config_of(request, stage), for_stage(request, stage).overrides
-    )
-    return resolve_section(composed.tree, "run")["home"]
+    return resolve_section(composed(stage, for_stage(request, stage)).tree, "run")["home"]
 
 
 def _report(request: "Request", pipeline: dict[str, Any]) -> int:

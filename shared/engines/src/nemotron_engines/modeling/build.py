@@ -17,6 +17,7 @@ from transformers import (
     NemotronHConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    conversion_mapping,
     dynamic_module_utils,
     set_seed,
 )
@@ -47,6 +48,9 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
 
 disable_progress_bar()  # our own progress line is the only one
+# The first model that is loaded or saved has these rules made, which takes 0.4 s; made now, copies of this process
+# have them already.
+conversion_mapping.get_checkpoint_conversion_mapping("nemotron_h")
 # A part of a composite model is made without our word on its code; then transformers refuses, instead of asking.
 dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0  # ty: ignore[invalid-assignment]
 # Libraries that call each other's renamed settings; nothing a user could change.
