@@ -67,7 +67,7 @@ def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
 
     other = [*OPTIONS, "optimizer.lr=1e-4", "train.train_iters=1"]
     assert "a new run, not the unfinished" in (new := run(*script("sft"), *other, env=there).stderr)
-    assert "optimizer.lr 0.003 -> 0.0001" in new
+    assert "optimizer.lr 0.002 -> 0.0001" in new
 
     changed = [*OPTIONS, "train.micro_batch_size=4", "checkpoint.save_interval=3"]
     again = run(*script("sft"), *changed, env=there).stderr
@@ -83,7 +83,7 @@ def test_how_may_change_and_what_may_not(run, tmp_path: Path) -> None:
 
     finished = run(*script("sft"), *changed, "optimizer.lr=1e-3", "train.train_iters=1", env=there).stderr
     assert "a new run, not the finished super3-sft-model-" in finished
-    assert "optimizer.lr 0.003 -> 0.001" in finished
+    assert "optimizer.lr 0.002 -> 0.001" in finished
 
 
 @pytest.mark.slow
