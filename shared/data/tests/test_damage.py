@@ -24,6 +24,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.shards import run_shards
 from nemotron_data.sources.detect import detect
 from nemotron_data.sources.files import expand
+from nemotron_data.sources.json_keys import repeated_key
 from nemotron_shared.errors import UserError
 
 GOOD = {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
@@ -301,3 +302,10 @@ def test_cut_rows_are_a_loss_of_their_own() -> None:
     )
     with pytest.raises(UserError, match="would be cut"):
         totals.require_few_lost(0.05, {})
+
+
+def test_the_first_name_that_stands_twice_is_found_among_very_many() -> None:
+    names = [f"k{number}" for number in range(300_000)]  # comparing each with all others would take an hour
+    row = "{" + ", ".join(f'"{name}": 0' for name in [*names, "late", "later", "later", "late"]) + "}"
+    assert repeated_key(row.encode()) == "late"
+    assert repeated_key(b'{"a": {"b": 1, "c": 1}, "b": 2}') is None

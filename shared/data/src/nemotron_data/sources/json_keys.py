@@ -7,6 +7,7 @@ name twice does so in every row.
 """
 
 import json
+from collections import Counter
 from typing import Any
 
 FIRST = 200
@@ -29,4 +30,5 @@ def repeated_key(row: bytes) -> str | None:
 def _once(pairs: list[tuple[str, Any]]) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
-        raise _Twice(next(name for name in names if names.count(name) > 1))
+        times = Counter(names)  # not names.count: an object may have millions of names
+        raise _Twice(next(name for name in names if times[name] > 1))
