@@ -172,6 +172,13 @@ def test_a_card_that_cannot_be_read_says_nothing(store: Store, tmp_path: Path, f
     assert "license: unknown" in (tmp_path / "made" / "README.md").read_text()
 
 
+def exported(store: Store, changed: Any, config: Any) -> int:
+    """Exit code of the export, into `out`, of a model with other tensors or another config."""
+    files = {"config.json": LLAMA | config, "model.safetensors": tensors(**changed)}
+    publish(store, "changed", "ModelArtifact", files, producer("sft"))
+    return main(["export", "changed", "out"])
+
+
 @pytest.mark.parametrize(
     ("changed", "config", "said"),
     [
@@ -187,9 +194,7 @@ def test_a_card_that_cannot_be_read_says_nothing(store: Store, tmp_path: Path, f
 def test_weights_that_nobody_could_load_are_not_exported(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: Any, config: Any, said: str
 ) -> None:
-    files = {"config.json": LLAMA | config, "model.safetensors": tensors(**changed)}
-    publish(store, "damaged", "ModelArtifact", files, producer("sft"))
-    assert main(["export", "damaged", "out"]) == 2
+    assert exported(store, changed, config) == 2
     told = capsys.readouterr().err
     assert said in told and "Traceback" not in told
     assert not (tmp_path / "out").exists()
@@ -206,9 +211,7 @@ def test_weights_that_nobody_could_load_are_not_exported(
 def test_what_cannot_be_compared_is_exported_and_noted(
     store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: Any, config: Any, noted: str
 ) -> None:
-    files = {"config.json": LLAMA | config, "model.safetensors": tensors(**changed)}
-    publish(store, "odd", "ModelArtifact", files, producer("sft"))
-    assert main(["export", "odd", "out"]) == 0
+    assert exported(store, changed, config) == 0
     said = "".join(capsys.readouterr())
     assert noted in said and ("was not compared" in said) == bool(noted)
     assert (tmp_path / "out" / "model.safetensors").is_file()

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from nemotron_app.launch import config_of, stage_directory
+from nemotron_app.launch import composed, config_of
 from nemotron_app.pipeline import for_one_stage
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
-from nemotron_shared.config.compose import Composed, compose
+from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
@@ -78,22 +78,21 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
     typed = {key.removeprefix(f"{ENV}."): _value(text) for key, text in _of_machine(request)}
     request = replace(request, overrides=tuple(text for text in request.overrides if not _is_of_machine(text)))
     loaded = load_profile(asked.profile)
-    folder, config = stage_directory(stage) / "config", config_of(request, stage)
-    composed = compose(folder, config, request.overrides)
-    recipe: Any = resolve_section(composed.tree, "run").get("env") or {}
+    config, found = config_of(request, stage), composed(stage, request)
+    recipe: Any = resolve_section(found.tree, "run").get("env") or {}
     if not isinstance(recipe, dict):
         raise UserError(f"run.env holds keys of env.toml, and here it is {recipe!r}", "write: run.env.nodes=4")
-    origins = {key: composed.origins.get(f"{ENV}.{key}", config) for key in recipe}
+    origins = {key: found.origins.get(f"{ENV}.{key}", config) for key in recipe}
     loaded = changed(loaded, recipe, typed, origins | dict.fromkeys(typed, COMMAND_LINE))
     if "partition" not in typed:
         loaded = replace(loaded, profile=_for_mode(loaded.profile, asked.mode))
     if verb == "train":
-        loaded = _as_many_as_fit(loaded, composed)
-    store = Store.open(resolve_section(composed.tree, "run")["home"]).home
-    decided = _decided(loaded, stage, verb, composed, store)
+        loaded = _as_many_as_fit(loaded, found)
+    store = Store.open(resolve_section(found.tree, "run")["home"]).home
+    decided = _decided(loaded, stage, verb, found, store)
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
-        return Place(loaded, request, compose(folder, config, request.overrides), store)
+        return Place(loaded, request, composed(stage, request), store)
     except UserError as error:  # it was right without them
         what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error

@@ -38,14 +38,7 @@ from nemotron_shared.artifacts.index import (
     read_published,
     record,
 )
-from nemotron_shared.artifacts.manifest import (
-    MANIFEST,
-    ArtifactType,
-    Manifest,
-    Parent,
-    Producer,
-    Source,
-)
+from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean

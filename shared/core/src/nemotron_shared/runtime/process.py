@@ -42,6 +42,12 @@ def use_no_code_of_this_folder() -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
 
 
+def _ask_linux(option: int, value: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value)
+
+
 def end_with_parent(parent: int, number: signal.Signals) -> None:
     """Send this process a signal when its parent ends. A process that starts threads calls this from its main thread.
 
@@ -49,9 +55,7 @@ def end_with_parent(parent: int, number: signal.Signals) -> None:
         parent: its process id, as known before this process began: it may be gone already.
     """
     if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(number))
+        _ask_linux(PR_SET_PDEATHSIG, int(number))
     else:
 
         def watch() -> None:
@@ -110,9 +114,7 @@ def end_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) 
 def _end_own_group(child: "subprocess.Popen[bytes]") -> None:
     """The same from inside: this process leads the group and ends with it."""
     if sys.platform == "linux":  # what the child leaves behind becomes ours, and so can be waited for
-        import ctypes
-
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+        _ask_linux(PR_SET_CHILD_SUBREAPER, 1)
     until = time.monotonic() + GRACE_SECONDS
     os.killpg(0, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):

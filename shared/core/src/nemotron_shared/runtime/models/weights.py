@@ -143,8 +143,7 @@ def require_all(label: str, found: Mapping[str, Shapes], folder: Path, config: M
         absent = [f"{tensor} in {file}" for tensor, file in promised.items() if tensor not in found[file]]
         _require_no_second(label, found)
     if absent := absent or _absent_from_layers([name for names in found.values() for name in names], config):
-        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        raise UserError(f"{label}: its weights lack {', '.join(absent[:3])}{more}", "download or save the model again")
+        raise UserError(f"{label}: its weights lack {_few(absent)}", "download or save the model again")
     if promised is not None:
         _require_named(label, found, promised)
 
@@ -163,9 +162,12 @@ def _require_named(label: str, found: Mapping[str, Shapes], promised: Mapping[st
     """Refuse a tensor that the index leaves out: some programs would load it, and others draw it at random."""
     more = [f"{tensor} in {file}" for file, tensors in found.items() for tensor in tensors if tensor not in promised]
     if more:
-        others = f" and {len(more) - 3} more" if len(more) > 3 else ""
-        named = printable(", ".join(one[:SHOWN] for one in more[:3]))
-        raise UserError(f"{label}: {INDICES[0]} does not name {named}{others}", "download or save the model again")
+        named = printable(_few([one[:SHOWN] for one in more]))
+        raise UserError(f"{label}: {INDICES[0]} does not name {named}", "download or save the model again")
+
+
+def _few(tensors: list[str]) -> str:
+    return ", ".join(tensors[:3]) + (f" and {len(tensors) - 3} more" if len(tensors) > 3 else "")
 
 
 def _weight_map(label: str, index: Path) -> dict[str, str]:
