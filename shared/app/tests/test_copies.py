@@ -117,17 +117,18 @@ def test_what_is_done_meanwhile_keeps_no_signal_from_the_step(program: Callable[
     """The step waits for ever; what is done meanwhile asks this process to end, and goes on to its own end."""
     done = program("""
         import os, signal, time
-        def meanwhile():
+        def meanwhile(running):
             while not os.path.getsize("begun"):
                 time.sleep(0.01)
+            still = running()
             os.kill(os.getpid(), signal.SIGTERM)
-            print("meanwhile", flush=True)
+            print("meanwhile", still, flush=True)
         with open("begun", "wb") as file:
             os.dup2(file.fileno(), 2)
         print(run("waits", meanwhile=meanwhile), flush=True)
     """)
     out, _ = done.communicate()
-    assert out == "waits\nmeanwhile\n130\n"
+    assert out == "waits\nmeanwhile True\n130\n"
     assert (tmp_path / "begun").read_text().startswith("pid ")
 
 

@@ -1,12 +1,11 @@
 """What a pipeline that has everything before it does at the same time as something else.
 
-    pretrain data prep | pretrain ............. | sft ......... | rl .......... | eval
-    imports for it     | sft data prep          | rl data prep  | eval data prep |
-                       | imports for the others
+    pretrain data prep | pretrain .................................. | sft .......... | rl ............ | eval
+    imports for it     | imports for sft; data prep of sft, rl, eval | imports for rl | imports for eval
 
 The libraries of the trainings are imported once for all (see `copies.py`): those of the first one while its data is
-prepared, the others while it runs. The data of the next stage is prepared while a training keeps another core busy;
-its lines are shown when its turn comes.
+prepared, those of each other while the one before it runs. Meanwhile the data of all stages is prepared, one after the
+other, for the training keeps another core busy; their lines are shown when their turn comes.
 """
 
 import json
@@ -15,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from nemotron_app.main import Request
 
 PREPARES, TRAINS = "data_prep", "train"
+LOOK_SECONDS = 0.05
+"""How often it is seen whether a step has ended."""
 Verb = tuple[str, str]
 """A stage, and what it does."""
 
@@ -108,15 +109,25 @@ class Ahead:
             self._engines = self._find_engines()
             doing("importing the libraries of the first training")
             with heartbeat("pipeline"):  # its thread is gone before the first copy is made
-                self._import(most=1)
-        following = self._order[here + 1 : here + 2]
-        if self._fresh and verb == TRAINS and cores() > 1 and following and following[0][1] == PREPARES:
-            self._begin(following[0], hidden=True)
+                self._import_next()
         if (started := self._started.pop((stage, verb), None)) is not None:
             return started.finish()
         began = time.time()
-        code, answer = ask_step(stage, verb, self._requests[stage], meanwhile=self._import)
+        code, answer = ask_step(stage, verb, self._requests[stage], meanwhile=partial(self._work_ahead, here))
         return Ended(code, answer, time.time() - began)
+
+    def _work_ahead(self, here: int, running: Callable[[], bool]) -> None:
+        """What can be done while a step runs."""
+        self._import_next()
+        if not self._fresh or self._order[here][1] != TRAINS or cores() < 2:
+            return
+        for step in self._order[here + 1 :]:
+            if not running():
+                return
+            if step[1] == PREPARES and step not in self._started:
+                self._begin(step, hidden=True)
+                while running() and self._started[step].process.poll() is None:
+                    time.sleep(LOOK_SECONDS)
 
     def _begin(self, step: Verb, *, hidden: bool) -> None:
         stage, verb = step
@@ -126,11 +137,11 @@ class Ahead:
             self._files.enter_context(file)
         self._started[step] = Started(step_command(stage, verb, request), answer, lines)
 
-    def _import(self, most: int | None = None) -> None:
-        """Import what the trainings to come need, or that of the first few."""
-        steps = list(self._engines)[:most]
-        if steps:
-            copies.get_ready({step: partial(import_libraries, self._engines.pop(step)) for step in steps})
+    def _import_next(self) -> None:
+        """Import what the next training needs, and not that of later ones: it may change how those before it work."""
+        if self._engines:
+            step = next(iter(self._engines))
+            copies.get_ready({step: partial(import_libraries, self._engines.pop(step))})
 
     def _find_engines(self) -> dict[str, type[Engine[Any]]]:
         found = {stage: engine_here(stage, self._requests[stage]) for stage, verb in self._order if verb == TRAINS}

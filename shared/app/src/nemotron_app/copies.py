@@ -72,6 +72,10 @@ class Copy:
         if self._process.pid is not None and self._process.is_alive():
             os.kill(self._process.pid, number)
 
+    def poll(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._process.exitcode
+
     def wait(self) -> int:
         """Its exit code; below 0 the signal that ended it."""
         self._process.join()

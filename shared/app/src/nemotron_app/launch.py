@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from nemotron_shared.runtime.engine import Engine
 
 KILLED_EXIT_CODE = 1
+Meanwhile = Callable[[Callable[[], bool]], None]
+"""What is done while a step runs in another process; it may ask whether the step still does."""
 
 
 def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
@@ -38,7 +40,7 @@ def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
 
 
 def ask_step(
-    stage: str, verb: str, request: "Request", meanwhile: Callable[[], None] | None = None
+    stage: str, verb: str, request: "Request", meanwhile: Meanwhile | None = None
 ) -> tuple[int, dict[str, Any]]:
     """Run one step; returns its exit code and what it tells a program, which is nothing where it failed.
 
@@ -161,7 +163,7 @@ def engine_here(stage: str, request: "Request") -> "type[Engine[Any]] | None":
 
 
 def run_process(
-    command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: Callable[[], None] | None = None
+    command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: Meanwhile | None = None
 ) -> int:
     """Run a command to its end, in a copy of this process where that saves imports; it ends when this one is killed."""
     if copies.can_run(command):
@@ -169,7 +171,7 @@ def run_process(
     return wait_for(subprocess.Popen(ending_with_us(command), stdout=stdout), meanwhile)
 
 
-def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Callable[[], None] | None = None) -> int:
+def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Meanwhile | None = None) -> int:
     """Wait for the end of a step's process, passing on every SIGTERM and SIGINT; its exit code.
 
     Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request. A
@@ -185,7 +187,7 @@ def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Callab
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         if meanwhile is not None:
-            meanwhile()
+            meanwhile(lambda: process.poll() is None)
         code = process.wait()
     finally:
         for number, handler in before.items():

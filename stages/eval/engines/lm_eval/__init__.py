@@ -12,7 +12,7 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
     """lm-eval asks one model after the other."""
 
     settings = LMEvalEngine
-    libraries = "nemotron_engines.modeling.build"  # not lm-eval itself, which is told on import to stay offline
+    libraries = "stages.eval.engines.lm_eval.ask"
 
     def needs(self, config: EvalConfig[LMEvalEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, and memory for the largest model."""
