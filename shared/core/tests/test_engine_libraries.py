@@ -4,10 +4,13 @@ import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nemotron_shared.runtime import engine
 from nemotron_shared.runtime.engine import Engine, import_libraries
+from nemotron_shared.runtime.stop import Stopped
 
 LIBRARY = """
 import importlib.util
@@ -52,3 +55,14 @@ def test_it_is_found_again_after_an_import_that_failed(monkeypatch: pytest.Monke
     with pytest.raises(ModuleNotFoundError, match="no_such_library"):
         import_libraries(Own)
     assert importlib.util.find_spec("optional_one") is not None
+
+
+class Interrupted(Engine):
+    libraries = "own_library_that_a_signal_has_kept_from_being_imported"
+
+
+def test_a_signal_that_libraries_turn_into_an_error_of_theirs_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "engine_of", lambda config: Interrupted())
+    run = SimpleNamespace(stop_requested=True, stopped=lambda: Stopped("stopped"))
+    with pytest.raises(Stopped):
+        engine.run_engine(SimpleNamespace(config=None, run=run))  # ty: ignore[invalid-argument-type]

@@ -81,6 +81,12 @@ def test_a_full_or_failing_disk_is_one_message(
     assert told.startswith(f"error: {said}") and "same command again" in told
 
 
+def test_a_program_may_begin_with_its_output_closed() -> None:
+    code = "import sys; from nemotron_shared.errors import exit_code_of; sys.exit(exit_code_of(lambda: 0))"
+    done = subprocess.run(["bash", "-c", '"$0" -c "$1" >&-', sys.executable, code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_any_other_error_of_the_system_keeps_its_traceback() -> None:
     def read() -> int:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/a")

@@ -136,6 +136,13 @@ def test_a_number_of_few_bits_has_few_digits(tmp_path, read, kind):
     assert str([row.value["score"] for row in rows]) == "[0.1, 3.0, None, nan, -inf]"
 
 
+@pytest.mark.parametrize(("kind", "number"), [(pa.float16(), 4328.0), (pa.float32(), 511025152.0)])
+def test_a_whole_number_of_few_bits_keeps_its_value(tmp_path, read, kind, number):
+    pq.write_table(pa.table({"text": ["x"], "score": pa.array([number], kind)}), tmp_path / "a.parquet")
+    rows, _ = read(tmp_path / "a.parquet")
+    assert rows[0].value["score"] == number
+
+
 @pytest.mark.parametrize(
     ("names", "asked", "message"),
     [

@@ -258,6 +258,46 @@ def test_nothing_is_overwritten_unasked(store: Store, tmp_path: Path, capsys: py
     assert not (tmp_path / "new").exists()
 
 
+def test_an_export_writes_nothing_into_the_store(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = store.root / "super3-sft-model/v1"
+    (tmp_path / "link").symlink_to(store.root)
+    for place in (model, model.with_name("v2"), store.root / "super3-new/v1", Path("link/other")):
+        assert main(["export", "sft", str(place), "--force"]) == 2
+        assert f"{place}: lies in" in capsys.readouterr().err
+    assert main(["artifacts", "verify", "super3-sft-model"]) == 0
+
+
+def test_a_folder_that_is_there_or_is_linked_to_takes_an_export(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    kept = (tmp_path / "real").stat().st_ino  # it may be a disk of its own, which nothing can be renamed to
+    assert main(["export", "sft", "link"]) == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").stat().st_ino == kept
+    assert "model.safetensors" in {path.name for path in (tmp_path / "real").iterdir()}
+    assert not list(tmp_path.glob("**/.export.*"))
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nowhere", "nowhere: not a folder"),
+        ("file/below", "file: not a folder"),
+        ("n" * 300, "File name too long\n  give a shorter name"),
+    ],
+)
+def test_a_place_that_is_none_is_one_message(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, said: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "nowhere").symlink_to("nothing")
+    assert main(["export", "sft", place]) == 2
+    assert said in capsys.readouterr().err
+
+
 class Taking(BaseHTTPRequestHandler):
     """As much of the hub as a push asks for."""
 

@@ -162,9 +162,7 @@ def engine_here(stage: str, request: "Request") -> "type[Engine[Any]] | None":
     return engine if engine.libraries is not None else None
 
 
-def run_process(
-    command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: Meanwhile | None = None
-) -> int:
+def run_process(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: Meanwhile | None = None) -> int:
     """Run a command to its end, in a copy of this process where that saves imports; it ends when this one is killed."""
     if copies.can_run(command):
         return wait_for(copies.Copy(command[2], command[3:], stdout), meanwhile)

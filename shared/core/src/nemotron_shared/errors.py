@@ -23,6 +23,7 @@ DISK_REMEDIES = (
     ((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space there and run the same command again"),
     ((errno.EIO, errno.ESTALE, errno.ENOTCONN), "look after the disk or file server, then run the same command again"),
     ((errno.ELOOP,), "a link that leads to itself: remove it, or put the file back in its place"),
+    ((errno.ENAMETOOLONG,), "give a shorter name"),
     ((errno.EISDIR,), "a folder where a file is wanted: remove it, or put the file back in its place"),
 )
 """What a person can do about an error of the system; any other is our bug."""
@@ -80,7 +81,8 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     spell_out_libraries()
     try:
         code = main() or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # it may have been closed before this program began
+            sys.stdout.flush()
         return code
     except UserError as error:
         print("error:", printable(redact(str(error)), keep="\n\t"), file=sys.stderr, flush=True)

@@ -24,6 +24,7 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.code import config_of, known_types, needs_code
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.references import BARE
+from nemotron_shared.runtime.stop import end_on_sigterm
 
 
 @click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -41,12 +42,13 @@ def command(
     force: bool, trust_code: bool,
 ) -> int:  # fmt: skip
     """See the head of this module."""
+    end_on_sigterm()
     if push is not None and not (BARE.fullmatch(push) and "@" not in push):
         raise UserError(f"--push {push}: not a repository of the hub", "write --push ORGANISATION/NAME")
     if public and push is None:
         raise UserError("--public is for a repository of the hub", "add --push ORGANISATION/NAME, or leave it out")
     artifact = find_model(look.store, model, family=look.family, trusted=trust_code)
-    require_room(folder, force)
+    require_room(folder, force, (look.store.root, artifact.path))
     require_whole_export(artifact, adapter=adapter)
     title = push.partition("/")[2] if push else folder.resolve().name
     readme = card(look.store, artifact, title, adapter=adapter, licence=licence)

@@ -45,11 +45,13 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
         UserError: there is something in the folder already, or the model has no adapter.
     """
     require_room(folder, force)
+    folder = folder.resolve()  # a link to a folder stays one
     wanted = exported_files(artifact, adapter=adapter)
     folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = folder if folder.is_dir() else folder.parent  # one that is there may be a disk of its own
     with (
-        full_disk_explained(folder.parent),
-        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent, ignore_cleanup_errors=True) as staged,
+        full_disk_explained(beside),
+        tempfile.TemporaryDirectory(prefix=".export.", dir=beside, ignore_cleanup_errors=True) as staged,
     ):
         made = Path(staged) / "made"
         made.mkdir()
@@ -69,21 +71,27 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
     return names
 
 
-def require_room(folder: Path, force: bool) -> None:
+def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None:
     """Refuse to mix an export with what is there.
 
+    Args:
+        kept: folders that nothing may be written into: the store, and the model itself.
+
     Raises:
-        UserError: the folder is none, or holds something.
+        UserError: the folder is none, holds something, or lies in one of those.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: not a folder", "give the name of a new folder")
+    wrong = next((path for path in (folder, *folder.parents) if path.is_symlink() or path.exists()), folder)
+    if not wrong.is_dir():
+        raise UserError(f"{wrong}: not a folder", "give the name of a new folder")
+    if inside := next((path for path in kept if folder.resolve().is_relative_to(path.resolve())), None):
+        raise UserError(f"{folder}: lies in {inside}, which an export would damage", "give a folder outside of it")
     if folder.is_dir() and any(folder.iterdir()) and not force:
         raise UserError(f"{folder}: holds something already", "give a new folder, or --force to write into this one")
 
 
 def _take_place(made: Path, folder: Path, names: list[str]) -> None:
     """Move the finished files to where they belong; weights of another export must not stay between them."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir():
         made.rename(folder)
         sync(folder.parent)
         return

@@ -109,6 +109,8 @@ def run_engine(task: Task[StageConfig]) -> Outcome:
         import_libraries(type(engine))
         return engine.run(task)
     except ModuleNotFoundError as error:
+        if task.run.stop_requested:  # libraries turn a signal that comes while they are imported into errors of theirs
+            raise task.run.stopped() from error
         package = error.name or "a package"
         if package.split(".")[0] in OWN_PACKAGES:
             raise

@@ -103,16 +103,18 @@ def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] 
 
 def _with_short_numbers(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     """The same numbers with the digits that tell them apart in their own column: 0.1 of 32 bits is 0.1 in Python, too,
-    and not 0.10000000149011612."""
+    and not 0.10000000149011612. A whole number keeps its value: the shortest digits that tell it apart may end in
+    zeros that it does not have."""
     import pyarrow as pa
 
     for at, field in enumerate(batch.schema):
         if pa.types.is_float16(field.type) or pa.types.is_float32(field.type):
             column = batch.column(at)
-            numbers = column.to_numpy(zero_copy_only=False)
-            short = pa.array(
-                [float(str(number)) for number in numbers], pa.float64(), mask=column.is_null().to_numpy(False)
-            )
+            numbers = [
+                float(number) if float(number).is_integer() else float(str(number))
+                for number in column.to_numpy(zero_copy_only=False)
+            ]
+            short = pa.array(numbers, pa.float64(), mask=column.is_null().to_numpy(False))
             batch = batch.set_column(at, field.name, short)
     return batch
 
