@@ -6,6 +6,7 @@ import pytest
 
 from nemotron_app import ahead
 from nemotron_app.ahead import PREPARES, TRAINS, Ahead
+from nemotron_shared.runtime.engine import Engine
 
 ORDER = [(stage, verb) for stage in ("pretrain", "sft", "rl", "eval") for verb in (PREPARES, TRAINS)]
 
@@ -44,3 +45,19 @@ def test_nothing_is_prepared_ahead_where_it_would_keep_the_training_from_its_cor
     monkeypatch.setattr(ahead, "cores", lambda: 1)
     Ahead(ORDER, {}, fresh=True)._work_ahead(1, running=lambda: True)
     assert not begun
+
+
+def test_what_a_training_needs_is_imported_while_the_one_before_it_runs(
+    begun: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else runs between them, and where one of them has no library here."""
+    imported: list[str] = []
+    monkeypatch.setattr(ahead.copies, "get_ready", imported.extend)
+    pipeline = Ahead(ORDER, {}, fresh=True)
+    pipeline._engines = dict.fromkeys([("rl", TRAINS), ("eval", TRAINS)], Engine)
+    found = []
+    for number in range(1, 6):
+        pipeline._work_ahead(number, running=lambda: False)
+        found.append(list(imported))
+    rl, evaluation = "stages.rl.train", "stages.eval.train"
+    assert found == [[], [], [rl], [rl], [rl, evaluation]]

@@ -86,8 +86,8 @@ class Ahead:
     def __init__(self, order: Sequence[Verb], requests: Mapping[str, "Request"], *, fresh: bool) -> None:
         self._order, self._requests, self._fresh = order, requests, fresh
         self._started: dict[Verb, Started] = {}
-        self._engines: dict[str, type[Engine[Any]]] = {}
-        """Of the trainings to come that run in this Python, by the module of the step."""
+        self._engines: dict[Verb, type[Engine[Any]]] = {}
+        """Of the trainings to come that run in this Python."""
         self._files = ExitStack()
 
     def __enter__(self) -> "Ahead":
@@ -109,7 +109,7 @@ class Ahead:
             self._engines = self._find_engines()
             doing("importing the libraries of the first training")
             with heartbeat("pipeline"):  # its thread is gone before the first copy is made
-                self._import_next()
+                self._import_for_next(self._order)
         if (started := self._started.pop((stage, verb), None)) is not None:
             return started.finish()
         began = time.time()
@@ -117,11 +117,12 @@ class Ahead:
         return Ended(code, answer, time.time() - began)
 
     def _work_ahead(self, here: int, running: Callable[[], bool]) -> None:
-        """What can be done while a step runs."""
-        self._import_next()
-        if not self._fresh or self._order[here][1] != TRAINS or cores() < 2:
+        """What can be done while a training runs."""
+        following = self._order[here + 1 :]
+        if not self._fresh or self._order[here][1] != TRAINS:
             return
-        for step in self._order[here + 1 :]:
+        self._import_for_next(following)
+        for step in following if cores() > 1 else ():
             if not running():
                 return
             if step[1] == PREPARES and step not in self._started:
@@ -137,15 +138,15 @@ class Ahead:
             self._files.enter_context(file)
         self._started[step] = Started(step_command(stage, verb, request), answer, lines)
 
-    def _import_next(self) -> None:
-        """Import what the next training needs, and not that of later ones: it may change how those before it work."""
-        if self._engines:
-            step = next(iter(self._engines))
-            copies.get_ready({step: partial(import_libraries, self._engines.pop(step))})
+    def _import_for_next(self, following: Sequence[Verb]) -> None:
+        """Import what the next training needs, and nothing of later ones: it may change how those before it work."""
+        step = next((step for step in following if step[1] == TRAINS), None)
+        if step in self._engines:
+            copies.get_ready({f"stages.{step[0]}.{TRAINS}": partial(import_libraries, self._engines.pop(step))})
 
-    def _find_engines(self) -> dict[str, type[Engine[Any]]]:
-        found = {stage: engine_here(stage, self._requests[stage]) for stage, verb in self._order if verb == TRAINS}
-        return {f"stages.{stage}.{TRAINS}": engine for stage, engine in found.items() if engine is not None}
+    def _find_engines(self) -> dict[Verb, type[Engine[Any]]]:
+        found = {step: engine_here(step[0], self._requests[step[0]]) for step in self._order if step[1] == TRAINS}
+        return {step: engine for step, engine in found.items() if engine is not None}
 
 
 def cores() -> int:

@@ -5,8 +5,8 @@
 Each step reuses a finished result that nothing has changed, continues one that was cut off, or runs. An
 override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to all.
 
-Where nothing has been made yet, what the trainings import is imported once for all of them, and while one runs, the
-next data is prepared beside it (see `ahead.py`).
+Where nothing has been made yet, what the trainings import is imported once for all of them, and while the first one
+runs, the data of the others is prepared beside it (see `ahead.py`).
 """
 
 import time

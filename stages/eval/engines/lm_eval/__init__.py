@@ -12,7 +12,7 @@ class LMEval(Engine[EvalConfig[LMEvalEngine]]):
     """lm-eval asks one model after the other."""
 
     settings = LMEvalEngine
-    libraries = "stages.eval.engines.lm_eval.ask"
+    libraries = "stages.eval.engines.lm_eval.ask"  # which also keeps the hub's libraries of this process offline
 
     def needs(self, config: EvalConfig[LMEvalEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, and memory for the largest model."""
