@@ -24,6 +24,8 @@ from gpu_bench.training import Bench, Case
 GRPO = "GRPO of TRL, vLLM generates"
 GRPO_MODULES = ["trl", "vllm", "nemotron_engines.modeling.build"]
 GRPO_SECONDS = 120.0
+SAMPLING = "log-probabilities, generated against trained"
+SAMPLING_SECONDS = 90.0
 
 
 def main() -> int:
@@ -37,12 +39,13 @@ def main() -> int:
         if machine["gpu"] is None and not options.rehearse:
             sys.exit("no GPU: torch.cuda.is_available() is false, so nothing was measured; --rehearse runs without one")
         bench = bench_of(machine, work, clock)
+        sampling = run_sampling(bench, options)
         training_outcomes = run_cases(bench, training.REHEARSAL if options.rehearse else training.CASES)
-        grpo = run_grpo(bench, machine, rehearse=options.rehearse)
+        grpo = run_grpo(bench, rehearse=options.rehearse)
     tests = report.lines_of_tests(options.tests)
-    report.write(options.out, machine, tests, training_outcomes, grpo)
+    report.write(options.out, machine, tests, training_outcomes, sampling, grpo)
     bad = [test for test in tests if test["outcome"] == "failed"]
-    return 0 if all(one.good for one in (*training_outcomes, grpo)) and not bad else 1
+    return 0 if all(one.good for one in (*training_outcomes, sampling, grpo)) and not bad else 1
 
 
 def arguments() -> argparse.Namespace:
@@ -53,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--automodel-python", default=sys.executable, help="interpreter that has nemo-automodel")
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that has trl and vllm")
     parser.add_argument("--peak-tflops", type=float, help="dense bfloat16 peak of a GPU that is not in the table")
+    parser.add_argument("--model", type=Path, help="model folder that is sampled from (default: random weights)")
     parser.add_argument("--tests", type=Path, help="results of pytest -m gpu, to put beside the figures")
     parser.add_argument("--work", type=Path, help="keep data and logs here (default: a temporary folder)")
     parser.add_argument("--rehearse", action="store_true", help="a few steps of the tiny model on the CPU")
@@ -99,24 +103,38 @@ def run_cases(bench: Bench, cases: Sequence[Case]) -> list[Outcome]:
     return outcomes
 
 
-def run_grpo(bench: Bench, machine: dict[str, Any], *, rehearse: bool) -> Outcome:
+def run_sampling(bench: Bench, options: argparse.Namespace) -> Outcome:
+    """How far the log-probabilities of generating and of training are apart on this device's kernels."""
+    if bench.problems["transformers"]:
+        return Outcome(SAMPLING, "not run", "; ".join(bench.problems["transformers"]))
+    words = ["--folder", str(bench.work / "sampling")]
+    words += ["--model", str(options.model.resolve())] if options.model else []
+    words += ["--tokens", "1000", "--answers", "32", "--length", "16"] if options.rehearse else []
+    return run_program(bench, SAMPLING, "transformers", "sampling_gap", words, SAMPLING_SECONDS)
+
+
+def run_grpo(bench: Bench, *, rehearse: bool) -> Outcome:
     """Two steps of GRPO with vLLM in the training process."""
     if bench.problems["vllm"]:
         return Outcome(GRPO, "not run", "; ".join(bench.problems["vllm"]))
     if rehearse:
         return Outcome(GRPO, "not run", "a rehearsal has no GPU")
-    limit = min(GRPO_SECONDS, bench.clock.left())
-    if limit < 20:
-        return Outcome(GRPO, "not run", f"the time limit of {bench.clock.minutes:g} minutes was reached")
-    result = bench.work / "grpo.json"
-    program = commands.PROGRAMS / "grpo_step.py"
-    command = [machine["pythons"]["vllm"], str(program), str(result), "--folder", str(bench.work / "grpo")]
-    ended = commands.run(command, limit, bench.work / "grpo.log")
+    return run_program(bench, GRPO, "vllm", "grpo_step", ["--folder", str(bench.work / "grpo")], GRPO_SECONDS)
+
+
+def run_program(bench: Bench, name: str, engine: str, program: str, words: list[str], most: float) -> Outcome:
+    """One of `programs/` in an engine's interpreter, at most `most` seconds; its result file holds the figures."""
+    limit = min(most, bench.clock.left())
+    if limit < training.LEAST:
+        return Outcome(name, "not run", f"the time limit of {bench.clock.minutes:g} minutes was reached")
+    result = bench.work / f"{program}.json"
+    command = [bench.pythons[engine], str(commands.PROGRAMS / f"{program}.py"), str(result), *words]
+    ended = commands.run(command, limit, bench.work / f"{program}.log")
     if not ended.in_time:
-        return Outcome(GRPO, "not run", f"it did not end within {limit:.0f} s")
+        return Outcome(name, "not run", f"it did not end within {limit:.0f} s")
     if ended.code:
-        return Outcome(GRPO, "failed", f"exit code {ended.code}: {commands.last_words(ended.output)}")
-    return Outcome(GRPO, "done", "", json.loads(result.read_text(encoding="utf-8")))
+        return Outcome(name, "failed", f"exit code {ended.code}: {commands.last_words(ended.output)}")
+    return Outcome(name, "done", "", json.loads(result.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":

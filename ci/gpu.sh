@@ -2,7 +2,7 @@
 # Every check that needs a GPU, on a machine with one NVIDIA GPU, in under ten minutes once the environments are there:
 # `pytest -m gpu`, then benchmarks/gpu.py. Writes gpu.json, gpu.txt and the tests' own log into a folder.
 #   ci/gpu.sh results                    makes the environments with uv (network; the kernels are compiled, which takes long)
-#   ci/gpu.sh --here results             uses the python3 of this shell as it is, for everything
+#   ci/gpu.sh --here results             uses the python3 of this shell as it is, for everything; it has our wheels
 #   ci/gpu.sh --rehearse results         no GPU: the whole way with a few steps on the CPU; the tests are left out
 # Instead of making an environment, an interpreter can be named: TRANSFORMERS_PYTHON, AUTOMODEL_PYTHON, VLLM_PYTHON.
 set -euo pipefail
@@ -55,7 +55,7 @@ else
     vllm=${VLLM_PYTHON:-$here}
 fi
 
-export PYTHONPATH=$root/shared/core/src:$root/shared/data/src:$root/shared/engines/src:$root/shared/app/src:$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export PYTHONPATH=$root${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 status=0
 tests=$out/tests.jsonl
 rm -f "$tests"

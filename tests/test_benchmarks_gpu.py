@@ -25,7 +25,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 from gpu_bench import commands, flops, kernels, outcome, report, training
 from gpu_bench.outcome import Outcome
-from gpu_bench.programs import grpo_step, measured_stage, probe
+from gpu_bench.programs import grpo_step, measured_stage, probe, sampling_gap
 
 TINY = kernels.SHAPES["tiny"]
 
@@ -210,11 +210,14 @@ def test_the_report_shows_figures_and_reasons(tmp_path: Path, capsys: pytest.Cap
     machine = {"gpu": gpu, "peak_flops": None, "engines": {"transformers": {"versions": {"torch": "2"}}}}
     tests = [{"test": "a", "outcome": "passed", "seen": {"difference": 2e-3, "of": "x", "limit": 5e-3}, "reason": ""},
              {"test": "b", "outcome": "skipped", "seen": {}, "reason": "not run: import mamba_ssm: none"}]  # fmt: skip
-    report.write(tmp_path, machine, tests, [done, other, full], Outcome("GRPO", "not run", "no vllm"))
+    seen = {"tokens": 100, "differing": 25, "mean": 1e-7, "largest": 3e-5, "answers": 4, "answer_ratios": [0.9, 1.1]}
+    sampling = Outcome("sampling", "done", figures={"float32": seen})
+    report.write(tmp_path, machine, tests, [done, other, full], sampling, Outcome("GRPO", "not run", "no vllm"))
     text = (tmp_path / "gpu.txt").read_text()
     assert capsys.readouterr().out.strip() == text.strip()
     for expected in ("data sheet not known", "2.0e-03 (x)", "b  not run: import mamba_ssm: none",
-                     "GRPO: not run: no vllm", " not run: no such package", "0.0e+00"):  # fmt: skip
+                     "GRPO: not run: no vllm", " not run: no such package", "0.0e+00",
+                     "25.0%  1.0e-07  3.0e-05  0.900 to 1.100"):  # fmt: skip
         assert expected in text, expected
     assert json.loads((tmp_path / "gpu.json").read_text())["precision"][0]["steps"] == 40
 
@@ -246,6 +249,19 @@ def test_grpo_settings_name_vllm_only_where_it_generates(tmp_path: Path) -> None
     )
     assert make("vllm")["use_vllm"]
     assert not [name for name in make("transformers") if "vllm" in name]
+
+
+def test_log_probabilities_of_generating_are_compared_token_by_token(tmp_path: Path) -> None:
+    model = sampling_gap.load(SimpleNamespace(model=None, folder=tmp_path))
+    options = SimpleNamespace(tokens=100, answers=8, length=8)
+    gap = sampling_gap.measure(model, "float32", options)
+    found = gap.figures()
+    assert (found["tokens"], found["answers"]) == (128, 16)
+    assert 0 < found["largest"] < 1e-4, "the same numbers, rounded in another order"
+    gap.differences[0][0, 0] += 1.0  # a token that training finds likelier by a factor of e
+    moved = gap.figures()
+    assert moved["answer_ratios"][1] == pytest.approx(2.718, rel=1e-3)
+    assert moved["largest"] == pytest.approx(1.0, rel=1e-3)
 
 
 @pytest.mark.slow

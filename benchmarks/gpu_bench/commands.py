@@ -43,8 +43,8 @@ def run(command: Sequence[str], limit: float, log: Path) -> Ended:
     At the limit it gets SIGTERM, on which our stages write a checkpoint and stop, and later SIGKILL. The process has
     a group of its own, so that children end with it.
     """
-    sources = os.pathsep.join([str(REPOSITORY / "shared" / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | QUIET | {"PYTHONPATH": sources.rstrip(os.pathsep)}
+    sources = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    environment = os.environ | QUIET | {"PYTHONPATH": sources}
     began, in_time = time.monotonic(), True
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(

@@ -92,6 +92,20 @@ def precision_table(gaps: Iterable[tuple[str, LossGap | str]]) -> list[str]:
     return lines
 
 
+def sampling_table(one: Outcome) -> list[str]:
+    """How far the two log-probabilities of a token are apart, and the two probabilities of an answer."""
+    if one.status != "done":
+        return [f"{one.name}: {one.status}: {one.reason}"]
+    lines = [
+        f"{'':9} {'tokens':>8} {'differ':>8} {'mean':>8} {'largest':>8}  an answer's probability, trained/generated"
+    ]
+    for dtype, seen in one.figures.items():
+        low, high = seen["answer_ratios"]
+        lines.append(f"{dtype:9} {seen['tokens']:8,} {seen['differing'] / seen['tokens']:8.1%} {seen['mean']:8.1e} "
+                     f"{seen['largest']:8.1e}  {low:.3f} to {high:.3f} ({seen['answers']:,} answers)")  # fmt: skip
+    return lines
+
+
 def grpo_lines(one: Outcome) -> list[str]:
     """The step of TRL with vLLM, in one line."""
     if one.status != "done":
@@ -120,7 +134,12 @@ def precision_gaps(outcomes: Sequence[Outcome]) -> list[tuple[str, LossGap | str
 
 
 def write(
-    out: Path, machine: dict[str, Any], tests: list[dict[str, Any]], cases: Sequence[Outcome], grpo: Outcome
+    out: Path,
+    machine: dict[str, Any],
+    tests: list[dict[str, Any]],
+    cases: Sequence[Outcome],
+    sampling: Outcome,
+    grpo: Outcome,
 ) -> None:
     """gpu.json and gpu.txt, and the text on stdout too."""
     gaps = precision_gaps(cases)
@@ -130,6 +149,7 @@ def write(
             "kernels and models (pytest -m gpu)": tests_table(tests),
             "training, all weights, packed rows": training_table(cases),
             "bfloat16 against float32: relative difference of the loss, same rows and weights": precision_table(gaps),
+            "log-probabilities of generating against those of a training pass, nats": sampling_table(sampling),
             "generation with vLLM": grpo_lines(grpo),
         }
     )
@@ -140,6 +160,7 @@ def write(
         "precision": [
             {"case": name, **(gap._asdict() if isinstance(gap, LossGap) else {"not_run": gap})} for name, gap in gaps
         ],
+        "sampling": vars(sampling),
         "grpo": vars(grpo),
     }
     (out / "gpu.json").write_text(json.dumps(values, indent=2), encoding="utf-8")

@@ -105,7 +105,8 @@ def prepare_data(bench: Bench, model: Model) -> Path | str:
     if not chats.is_file():
         write_chats(chats)
     settings = [f"run.home={bench.home}", f"run.family={family}", f"data_prep.source={chats}",
-                f"data_prep.pack_size={model.row_tokens}", "data_prep.split={train:0.9,valid:0.1,test:0}"]  # fmt: skip
+                f"data_prep.pack_size={model.row_tokens}", "data_prep.split={train:0.9,valid:0.1,test:0}",
+                "data_prep.max_lost=1"]  # fmt: skip
     command = [bench.pythons["transformers"], "stages/sft/data_prep.py", "-c", "tiny", *settings]
     ended = commands.run(command, max(1.0, bench.clock.left()), bench.work / f"data-{model.name}.log")
     if ended.code:
