@@ -52,6 +52,33 @@ def test_a_number_that_is_made_into_another_is_not_the_answer(text: str) -> None
     assert not judge(text, "48").lenient
 
 
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("9-4-4+1", "2"), ("\\boxed{9-4-4+1}", "2"), ("The answer is $3+4$.", "7"), ("2024-01", "2023"),
+        ("3 \\times 4", "12"), ("3*10^5*2", "600000"), ("(3+4)/2", "3.5"), ("\\frac{3+4}{2}", "3.5"), ("8/2/2", "2"),
+        ("\\frac{8}{\\frac{4}{2}}", "4"), ("\\sqrt{3^2+4^2}", "5"), ("\\frac{1}{2}(8)", "4"), ("(-3)-(-10)", "7"),
+        ("28 \\div 4", "7"), ("\\gcd(12,18)", "6"), ("150%-100%", "50%"),
+        ("3 + 4", "4"), ("The answer is 3 * 4", "4"), ("It is 3 plus 4.", "4"), ("28 \\div 4", "4"), ("3 x 4", "4"),
+    ],
+)  # fmt: skip
+def test_a_computation_that_nobody_carried_out_is_no_answer(text: str, gold: str) -> None:
+    assert not judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("3*10^5", "300000"), ("3 \\times 10^{-5}", "0.00003"), ("-(-7)", "7"), ("2^{10}", "1024"), ("2**10", "1024"),
+        ("2^{-3}", "0.125"), ("2\u00b3", "8"), ("\\sqrt{16}", "4"), ("\u221a16", "4"), ("2\\sqrt{4}", "4"),
+        ("8/2", "4"), ("-\\frac{8}{2}", "-4"), ("\\frac{\\sqrt{16}}{2}", "2"), ("2 1/2", "2.5"), ("2\\frac12", "2.5"),
+        ("50%", "0.5"), ("1,234", "1234"), ("3+4=7", "7"), ("1 + x", "x + 1"), ("1+2\\sqrt{3}", "2\\sqrt{3}+1"),
+    ],
+)  # fmt: skip
+def test_a_power_a_root_and_one_fraction_are_values_and_formulas_are_compared_as_such(text: str, gold: str) -> None:
+    assert judge(text, gold).lenient
+
+
 @pytest.mark.parametrize("text", ["Don't pick D", "The correct answer is B; many pick D.", "A. Choose D only if wet"])
 def test_a_letter_that_is_only_named_is_not_the_choice(text: str) -> None:
     assert not judge(text, "D").lenient

@@ -11,6 +11,7 @@ from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
 from nemotron_data.verifier.kinds import Expected, Kind, expected
 from nemotron_data.verifier.numbers import Number, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
+from nemotron_data.verifier.values import is_operand, is_value
 
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
 REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
@@ -32,7 +33,6 @@ TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
 LIST = re.compile(r"(?:^|[\s:])(?:\w++\s?){1,3},\s*(?:\w++\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w++\s?){1,3}(?:[,.]|$)")
 YES_OR_NO = {"yes", "no", "true", "false"}
-COMPUTED = re.compile(r"(?=.*[\d\\])(?:[\d\s.,()+*/^{}!-]|\\[a-z]+|\bpi\b|\bsqrt\b)+")
 BESIDE = re.compile(
     r"\b(?:after|before|for|in|within|during|from|when|if|because|since|those|each|of|every|per)\b(?:\s+\w+){0,2}\W*$",
     re.IGNORECASE,
@@ -113,7 +113,7 @@ def _is_number(text: str, wanted: Expected) -> bool:
         if wanted.number is not None and not wanted.number.percent:  # mathematics does not know 1e-3
             value = wanted.number.value
             wanted = Expected(f"\\frac{{{value.numerator}}}{{{value.denominator}}}", "math")
-        return bool(COMPUTED.fullmatch(plain(text))) and _is_formula(text, wanted)
+        return is_value(text) and _is_formula(text, wanted)
     return found.equals(wanted.number)
 
 
@@ -148,7 +148,8 @@ def _number_in(text: str, wanted: Expected) -> str | None:
         if TOTAL.search(aside[before:start]) or not BESIDE.search(aside[before:start])
         or SAYS.search(aside[before:start])
     ]  # fmt: skip
-    return _from(result, (main or starts)[-1])
+    chosen = (main or starts)[-1]
+    return None if is_operand(aside, chosen) else _from(result, chosen)
 
 
 def _denies(sentence: str) -> bool:
