@@ -79,6 +79,32 @@ def test_a_power_a_root_and_one_fraction_are_values_and_formulas_are_compared_as
     assert judge(text, gold).lenient
 
 
+def test_a_number_in_words_may_be_answered_with_figures() -> None:
+    assert judge("The answer is 7.", "seven").strict
+    assert judge("three", "3").strict
+    assert not judge("8", "seven").lenient
+    assert not judge("1", "One Direction").lenient
+
+
+def test_a_number_of_inches_is_told_from_one_in_something() -> None:
+    assert judge("5 ft", "60 in").strict
+    assert judge("60 in.", "5 ft").strict
+    assert not judge("5 in", "5 ft").lenient
+    assert judge("60 in total", "60 cm").lenient
+    assert judge("It grew by 60 in 2024.", "60 cm").lenient
+
+
+@pytest.mark.parametrize(("gold", "other"), [("2024-01", "2023"), ("3-1", "2"), ("555-1234", "-679")])
+def test_figures_with_hyphens_are_no_difference_to_be_worked_out(gold: str, other: str) -> None:
+    assert judge(gold, gold).strict
+    assert not judge(other, gold).lenient
+
+
+@pytest.mark.parametrize("text", ["1.5M", "1_500_000"])
+def test_what_may_mean_something_else_is_not_read_as_a_number(text: str) -> None:
+    assert not judge(text, "1500000").lenient
+
+
 @pytest.mark.parametrize("text", ["Don't pick D", "The correct answer is B; many pick D.", "A. Choose D only if wet"])
 def test_a_letter_that_is_only_named_is_not_the_choice(text: str) -> None:
     assert not judge(text, "D").lenient

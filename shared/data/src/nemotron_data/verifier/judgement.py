@@ -9,7 +9,7 @@ from fractions import Fraction
 from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
 from nemotron_data.verifier.kinds import Expected, Kind, expected
-from nemotron_data.verifier.numbers import Number, number_in_words, numbers_in, plain, read_number
+from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
 from nemotron_data.verifier.values import is_operand, is_value
 
@@ -167,7 +167,7 @@ def _from(sentence: str, start: int) -> str | None:
     """The number that begins there, with its unit."""
     rest = re.sub(r"(?<=[\d)])\$|\*\*|__", "", plain(sentence)[start:])
     while rest and read_number(rest) is None:
-        rest = rest.rpartition(" ")[0].rstrip(",;:")
+        rest = rest.rpartition(" ")[0].rstrip(",;:").removesuffix(" in")
     return rest or None
 
 
@@ -233,6 +233,8 @@ def _choice_in(text: str, wanted: Expected) -> str | None:
 
 
 def _is_text(text: str, wanted: Expected) -> bool:
+    if is_in_words(wanted.text) and re.search(r"\d", text):  # "seven" may well be answered with 7
+        return _value(text) == _value(wanted.text)
     for read in (dates_in, clock_times_in, ratios_in):
         if (asked := read(wanted.text)) and len(text) < 40:
             return read(text) == asked

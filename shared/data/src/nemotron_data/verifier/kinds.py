@@ -21,6 +21,8 @@ FORMULA = re.compile(
     r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
 )
+HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
+"""Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
 
 
 @dataclass(frozen=True)
@@ -56,5 +58,5 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
         elif LETTER.fullmatch(text):
             kind = "choice"
         else:
-            kind = "math" if FORMULA.search(text) else "text"
+            kind = "math" if FORMULA.search(text) and not HYPHENATED.fullmatch(text) else "text"
     return Expected(text, kind, number)
