@@ -105,6 +105,19 @@ def test_what_may_mean_something_else_is_not_read_as_a_number(text: str) -> None
     assert not judge(text, "1500000").lenient
 
 
+@pytest.mark.parametrize("gold", ["", " ", "...", "$$", "\\displaystyle", "\\boxed{}", "?"])
+@pytest.mark.parametrize("text", ["", "the", "...", "$$", "$\\displaystyle$", "?", "7", "The answer is: ."])
+def test_where_nothing_is_expected_nothing_is_right(text: str, gold: str) -> None:
+    assert not judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(("gold", "other"), [("the", "an"), ("+", "-"), ("%", "&"), ("->", "<-"), ("NaN", "null")])
+def test_an_answer_without_a_word_of_its_own_is_compared_as_it_is(gold: str, other: str) -> None:
+    assert judge(f"The answer is {gold}", gold).strict
+    assert not judge(other, gold).lenient
+    assert not judge("...", gold).lenient
+
+
 @pytest.mark.parametrize("text", ["Don't pick D", "The correct answer is B; many pick D.", "A. Choose D only if wet"])
 def test_a_letter_that_is_only_named_is_not_the_choice(text: str) -> None:
     assert not judge(text, "D").lenient
@@ -130,9 +143,9 @@ def test_an_expected_answer_is_of_a_kind(gold: str, kind: str) -> None:
 
 def test_answers_that_nobody_could_find_right_are_counted_and_refused() -> None:
     counts: Counter[str] = Counter()
-    for gold in ("7", "B", "Paris", "\\frac{\\pi}{2}", "", "word " * 20):
+    for gold in ("7", "B", "Paris", "\\frac{\\pi}{2}", "", "...", "word " * 20):
         count_gold(counts, gold)
-    assert counts[UNDECIDABLE] == 2
-    with pytest.raises(UserError, match=r"2 of 6 expected answers \(33%\)"):
+    assert counts[UNDECIDABLE] == 3
+    with pytest.raises(UserError, match=r"3 of 7 expected answers \(43%\)"):
         require_decidable(counts, 0.05)
     require_decidable(counts, 0.5)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
-from nemotron_data.verifier.kinds import Expected, Kind, expected
+from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
 from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
 from nemotron_data.verifier.values import is_operand, is_value
@@ -85,7 +85,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
     said = after_thinking(completion)
     said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said or "")
-    if not said:
+    if not said or wanted.is_nothing:
         return WRONG
     marked = final_claim(said)
     alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
@@ -238,8 +238,8 @@ def _is_text(text: str, wanted: Expected) -> bool:
     for read in (dates_in, clock_times_in, ratios_in):
         if (asked := read(wanted.text)) and len(text) < 40:
             return read(text) == asked
-    words, asked = _words(re.sub(r"^\W*(?:on|in|at|by)\s+", "", text, flags=re.IGNORECASE)), _words(wanted.text)
-    words = words if words == asked else _words(text)
+    words, asked = words_of(re.sub(r"^\W*(?:on|in|at|by)\s+", "", text, flags=re.IGNORECASE)), words_of(wanted.text)
+    words = words if words == asked else words_of(text)
     if "," in text and "," in wanted.text:  # "red, green and blue", "red, green, blue"
         words, asked = ([word for word in listed if word != "and"] for listed in (words, asked))
     return words == asked
@@ -271,20 +271,11 @@ def _text_in(text: str, wanted: Expected) -> str | None:
     for head in heads:
         for part in (head, head.rpartition(": ")[2], *(head[link.end() :] for link in LINK.finditer(head))):
             for end in (part, TAIL.split(part)[0]):
-                if _words(end) == _words(wanted.text):
+                if words_of(end) == words_of(wanted.text):
                     return end
     # "Jane Austen wrote it": the subject, which a verb follows
     start = re.match(rf"(?:the\s+)?{re.escape(wanted.text)}(?=\s+{VERB})", sentence, re.IGNORECASE)
     return start[0] if start else None
-
-
-def _words(text: str) -> list[str]:
-    text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
-    text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
-    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
-    text = unicodedata.normalize("NFKD", text).casefold()
-    text = "".join(sign for sign in text if not unicodedata.combining(sign))
-    return [word for word in re.findall(r"\w+", re.sub(r"['\u2019]", "", text)) if word not in ("a", "an", "the")]
 
 
 COMPARED: dict[Kind, Callable[[str, Expected], bool]] = {

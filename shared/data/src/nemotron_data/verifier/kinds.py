@@ -7,6 +7,7 @@ expected("Paris").kind             "text"
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,9 @@ FORMULA = re.compile(
 )
 HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
 """Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
+ARTICLES = ("a", "an", "the")
+SIGNS = "-*/%&@#"
+"""Signs that Unicode counts as punctuation, besides those that it calls symbols."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,11 @@ class Expected:
     text: str
     kind: Kind
     number: Number | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no answer can be right: there is no text, or one without words and signs, such as "..."."""
+        return not self.text or (self.kind == "text" and not words_of(self.text))
 
 
 def expected(gold: str, kind: Kind | None = None) -> Expected:
@@ -60,3 +69,17 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
         else:
             kind = "math" if FORMULA.search(text) and not HYPHENATED.fullmatch(text) else "text"
     return Expected(text, kind, number)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as they are compared, without articles unless it has nothing else; the signs, such as "+",
+    of one without words."""
+    text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
+    text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
+    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
+    text = unicodedata.normalize("NFKD", text).casefold()
+    text = "".join(sign for sign in text if not unicodedata.combining(sign))
+    words = re.findall(r"\w+", re.sub(r"['\u2019]", "", text))
+    if not words:
+        return [sign for sign in text if sign in SIGNS or unicodedata.category(sign).startswith("S")]
+    return [word for word in words if word not in ARTICLES] or words
