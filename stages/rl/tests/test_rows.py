@@ -129,9 +129,10 @@ def test_a_bad_row_is_refused_for_a_fixed_reason(row: dict[str, Any], reason: st
     assert refused.value.reason.startswith(reason)
 
 
-def test_an_answer_that_the_pattern_does_not_find_is_refused() -> None:
-    with pytest.raises(Refused, match="no answer in the field: '4'"):
-        gym_row({"question": "2+2?", "expected_answer": "4"}, forms(answer_pattern="#### (.+)"))
+@pytest.mark.parametrize(("answer", "pattern"), [("4", "#### (.+)"), ("4 ####", "####(.*)"), ("4 ####", "####( .+)?")])
+def test_an_answer_that_the_pattern_does_not_find_is_refused(answer: str, pattern: str) -> None:
+    with pytest.raises(Refused, match=f"no answer in the field: '{answer}'"):
+        gym_row({"question": "2+2?", "expected_answer": answer}, forms(answer_pattern=pattern))
 
 
 @pytest.mark.parametrize("agent", VERIFIER_FIELDS)

@@ -45,9 +45,11 @@ def read_question(
     question, answer = texts
     if answer_pattern is not None:
         found = re.search(answer_pattern, answer)
-        if found is None:
+        # a group that takes no part in the match is None
+        said = found and (found[1] if found.groups() else found[0])
+        if not said or not said.strip():
             raise Refused("no answer in the field", f"'{answer[:80]}'", "correct data_prep.answer_pattern")
-        answer = (found[1] if found.groups() else found[0]).strip()
+        answer = said.strip()
     return question, answer
 
 
