@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,13 @@ def test_the_numbers_of_a_row_keep_their_digits_whatever_it_lacks(
     made = prepare(file, ALL_TO_TRAIN, *more)
     assert numbers.replace(" ", "") in (made / "train.jsonl").read_text()
     assert read(made / "train.jsonl")[0]["agent_ref"] == MATH
+
+
+def test_a_parquet_column_of_decimals_holds_answers(tmp_path: Path, prepare: Prepare) -> None:
+    answers = pa.array([Decimal("1.50"), Decimal("-12345678901234567890.25")], pa.decimal128(30, 2))
+    pq.write_table(pa.table({"question": ["a?", "b?"], "expected_answer": answers}), tmp_path / "a.parquet")
+    made = prepare(tmp_path / "a.parquet", ALL_TO_TRAIN)
+    assert [row["expected_answer"] for row in read(made / "train.jsonl")] == ["1.50", "-12345678901234567890.25"]
 
 
 def test_no_line_ends_inside_a_row(tmp_path: Path, prepare: Prepare) -> None:

@@ -1,5 +1,6 @@
 """What a row needs so that a model can be prompted with it and its answer verified."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ def test_a_question_becomes_a_prompt_with_an_agent() -> None:
         "expected_answer": "4",
         "agent_ref": MATH,
     }
+
+
+@pytest.mark.parametrize("text", ["1.50", "12", "0.00000001", "12345678901234567890.123456789"])
+def test_a_decimal_is_an_answer_with_its_digits(text: str) -> None:
+    assert gym_row({"question": "?", "expected_answer": Decimal(text)}, forms())["expected_answer"] == text
 
 
 def test_an_answer_can_be_taken_from_a_longer_text() -> None:

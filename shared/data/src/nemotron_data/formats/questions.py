@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from nemotron_data.rejects import Refused
@@ -37,11 +38,11 @@ def read_question(
         if value is None:
             raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", "name the field that holds it")
         # True is no number
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
+        if not isinstance(value, str | int | float | Decimal) or isinstance(value, bool):
             raise Refused(f"field '{field}' is not text", type(value).__name__)
         if isinstance(value, float) and not math.isfinite(value):  # in tables, how a missing number is written
             raise Refused(f"field '{field}' is no number", str(value))
-        texts.append(_as_written(field, written) if written and not isinstance(value, str) else str(value))
+        texts.append(_as_written(field, written) if written and not isinstance(value, str) else text_of(value))
     question, answer = texts
     if answer_pattern is not None:
         found = re.search(answer_pattern, answer)
@@ -51,6 +52,11 @@ def read_question(
             raise Refused("no answer in the field", f"'{answer[:80]}'", "correct data_prep.answer_pattern")
         answer = said.strip()
     return question, answer
+
+
+def text_of(value: str | int | float | Decimal) -> str:
+    """A value of a table as text: a decimal with its digits and without an exponent."""
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def _as_written(field: str, row: bytes) -> str:
