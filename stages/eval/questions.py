@@ -68,11 +68,13 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
     """A row of a task, with the `text` for bits per byte where one is wanted; and what decides its split.
 
     Raises:
-        Refused: a field is missing, or the answer does not match `answer_pattern`.
+        Refused: a field is missing or empty, or the answer does not match `answer_pattern`.
     """
-    question, expected = read_question(
-        row.value, settings.question_field, settings.answer_field, settings.answer_pattern, row.written
-    )
+    fields = settings.question_field, settings.answer_field
+    question, expected = read_question(row.value, *fields, settings.answer_pattern, row.written)
+    for field, text in zip(fields, (question, expected), strict=True):
+        if not text.strip():
+            raise Refused(f"field '{field}' is empty", "an evaluation needs a question and its expected answer")
     split_by = split_key(row.value, settings, question)
     # synthetic questions come with a key that is found in other wordings of the same sum, too
     searched = str(row.value["key"]) if settings.source == SYNTHETIC else question

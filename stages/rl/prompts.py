@@ -84,10 +84,10 @@ class PromptWork:
                 count_gold(reader.counts, str(gold))
             if made is not value and "agent_ref" in made and PARAMETERS in value:
                 reader.counts["agent_ref completed"] += 1
-            # a row that was not changed is the very bytes that were read, so that its numbers keep their digits;
-            # unless it holds a carriage return, where some readers would end the line
+            # a row that was not changed is the very bytes that were read, unless it holds a carriage return, where some
+            # readers would end the line
             raw = row.raw.strip() if made is row.value and row.raw is not None else b"\r"
-            line = encode_row(made) if b"\r" in raw else raw + b"\n"
+            line = encode_row(made, row.value, row.written) if b"\r" in raw else raw + b"\n"
             asked = RLRow.of(made)
             key = "" if settings.holdout.wanted else split_key(value, settings, asked.question)
             return line, key, [turn.text for turn in asked.prompt]

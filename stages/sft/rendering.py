@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.confined import Template, open_template
-from nemotron_data.chat.formats import ChatFormat, find_format, format_for
+from nemotron_data.chat.formats import AUTO, ChatFormat, find_format, format_for
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
+from nemotron_data.chat.recognition import PAIRS, recognise
 from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, tools_of, validate_messages
 from nemotron_data.chat.template import Span, find_template, template_file
 from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
+from nemotron_data.formats.written import with_numbers_as_written
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
@@ -112,10 +114,17 @@ class Renderer:
         Raises:
             UserError: a field is missing, or the conversation makes no sense.
         """
-        messages = self.format.to_messages(row.value, self.fields)
+        messages = self.format.to_messages(self._with_digits(row), self.fields)
         if reason := validate_messages(messages):
             raise UserError(reason, TOLERATE)
         return messages
+
+    def _with_digits(self, row: Row) -> dict[str, Any]:
+        """What was read of a row; of a pair, which may hold numbers, with those as the file has them."""
+        if row.written is None or not any(isinstance(value, float) for value in row.value.values()):
+            return row.value
+        name = recognise(row.value).format if self.format_name == AUTO else self.format_name
+        return with_numbers_as_written(row.value, row.written) if name in PAIRS else row.value
 
     def ready(self, row: Row, messages: list[Message], held: bool | None = None) -> "Ready":
         """What the template is given of a row.

@@ -1,8 +1,17 @@
+from decimal import Decimal
+
 import pytest
 from chat_support import CALL, bot, calling, tool, user
 
 from nemotron_data.chat.formats import CHAT_FORMATS
-from nemotron_data.chat.rows import ChatFields, from_messages, from_sharegpt, is_used_in, validate_messages
+from nemotron_data.chat.rows import (
+    ChatFields,
+    from_messages,
+    from_prompt_response,
+    from_sharegpt,
+    is_used_in,
+    validate_messages,
+)
 from nemotron_shared.errors import UserError
 
 VALID = [
@@ -56,6 +65,21 @@ def test_the_example_of_every_format_becomes_the_same_messages(name):
     renamed = {f"my_{field}": value for field, value in chosen.example.items()}
     fields = ChatFields(**{setting: f"my_{setting.removesuffix('_field')}" for setting in chosen.reads})
     assert chosen.to_messages(renamed, fields) == [user("2+2?"), bot("4")]
+
+
+@pytest.mark.parametrize(("number", "text"), [(4, "4"), (0.5, "0.5"), (Decimal("1.50"), "1.50"), (0, "0")])
+def test_a_number_in_a_pair_is_its_text(number, text):
+    assert from_prompt_response({"prompt": "2+2?", "response": number}, ChatFields()) == [user("2+2?"), bot(text)]
+    alpaca = CHAT_FORMATS["alpaca"].to_messages
+    assert alpaca({"instruction": "Double it.", "input": number, "output": "?"}, ChatFields()) == [
+        user(f"Double it.\n\n{text}"), bot("?"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "message"), [("prompt", "no question: 'prompt' is nan"), ("response", "no answer")])
+def test_a_missing_number_is_neither_a_question_nor_an_answer(field, message):
+    with pytest.raises(UserError, match=message):
+        from_prompt_response({"prompt": "2+2?", "response": 4} | {field: float("nan")}, ChatFields())
 
 
 def test_what_is_no_conversation_reaches_validation():

@@ -136,6 +136,26 @@ def test_a_number_of_few_bits_has_few_digits(tmp_path, read, kind):
     assert str([row.value["score"] for row in rows]) == "[0.1, 3.0, None, nan, -inf]"
 
 
+SMALL = pa.float32()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(SMALL), [0.1, None, 511025152.0]),
+        (pa.list_(pa.float16()), [0.1, 4328.0]),
+        (pa.list_(SMALL, 2), [0.1, 0.7]),
+        (pa.large_list(pa.list_(SMALL)), [[0.1], [], None]),
+        (pa.struct([("pass_rate", SMALL), ("name", pa.string())]), {"pass_rate": 0.1, "name": "a"}),
+        (pa.list_(pa.struct([("of", pa.map_(pa.string(), SMALL))])), [{"of": [("a", 0.1)]}]),
+    ],
+)
+def test_numbers_inside_of_a_parquet_value_have_the_digits_of_their_column(tmp_path, read, kind, value):
+    pq.write_table(pa.table({"more": pa.array([value, None, value], kind)}), tmp_path / "a.parquet")
+    rows, _ = read(tmp_path / "a.parquet")
+    assert [row.value["more"] for row in rows] == [value, None, value]
+
+
 @pytest.mark.parametrize(("kind", "number"), [(pa.float16(), 4328.0), (pa.float32(), 511025152.0)])
 def test_a_whole_number_of_few_bits_keeps_its_value(tmp_path, read, kind, number):
     pq.write_table(pa.table({"text": ["x"], "score": pa.array([number], kind)}), tmp_path / "a.parquet")

@@ -52,6 +52,72 @@ def test_a_number_that_is_made_into_another_is_not_the_answer(text: str) -> None
     assert not judge(text, "48").lenient
 
 
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("9-4-4+1", "2"), ("\\boxed{9-4-4+1}", "2"), ("The answer is $3+4$.", "7"), ("2024-01", "2023"),
+        ("3 \\times 4", "12"), ("3*10^5*2", "600000"), ("(3+4)/2", "3.5"), ("\\frac{3+4}{2}", "3.5"), ("8/2/2", "2"),
+        ("\\frac{8}{\\frac{4}{2}}", "4"), ("\\sqrt{3^2+4^2}", "5"), ("\\frac{1}{2}(8)", "4"), ("(-3)-(-10)", "7"),
+        ("28 \\div 4", "7"), ("\\gcd(12,18)", "6"), ("150%-100%", "50%"),
+        ("3 + 4", "4"), ("The answer is 3 * 4", "4"), ("It is 3 plus 4.", "4"), ("28 \\div 4", "4"), ("3 x 4", "4"),
+    ],
+)  # fmt: skip
+def test_a_computation_that_nobody_carried_out_is_no_answer(text: str, gold: str) -> None:
+    assert not judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("3*10^5", "300000"), ("3 \\times 10^{-5}", "0.00003"), ("-(-7)", "7"), ("2^{10}", "1024"), ("2**10", "1024"),
+        ("2^{-3}", "0.125"), ("2\u00b3", "8"), ("\\sqrt{16}", "4"), ("\u221a16", "4"), ("2\\sqrt{4}", "4"),
+        ("8/2", "4"), ("-\\frac{8}{2}", "-4"), ("\\frac{\\sqrt{16}}{2}", "2"), ("2 1/2", "2.5"), ("2\\frac12", "2.5"),
+        ("50%", "0.5"), ("1,234", "1234"), ("3+4=7", "7"), ("1 + x", "x + 1"), ("1+2\\sqrt{3}", "2\\sqrt{3}+1"),
+    ],
+)  # fmt: skip
+def test_a_power_a_root_and_one_fraction_are_values_and_formulas_are_compared_as_such(text: str, gold: str) -> None:
+    assert judge(text, gold).lenient
+
+
+def test_a_number_in_words_may_be_answered_with_figures() -> None:
+    assert judge("The answer is 7.", "seven").strict
+    assert judge("three", "3").strict
+    assert not judge("8", "seven").lenient
+    assert not judge("1", "One Direction").lenient
+
+
+def test_a_number_of_inches_is_told_from_one_in_something() -> None:
+    assert judge("5 ft", "60 in").strict
+    assert judge("60 in.", "5 ft").strict
+    assert not judge("5 in", "5 ft").lenient
+    assert judge("60 in total", "60 cm").lenient
+    assert judge("It grew by 60 in 2024.", "60 cm").lenient
+
+
+@pytest.mark.parametrize(("gold", "other"), [("2024-01", "2023"), ("3-1", "2"), ("555-1234", "-679")])
+def test_figures_with_hyphens_are_no_difference_to_be_worked_out(gold: str, other: str) -> None:
+    assert judge(gold, gold).strict
+    assert not judge(other, gold).lenient
+
+
+@pytest.mark.parametrize("text", ["1.5M", "1_500_000"])
+def test_what_may_mean_something_else_is_not_read_as_a_number(text: str) -> None:
+    assert not judge(text, "1500000").lenient
+
+
+@pytest.mark.parametrize("gold", ["", " ", "...", "$$", "\\displaystyle", "\\boxed{}", "?"])
+@pytest.mark.parametrize("text", ["", "the", "...", "$$", "$\\displaystyle$", "?", "7", "The answer is: ."])
+def test_where_nothing_is_expected_nothing_is_right(text: str, gold: str) -> None:
+    assert not judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(("gold", "other"), [("the", "an"), ("+", "-"), ("%", "&"), ("->", "<-"), ("NaN", "null")])
+def test_an_answer_without_a_word_of_its_own_is_compared_as_it_is(gold: str, other: str) -> None:
+    assert judge(f"The answer is {gold}", gold).strict
+    assert not judge(other, gold).lenient
+    assert not judge("...", gold).lenient
+
+
 @pytest.mark.parametrize("text", ["Don't pick D", "The correct answer is B; many pick D.", "A. Choose D only if wet"])
 def test_a_letter_that_is_only_named_is_not_the_choice(text: str) -> None:
     assert not judge(text, "D").lenient
@@ -77,9 +143,9 @@ def test_an_expected_answer_is_of_a_kind(gold: str, kind: str) -> None:
 
 def test_answers_that_nobody_could_find_right_are_counted_and_refused() -> None:
     counts: Counter[str] = Counter()
-    for gold in ("7", "B", "Paris", "\\frac{\\pi}{2}", "", "word " * 20):
+    for gold in ("7", "B", "Paris", "\\frac{\\pi}{2}", "", "...", "word " * 20):
         count_gold(counts, gold)
-    assert counts[UNDECIDABLE] == 2
-    with pytest.raises(UserError, match=r"2 of 6 expected answers \(33%\)"):
+    assert counts[UNDECIDABLE] == 3
+    with pytest.raises(UserError, match=r"3 of 7 expected answers \(43%\)"):
         require_decidable(counts, 0.05)
     require_decidable(counts, 0.5)

@@ -111,6 +111,28 @@ def test_neither_shards_nor_workers_show_in_the_tasks(tmp_path: Path, prepare: P
         assert (one / name).read_bytes() == (many / name).read_bytes()
 
 
+@pytest.mark.parametrize("empty", ["question", "answer"])
+def test_a_row_without_a_question_or_an_answer_is_refused(tmp_path: Path, prepare: Prepare, empty: str) -> None:
+    rows = [{"question": "2+2?", "answer": "4"}, {"question": "3+3?", "answer": "6", empty: " "}]
+    own = [f"data_prep.source={write(tmp_path / 'rows.jsonl', rows)}", "data_prep.answer_field=answer"]
+    own.append("data_prep.split={train: 0, valid: 0, test: 1}")
+    with pytest.raises(UserError, match=rf"rows\.jsonl:2: field '{empty}' is empty"):
+        prepare("local", *own)
+    folder = prepare("local", *own, "data_prep.on_bad_row=reject", "data_prep.max_lost=1")
+    assert rejected(folder) == {2: f"field '{empty}' is empty"}
+    assert [task.rows for task in read_tasks(folder).values()] == [1]
+
+
+@pytest.mark.parametrize("word", ["NaN", "NA", "null", "None"])
+def test_a_word_that_other_tools_take_for_a_missing_value_is_an_answer(
+    tmp_path: Path, prepare: Prepare, word: str
+) -> None:
+    (tmp_path / "rows.csv").write_text(f"question,answer\nWhat is 0/0?,{word}\n")
+    all_to_test = "data_prep.split={train: 0, valid: 0, test: 1}"
+    folder = prepare("local", f"data_prep.source={tmp_path / 'rows.csv'}", "data_prep.answer_field=answer", all_to_test)
+    assert [row["expected"] for row in rows_of(folder, next(iter(read_tasks(folder))))] == [word]
+
+
 def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: Prepare) -> None:
     rows = [gsm8k(1), {"question": "?"}, {"question": "?", "answer": "none"}, {"question": ["?"], "answer": "#### 1"}]
     source = f"data_prep.source={write(tmp_path / 'rows.jsonl', rows)}"

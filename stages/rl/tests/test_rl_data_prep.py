@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,37 @@ def test_an_answer_that_is_a_number_keeps_its_digits(tmp_path: Path, prepare: Pr
     (tmp_path / name).write_text(text)
     made = prepare(tmp_path / name, ALL_TO_TRAIN)
     assert [row["expected_answer"] for row in read(made / "train.jsonl")] == numbers
+
+
+@pytest.mark.parametrize("change", ["no agent", "agent without a type", "carriage return", "list", "placeholder"])
+def test_the_numbers_of_a_row_keep_their_digits_whatever_it_lacks(
+    tmp_path: Path, prepare: Prepare, change: str
+) -> None:
+    numbers = '"pass_rate": 1.10, "more": {"seeds": [123456789012345678901234567890, 3.14159265358979323846, 1E5]}'
+    row = gym_row(1)
+    more: list[str] = []
+    if change == "no agent":
+        del row["agent_ref"]
+    if change == "agent without a type":
+        row["agent_ref"] = {"name": MATH["name"]}
+    if change == "placeholder":
+        marker = {"row": 0, "question_template": {"prefix": "", "suffix": ""}}
+        row = {"dataset": "nano_v3_sft_profiled_dapo17k", "_hf_placeholder": marker, "agent_ref": MATH}
+        more.append(f"data_prep.placeholder_sources.dapo={dapo(tmp_path / 'dapo', ['a', 'b'])}")
+    line = f"{json.dumps(row).removesuffix('}')}, {numbers}}}"
+    line = line.replace(", ", ",\r") if change == "carriage return" else line
+    file = tmp_path / ("a.json" if change == "list" else "a.jsonl")
+    file.write_text(f"[{line}]" if change == "list" else f"{line}\n", newline="")
+    made = prepare(file, ALL_TO_TRAIN, *more)
+    assert numbers.replace(" ", "") in (made / "train.jsonl").read_text()
+    assert read(made / "train.jsonl")[0]["agent_ref"] == MATH
+
+
+def test_a_parquet_column_of_decimals_holds_answers(tmp_path: Path, prepare: Prepare) -> None:
+    answers = pa.array([Decimal("1.50"), Decimal("-12345678901234567890.25")], pa.decimal128(30, 2))
+    pq.write_table(pa.table({"question": ["a?", "b?"], "expected_answer": answers}), tmp_path / "a.parquet")
+    made = prepare(tmp_path / "a.parquet", ALL_TO_TRAIN)
+    assert [row["expected_answer"] for row in read(made / "train.jsonl")] == ["1.50", "-12345678901234567890.25"]
 
 
 def test_no_line_ends_inside_a_row(tmp_path: Path, prepare: Prepare) -> None:

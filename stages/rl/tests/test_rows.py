@@ -1,5 +1,6 @@
 """What a row needs so that a model can be prompted with it and its answer verified."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ def test_a_question_becomes_a_prompt_with_an_agent() -> None:
         "expected_answer": "4",
         "agent_ref": MATH,
     }
+
+
+@pytest.mark.parametrize("text", ["1.50", "12", "0.00000001", "12345678901234567890.123456789"])
+def test_a_decimal_is_an_answer_with_its_digits(text: str) -> None:
+    assert gym_row({"question": "?", "expected_answer": Decimal(text)}, forms())["expected_answer"] == text
 
 
 def test_an_answer_can_be_taken_from_a_longer_text() -> None:
@@ -129,9 +135,10 @@ def test_a_bad_row_is_refused_for_a_fixed_reason(row: dict[str, Any], reason: st
     assert refused.value.reason.startswith(reason)
 
 
-def test_an_answer_that_the_pattern_does_not_find_is_refused() -> None:
-    with pytest.raises(Refused, match="no answer in the field: '4'"):
-        gym_row({"question": "2+2?", "expected_answer": "4"}, forms(answer_pattern="#### (.+)"))
+@pytest.mark.parametrize(("answer", "pattern"), [("4", "#### (.+)"), ("4 ####", "####(.*)"), ("4 ####", "####( .+)?")])
+def test_an_answer_that_the_pattern_does_not_find_is_refused(answer: str, pattern: str) -> None:
+    with pytest.raises(Refused, match=f"no answer in the field: '{answer}'"):
+        gym_row({"question": "2+2?", "expected_answer": answer}, forms(answer_pattern=pattern))
 
 
 @pytest.mark.parametrize("agent", VERIFIER_FIELDS)

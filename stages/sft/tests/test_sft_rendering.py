@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nemotron_data.chat.template import ChatTemplate, find_template
-from nemotron_data.sources.reading import Row
+from nemotron_data.sources.reading import Row, json_row
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.compose import compose
@@ -147,6 +147,15 @@ def test_three_forms_of_a_row_give_one_conversation(form: str, row: dict) -> Non
     renderer = Renderer(settings(f"data_prep.format={form}"), ChatTemplate(find_template("nano3")))
     messages = renderer.messages_of(Row(row, "f", 1))
     assert [(turn["role"], turn["content"]) for turn in messages] == [("user", "2+2?"), ("assistant", "4")]
+
+
+@pytest.mark.parametrize("form", ["prompt_response", "auto"])
+@pytest.mark.parametrize("number", ["4", "1.50", "3.14159265358979323846", "123456789012345678901234567890", "1e21"])
+def test_a_number_as_answer_keeps_its_digits(form: str, number: str) -> None:
+    row = json_row("a.jsonl", 1, f'{{"id": 7, "prompt": "How many?", "response": {number}}}'.encode())
+    assert isinstance(row, Row)
+    renderer = Renderer(settings(f"data_prep.format={form}"), ChatTemplate(find_template("nano3")))
+    assert renderer.messages_of(row)[-1]["content"] == number
 
 
 def test_a_missing_template_file_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_data.formats.written import is_missing, is_number, text_of
 from nemotron_shared.errors import UserError, did_you_mean
 
 Message = dict[str, Any]
@@ -46,16 +47,19 @@ def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Messag
 
 
 def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None = None) -> list[Message]:
-    """A question and its answer, each a text or a list of messages, after the row's system prompt and history.
+    """A question and its answer, each a text, a number or a list of messages, after its system prompt and history.
 
     Args:
         asked: field of the question; `more` of what belongs below it, as in Alpaca. answered: field of the answer.
     """
-    prompt, response = row[asked], row[answered]
+    prompt, response, below = (None if name is None else _number_as_text(row, name) for name in (asked, answered, more))
+    for kind, name in (("question", asked), ("answer", answered)):
+        if is_missing(row[name]):
+            raise UserError(f"no {kind}: '{name}' is {row[name]}")
     if response is None or response == "":
         raise UserError(f"no answer: '{answered}' is {'null' if response is None else 'empty'}")
-    if more is not None and isinstance(prompt, str) and isinstance(row[more], str) and row[more].strip():
-        prompt = f"{prompt}\n\n{row[more]}" if prompt.strip() else row[more]
+    if isinstance(prompt, str) and isinstance(below, str) and below.strip():
+        prompt = f"{prompt}\n\n{below}" if prompt.strip() else below
     if isinstance(prompt, str) and not prompt.strip():
         raise UserError(f"no question: '{asked}' is empty")
     said = [*_turns("user", prompt), *_turns("assistant", response)]
@@ -69,6 +73,12 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
         turn for pair in history or () for role, text in zip(PAIR, pair, strict=True) for turn in _turns(role, text)
     ]
     return [*_system(row, names), *before, *said]
+
+
+def _number_as_text(row: dict[str, Any], name: str) -> Any:
+    """What a field holds; a number as text, as the file has it."""
+    value = row[name]
+    return text_of(value) if is_number(value) and not is_missing(value) else value
 
 
 def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:

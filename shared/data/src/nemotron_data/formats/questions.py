@@ -5,18 +5,16 @@
 A number is an answer as people write it: of `"answer": 1.50` that is "1.50", with whatever digits the file has.
 """
 
-import json
-import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
+from nemotron_data.formats.written import is_missing, is_number, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.rows import field_of
 
 
 def read_question(
-    row: Mapping[str, Any],
+    row: dict[str, Any],
     question_field: str,
     answer_field: str,
     answer_pattern: str | None = None,
@@ -36,21 +34,19 @@ def read_question(
         value = field_of(row, field)
         if value is None:
             raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", "name the field that holds it")
-        # True is no number
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
+        if not isinstance(value, str) and not is_number(value):
             raise Refused(f"field '{field}' is not text", type(value).__name__)
-        if isinstance(value, float) and not math.isfinite(value):  # in tables, how a missing number is written
+        if is_missing(value):
             raise Refused(f"field '{field}' is no number", str(value))
-        texts.append(_as_written(field, written) if written and not isinstance(value, str) else str(value))
+        texts.append(
+            text_of(value if isinstance(value, str) else field_of(with_numbers_as_written(row, written), field))
+        )
     question, answer = texts
     if answer_pattern is not None:
         found = re.search(answer_pattern, answer)
-        if found is None:
+        # a group that takes no part in the match is None
+        said = found and (found[1] if found.groups() else found[0])
+        if not said or not said.strip():
             raise Refused("no answer in the field", f"'{answer[:80]}'", "correct data_prep.answer_pattern")
-        answer = (found[1] if found.groups() else found[0]).strip()
+        answer = said.strip()
     return question, answer
-
-
-def _as_written(field: str, row: bytes) -> str:
-    """The text of a number: a float has lost the digits beyond its 17, and the zeros at the end."""
-    return field_of(json.loads(row, parse_int=str, parse_float=str), field)

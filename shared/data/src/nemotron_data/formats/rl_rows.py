@@ -143,16 +143,30 @@ def read_rl_rows(
         yield RLRow.of(value, line.place)
 
 
-def encode_row(value: Mapping[str, Any]) -> bytes:
+def encode_row(
+    value: Mapping[str, Any], source: Mapping[str, Any] | None = None, written: bytes | None = None
+) -> bytes:
     """A row as its line. Integers of any size keep their digits.
+
+    Args:
+        source, written: the row that it was made of, and the JSON of that one: the numbers in what was taken over
+            stay as they stand there, 1.10 and not 1.1.
 
     Raises:
         Refused: a value that JSON has no form for, such as a date or NaN out of a Parquet file.
     """
-    try:  # not orjson, which refuses integers beyond 64 bits
+    before = source or {}
+    taken = [name for name in value if name in before and value[name] is before[name] and type(value[name]) is not str]
+    try:
+        if taken and written is not None:
+            exact = json.loads(written, parse_int=orjson.Fragment, parse_float=orjson.Fragment)
+            return orjson.dumps({**value, **{name: exact[name] for name in taken}}) + b"\n"
+        # not orjson, which refuses integers beyond 64 bits
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:
         raise Refused("a value that JSON has no form for", str(error)) from error
+    except RecursionError as error:
+        raise Refused("nested too deeply") from error
 
 
 def validate(row: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from nemotron_data.sources.remote import InputFile, reported
 from nemotron_shared.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -90,7 +91,17 @@ def _page_size(header: bytes) -> int | None:
 
 def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | str | None]:
     """The rows of a batch; None for one of more bytes than `longest`, a text for one that Python cannot hold: why."""
-    batch = _with_short_numbers(batch)
+    import pyarrow as pa
+
+    # Arrow calls a float of 32 bits "float", and one of 64 "double"
+    nested = [one for one in batch.schema if pa.types.is_nested(one.type) and "float" in str(one.type)]
+    for row in _values_of(_with_short_numbers(batch), longest):
+        if nested and isinstance(row, dict):
+            row |= {one.name: _with_short_inside(row[one.name], one.type) for one in nested}
+        yield row
+
+
+def _values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] | str | None]:
     if batch.nbytes <= longest:
         try:
             yield from batch.to_pylist()
@@ -110,13 +121,33 @@ def _with_short_numbers(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     for at, field in enumerate(batch.schema):
         if pa.types.is_float16(field.type) or pa.types.is_float32(field.type):
             column = batch.column(at)
-            numbers = [
-                float(number) if float(number).is_integer() else float(str(number))
-                for number in column.to_numpy(zero_copy_only=False)
-            ]
+            numbers = [_short(number) for number in column.to_numpy(zero_copy_only=False)]
             short = pa.array(numbers, pa.float64(), mask=column.is_null().to_numpy(False))
             batch = batch.set_column(at, field.name, short)
     return batch
+
+
+def _short(number: "np.floating") -> float:
+    return float(number) if float(number).is_integer() else float(str(number))
+
+
+def _with_short_inside(value: Any, kind: "pa.DataType") -> Any:
+    """The same for what stands inside of a list, a structure or a map."""
+    import numpy as np
+    import pyarrow as pa
+
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_float16(kind) or types.is_float32(kind):
+        return _short((np.float16 if types.is_float16(kind) else np.float32)(value))
+    if types.is_struct(kind):
+        return {one.name: _with_short_inside(value[one.name], one.type) for one in kind}
+    if types.is_map(kind):
+        return [(key, _with_short_inside(one, kind.item_type)) for key, one in value]
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return [_with_short_inside(one, kind.value_type) for one in value]
+    return value
 
 
 def _value_of(row: "pa.RecordBatch") -> dict[str, Any] | str:

@@ -19,7 +19,7 @@ MOST_WORDS = 12
 def count_gold(counts: Counter[str], gold: str) -> None:
     """Count an expected answer under its kind."""
     about = expected(gold)
-    decidable = about.text != "" and (
+    decidable = not about.is_nothing and (
         about.kind in ("number", "choice")
         or (about.kind == "math" and readable(about.text))
         or (about.kind == "text" and len(about.text.split()) <= MOST_WORDS)

@@ -8,9 +8,10 @@ from fractions import Fraction
 
 from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
-from nemotron_data.verifier.kinds import Expected, Kind, expected
-from nemotron_data.verifier.numbers import Number, number_in_words, numbers_in, plain, read_number
+from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
+from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
+from nemotron_data.verifier.values import is_operand, is_value
 
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
 REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
@@ -32,7 +33,6 @@ TAIL = re.compile(r"\s+(?:around|in|on|at|during|from|for|of|now|today|who|that)
 VERB = r"(?:is|was|are|were|has|had|did|does|can|wrote|won|made|built|became|began|led|\w+ed)\b(?!\s+(?:and|or|of)\b)"
 LIST = re.compile(r"(?:^|[\s:])(?:\w++\s?){1,3},\s*(?:\w++\s?){1,3},\s*(?:and\s+|or\s+)?(?:\w++\s?){1,3}(?:[,.]|$)")
 YES_OR_NO = {"yes", "no", "true", "false"}
-COMPUTED = re.compile(r"(?=.*[\d\\])(?:[\d\s.,()+*/^{}!-]|\\[a-z]+|\bpi\b|\bsqrt\b)+")
 BESIDE = re.compile(
     r"\b(?:after|before|for|in|within|during|from|when|if|because|since|those|each|of|every|per)\b(?:\s+\w+){0,2}\W*$",
     re.IGNORECASE,
@@ -85,7 +85,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
     said = after_thinking(completion)
     said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said or "")
-    if not said:
+    if not said or wanted.is_nothing:
         return WRONG
     marked = final_claim(said)
     alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
@@ -113,7 +113,7 @@ def _is_number(text: str, wanted: Expected) -> bool:
         if wanted.number is not None and not wanted.number.percent:  # mathematics does not know 1e-3
             value = wanted.number.value
             wanted = Expected(f"\\frac{{{value.numerator}}}{{{value.denominator}}}", "math")
-        return bool(COMPUTED.fullmatch(plain(text))) and _is_formula(text, wanted)
+        return is_value(text) and _is_formula(text, wanted)
     return found.equals(wanted.number)
 
 
@@ -148,7 +148,8 @@ def _number_in(text: str, wanted: Expected) -> str | None:
         if TOTAL.search(aside[before:start]) or not BESIDE.search(aside[before:start])
         or SAYS.search(aside[before:start])
     ]  # fmt: skip
-    return _from(result, (main or starts)[-1])
+    chosen = (main or starts)[-1]
+    return None if is_operand(aside, chosen) else _from(result, chosen)
 
 
 def _denies(sentence: str) -> bool:
@@ -166,7 +167,7 @@ def _from(sentence: str, start: int) -> str | None:
     """The number that begins there, with its unit."""
     rest = re.sub(r"(?<=[\d)])\$|\*\*|__", "", plain(sentence)[start:])
     while rest and read_number(rest) is None:
-        rest = rest.rpartition(" ")[0].rstrip(",;:")
+        rest = rest.rpartition(" ")[0].rstrip(",;:").removesuffix(" in")
     return rest or None
 
 
@@ -232,11 +233,13 @@ def _choice_in(text: str, wanted: Expected) -> str | None:
 
 
 def _is_text(text: str, wanted: Expected) -> bool:
+    if is_in_words(wanted.text) and re.search(r"\d", text):  # "seven" may well be answered with 7
+        return _value(text) == _value(wanted.text)
     for read in (dates_in, clock_times_in, ratios_in):
         if (asked := read(wanted.text)) and len(text) < 40:
             return read(text) == asked
-    words, asked = _words(re.sub(r"^\W*(?:on|in|at|by)\s+", "", text, flags=re.IGNORECASE)), _words(wanted.text)
-    words = words if words == asked else _words(text)
+    words, asked = words_of(re.sub(r"^\W*(?:on|in|at|by)\s+", "", text, flags=re.IGNORECASE)), words_of(wanted.text)
+    words = words if words == asked else words_of(text)
     if "," in text and "," in wanted.text:  # "red, green and blue", "red, green, blue"
         words, asked = ([word for word in listed if word != "and"] for listed in (words, asked))
     return words == asked
@@ -268,20 +271,11 @@ def _text_in(text: str, wanted: Expected) -> str | None:
     for head in heads:
         for part in (head, head.rpartition(": ")[2], *(head[link.end() :] for link in LINK.finditer(head))):
             for end in (part, TAIL.split(part)[0]):
-                if _words(end) == _words(wanted.text):
+                if words_of(end) == words_of(wanted.text):
                     return end
     # "Jane Austen wrote it": the subject, which a verb follows
     start = re.match(rf"(?:the\s+)?{re.escape(wanted.text)}(?=\s+{VERB})", sentence, re.IGNORECASE)
     return start[0] if start else None
-
-
-def _words(text: str) -> list[str]:
-    text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
-    text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
-    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
-    text = unicodedata.normalize("NFKD", text).casefold()
-    text = "".join(sign for sign in text if not unicodedata.combining(sign))
-    return [word for word in re.findall(r"\w+", re.sub(r"['\u2019]", "", text)) if word not in ("a", "an", "the")]
 
 
 COMPARED: dict[Kind, Callable[[str, Expected], bool]] = {

@@ -7,6 +7,7 @@ expected("Paris").kind             "text"
 """
 
 import re
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,11 @@ FORMULA = re.compile(
     r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
 )
+HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
+"""Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
+ARTICLES = ("a", "an", "the")
+SIGNS = "-*/%&@#"
+"""Signs that Unicode counts as punctuation, besides those that it calls symbols."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,11 @@ class Expected:
     text: str
     kind: Kind
     number: Number | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no answer can be right: there is no text, or one without words and signs, such as "..."."""
+        return not self.text or (self.kind == "text" and not words_of(self.text))
 
 
 def expected(gold: str, kind: Kind | None = None) -> Expected:
@@ -56,5 +67,19 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
         elif LETTER.fullmatch(text):
             kind = "choice"
         else:
-            kind = "math" if FORMULA.search(text) else "text"
+            kind = "math" if FORMULA.search(text) and not HYPHENATED.fullmatch(text) else "text"
     return Expected(text, kind, number)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text as they are compared, without articles unless it has nothing else; the signs, such as "+",
+    of one without words."""
+    text = re.sub(r"\\[a-z]+|[{}_$]", "", unwrapped(text)) if "\\" in text else unwrapped(text)
+    text = re.sub(r"\bMt\b\.?", "Mount", re.sub(r"\bSt\.", "Saint", text))
+    text = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b", "", text)
+    text = unicodedata.normalize("NFKD", text).casefold()
+    text = "".join(sign for sign in text if not unicodedata.combining(sign))
+    words = re.findall(r"\w+", re.sub(r"['\u2019]", "", text))
+    if not words:
+        return [sign for sign in text if sign in SIGNS or unicodedata.category(sign).startswith("S")]
+    return [word for word in words if word not in ARTICLES] or words

@@ -172,7 +172,10 @@ def _value(found: re.Match[str], rest: str) -> Number | None:
         value = -value
     scale = re.match(r"\s*-?\s*([A-Za-z]+)\b", rest)
     scaled = SCALES.get(scale[1].lower()) if scale else None
-    unit = UNIT_NAME.match(rest[scale.end() :] if scale and scaled else rest)
+    rest = rest[scale.end() :] if scale and scaled else rest
+    unit = UNIT_NAME.match(rest)
+    if unit and unit[1] == "in" and re.match(r"[.\s]*\w", rest[unit.end() :]):
+        unit = None  # "60 in total", "60 in 2024"
     found_unit = unit_of(unit[1]) if unit else unit_of("dollars") if parts["currency"] == "$" else None
     return Number(value * (scaled or 1), bool(parts["percent"]), found_unit)
 
@@ -220,6 +223,12 @@ def _in_words(text: str) -> Number | None:
     if len(rest) > 4 or {"or", "point", "half", *known} & set(rest):
         return None
     return Number(-value if negative else value)
+
+
+def is_in_words(text: str) -> bool:
+    """Whether a text is a whole number in words and nothing besides: "twenty-one", but not "seven dwarfs"."""
+    words = re.findall(r"\w+", text.lower())
+    return bool(words) and all(word in NAMED or word in TENS or word in SCALES or word == "and" for word in words)
 
 
 def _part(words: list[str]) -> Fraction | None:

@@ -42,6 +42,8 @@ WRITTEN = (
 def same_formula(gold: str, answer: str) -> bool:
     """Whether two formulas mean the same. What cannot be read means nothing."""
     gold, answer = in_latex(gold), in_latex(answer)
+    if not _letters(gold):
+        return False
     if max(len(gold), len(answer)) > LONGEST or HUGE.search(gold) or HUGE.search(answer):
         return _letters(gold) == _letters(answer)
     if _letters(gold) == _letters(answer):

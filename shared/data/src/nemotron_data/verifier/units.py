@@ -19,7 +19,7 @@ UNITS: dict[str, dict[str, Fraction]] = {
         "mm millimeter millimeters millimetre millimetres": Fraction(1, 1000),
         "cm centimeter centimeters centimetre centimetres": Fraction(1, 100),
         "m meter meters metre metres": Fraction(1), "km kilometer kilometers kilometre kilometres": Fraction(1000),
-        "inch inches": Fraction(254, 10000), "ft foot feet": Fraction(3048, 10000),
+        "in inch inches": Fraction(254, 10000), "ft foot feet": Fraction(3048, 10000),
         "yd yard yards": Fraction(9144, 10000), "mile miles": Fraction(1609344, 1000),
     },
     "mass": {
