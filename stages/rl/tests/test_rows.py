@@ -129,6 +129,15 @@ def test_a_bad_row_is_refused_for_a_fixed_reason(row: dict[str, Any], reason: st
     assert refused.value.reason.startswith(reason)
 
 
+@pytest.mark.parametrize(("field", "setting"), [("question", "question_field"), ("expected_answer", "answer_field")])
+def test_a_missing_field_names_the_setting_that_finds_it(field: str, setting: str) -> None:
+    row = {"question": "2+2?", "expected_answer": "4"}
+    row["other"] = row.pop(field)
+    with pytest.raises(Refused, match=f"no field '{field}'") as refused:
+        gym_row(row, forms())
+    assert str(refused.value.remedy).endswith(f"data_prep.{setting}=NAME")
+
+
 def test_an_answer_that_the_pattern_does_not_find_is_refused() -> None:
     with pytest.raises(Refused, match="no answer in the field: '4'"):
         gym_row({"question": "2+2?", "expected_answer": "4"}, forms(answer_pattern="#### (.+)"))

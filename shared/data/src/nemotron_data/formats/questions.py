@@ -32,10 +32,11 @@ def read_question(
         Refused: a field is missing or no text, or the answer does not match the pattern.
     """
     texts = []
-    for field in (question_field, answer_field):
+    for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
         value = field_of(row, field)
         if value is None:
-            raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", "name the field that holds it")
+            remedy = f"name the field that holds it: data_prep.{setting}=NAME"
+            raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", remedy)
         # True is no number
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise Refused(f"field '{field}' is not text", type(value).__name__)

@@ -64,7 +64,13 @@ class Prepared(Generic[Settings]):
 
     def nothing_left(self, what: str) -> UserError:
         """The error of a stage whose rows were all refused or fell to another split."""
-        return UserError(f"no {what} is left for training", f"see the reasons in {self.rejected}")
+        rejected, message = self.totals.rejected, f"no {what} is left for training"
+        if kept := self.totals.counts["rows"] - rejected.total():
+            remedy = "give training a larger share: data_prep.split='{train: 1, valid: 0, test: 0}'"
+            return UserError(f"{message}: {kept:,} rows are kept, all of them in other splits", remedy)
+        why = f"\n  mostly: {self.totals.main_reason(rejected)}" if rejected else ""
+        remedy = "correct the rows, or the setting that leaves them out; each is listed with its reason in"
+        return UserError(f"{message}{why}", f"{remedy} {self.rejected}")
 
     def say_splits(self, rows: Mapping[str, int]) -> None:
         """One line for people: the rows of each split, also where a split has none."""
@@ -83,7 +89,7 @@ class Prepared(Generic[Settings]):
             if name.startswith(FILES_IN) and count:
                 self.announce(f"{count:,} {name}: read as such")
         self.announce(self.totals.account())
-        self.totals.require_few_lost(most, mend)
+        self.totals.require_few_lost(most, mend, self.rejected)
 
 
 @dataclass(frozen=True)
