@@ -24,15 +24,18 @@ from typing import Any
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import Prepared, open_inputs
 from nemotron_data.sources.datasets import RowKind
+from nemotron_data.sources.head import look_ahead
 from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
-from stages.eval.questions import QuestionWork, collect
+from stages.eval.questions import QuestionWork, collect, task_row
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
@@ -91,6 +94,14 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
     return tasks, prepared
 
 
+def look(config: EvalConfig) -> Looked:
+    """What the first rows of the user's own files tell; those of benchmarks are looked at by whoever reads them."""
+    settings = config.data_prep
+    parts = ROWS.parts(settings) if settings.source is not None else []
+    split = Split(settings.split.model_dump(), salt="questions")
+    return look_ahead(parts, lambda part: lambda row: task_row(row, part.settings, split))
+
+
 def sources(config: EvalConfig) -> list[Source]:
     """Every file that is read, those of benchmarks included, which may be all there is."""
     settings = config.data_prep
@@ -109,6 +120,7 @@ STEP = Step(
     artifact_type="EvalDataArtifact",
     sections=("data_prep",),
     sources=sources,
+    look=look,
     chosen=lambda config: [TASKS.module_of(name) for name in config.data_prep.tasks],
     work=prepare,
 )

@@ -46,11 +46,7 @@ class QuestionWork:
         with (folder / ASKED).open("wb", buffering=1 << 20) as file:
             for row in reader:  # read
                 try:
-                    if part.settings.text_field is not None:
-                        made, chosen = text_row(row, part.settings, split)
-                    else:
-                        made, key = question_row(row, part.settings)
-                        chosen = split.of(key)
+                    made, chosen = task_row(row, part.settings, split)
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
@@ -62,6 +58,14 @@ class QuestionWork:
                 else:
                     reader.counts["rows of other splits"] += 1
         return {"asked": asked}
+
+
+def task_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any], str]:
+    """A row of a task, and its split; raises `Refused` for a row that cannot be one."""
+    if settings.text_field is not None:
+        return text_row(row, settings, split)
+    made, key = question_row(row, settings)
+    return made, split.of(key)
 
 
 def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:

@@ -31,6 +31,7 @@ BATCH_CHARACTERS = 1 << 20
 TOO_SHORT = "shorter than data_prep.min_doc_chars"
 EMPTY = "empty text"
 CUT = "longer than data_prep.max_doc_tokens"
+NAME_FIELD = "name the field that holds it: data_prep.text_field=NAME"
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | 
     """The text of a row; None, after it was refused or left out, where there is none to train on."""
     text = text_of(row, settings)
     if type(text) is not str:
-        reader.refuse(row, *why_no_text(row, settings, text), SET_FIELD)
+        reader.refuse_for(row, no_text(row, settings, text))
         return None
     if not text:
         reader.leave_out(row, EMPTY)
@@ -215,15 +216,26 @@ def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | 
     return text
 
 
-def why_no_text(row: Row, settings: PretrainData, text: Any) -> tuple[str, str]:
-    """Reason and detail of a row whose text is no string."""
+def no_text(row: Row, settings: PretrainData, text: Any) -> Refused:
+    """Why a row is refused whose text is no string."""
     name = settings.text_template or settings.text_field
     if text is None:
-        return f"no field '{name}'", f"fields here: {', '.join(row.value)}"
-    return "the text is not a string", f"'{name}' is a {type(text).__name__}"
+        return Refused(f"no field '{name}'", f"fields here: {', '.join(row.value)}", NAME_FIELD)
+    return Refused("the text is not a string", f"'{name}' is a {type(text).__name__}")
 
 
-SET_FIELD = "set data_prep.text_field; or leave such rows out and count them: data_prep.on_bad_row=reject"
+def require_usable(row: Row, part: Part[PretrainData]) -> None:
+    """What `DocumentWork` does with a row before it encodes it.
+
+    Raises:
+        Refused: the row has no text, or lacks the field that decides its split.
+    """
+    settings = part.settings
+    text = text_of(row, settings)
+    if type(text) is not str:
+        raise no_text(row, settings, text)
+    if text and (part.only or Split(settings.split.model_dump(), salt="questions").only) is None:
+        split_key(row.value, settings, "")
 
 
 def text_of(row: Row, settings: PretrainData) -> Any:

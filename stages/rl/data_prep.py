@@ -23,14 +23,14 @@ from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.sources.head import unreadable
+from nemotron_data.sources.head import look_ahead
 from nemotron_data.synthetic import problems
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.rl.placeholders import SOURCES
-from stages.rl.prompts import PromptWork
+from stages.rl.prompts import PromptWork, require_usable
 from stages.rl.schema import RLConfig, RLData
 from stages.rl.source_tables import lay_out, source_files
 from stages.rl.splits import FILES, hold_out, join_splits
@@ -102,7 +102,9 @@ STEP = Step(
     artifact_type="SplitJsonlDataArtifact",
     sections=("data_prep",),
     sources=sources,
-    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
+    look=lambda config: look_ahead(
+        ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
+    ),
     work=prepare,
 )
 
