@@ -10,7 +10,7 @@ from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.encoders.control import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
 from nemotron_data.sources.datasets import Part
-from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, unread_in
+from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
 from nemotron_data.sources.files import InputFile
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.errors import UserError
@@ -49,14 +49,17 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     named = format_of_settings(part.settings)
     if named == AUTO:
         found = detect_files(files)
-        reason, unread = found.reason, found.unread
+        reason, unread, in_turns = found.reason, found.unread, found.in_turns
         if found.kind == "text":
             what = f"{part.settings.source}: {reason}: documents, not chats"
             raise UserError(what, f"{DOCUMENTS}\n  {FORMATS_THERE}")
     else:
         fields = tuple(str(getattr(part.settings, key)) for key in CHAT_FORMATS[named].reads)
-        reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(head_rows(files), fields)
-    return f"{reason}; not read: {', '.join(unread)}" if unread else reason
+        rows = list(head_rows(files))
+        reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(rows, fields, named)
+        in_turns = turn_keys(rows, fields)
+    reason += f"; not read: {', '.join(unread)}" if unread else ""
+    return f"{reason}; left to the chat template, in turns: {', '.join(in_turns)}" if in_turns else reason
 
 
 def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:

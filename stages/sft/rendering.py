@@ -18,6 +18,7 @@ from nemotron_data.chat.rows import (
     REASONING_NAMES,
     ChatFields,
     Message,
+    counts,
     is_used_in,
     tools_of,
     validate_messages,
@@ -207,10 +208,10 @@ class Renderer(Conversations):
             texts = []
             questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
             for question, end in pairwise([*questions, len(messages)]):
-                if not any(message["role"] == "assistant" for message in messages[question:end]):
+                if not any(message["role"] == "assistant" and counts(message) for message in messages[question:end]):
                     continue
                 text, spans = self.template.render_with_spans(messages[:end], tools)
-                # the first text has no earlier answers but those before any question
+                # the first text has no earlier answers that count but those before any question
                 asked = self._asked(messages, question, tools, text) if texts else 0
                 # what is asked may end with a prompt that the answer's span begins with, such as <think>
                 texts.append((text, [span for span in spans if span[1] > asked]))

@@ -40,7 +40,7 @@ class Chats:
             except UserError as error:
                 reason = error.message.partition(":")[0].partition(";")[0]
             if reason:
-                reader.refuse(row, reason)
+                reader.refuse(row, reason.partition(":")[0])
         return {}
 
 
