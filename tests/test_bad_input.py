@@ -48,6 +48,8 @@ CASES = {
     "unknown added key": Case("sft", ("command line: unknown key 'train.steps'",), "train", ("+train.steps=1",)),
     "wrong value": Case("pretrain", ("command line: train.train_iters", "'many'"), "train",
                         ("train.train_iters=many",)),
+    "another number": Case("sft", ("packed_sequence_size: 010 is the number 8 in YAML", "write 10 or 8"), "train",
+                           ("engine=automodel", "packed_sequence.packed_sequence_size=010")),
     "unknown engine": Case("pretrain", ("engine=megatron", "did you mean 'megatron_bridge'?"), "train",
                            ("engine=megatron",)),
     "missing artifact": Case("sft", ("run.model", "make it: nemotron super3 pretrain"), "train",
