@@ -35,7 +35,7 @@ CASES = {
     "missing file": Case("pretrain", ("corpus.jsonl",), overrides=("data_prep.source=corpus.jsonl",)),
     "missing field": Case("pretrain", ("rows.jsonl:1", "no field 'text'", "body"), overrides=SOURCE,
                           files={"rows.jsonl": '{"body": "x"}\n'}),
-    "wrong type": Case("pretrain", ("rows.jsonl:1", "not a string"), overrides=SOURCE,
+    "wrong type": Case("pretrain", ("rows.jsonl:1", "not a string", "data_prep.text_field=NAME"), overrides=SOURCE,
                        files={"rows.jsonl": '{"text": 3}\n'}),
     "no answer": Case("rl", ("rows.jsonl:1", "no field 'expected_answer'", "data_prep.answer_field=NAME"),
                       overrides=SOURCE, files={"rows.jsonl": '{"question": "2+2?"}\n'}),

@@ -81,7 +81,7 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
     if not questions and not texts:
-        raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
+        raise prepared.nothing_left("held-out question", "test")
     tasks: Tasks = {}
     if settings.source == SYNTHETIC:
         tasks[SUMS] = "generate", questions

@@ -20,7 +20,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SYNTHETIC, split_key
+from nemotron_data.sources.rows import SYNTHETIC, field_of, filled, split_key
 from nemotron_data.split import Split
 from nemotron_data.verifier.golds import count_gold
 from stages.eval.schema import EvalData
@@ -82,14 +82,7 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
     searched = str(row.value["key"]) if settings.source == SYNTHETIC else question
     made = {"question": question, "expected": expected, "key": searched}
     if settings.text_template is not None:
-        try:
-            made["text"] = settings.text_template.format(**row.value)
-        except KeyError as error:
-            raise Refused(
-                f"no field {error} (data_prep.text_template)", f"fields here: {', '.join(row.value)}"
-            ) from error
-        except (IndexError, ValueError, AttributeError, TypeError) as error:
-            raise Refused("data_prep.text_template does not fit the row", str(error)) from error
+        made["text"] = filled(settings.text_template, row.value)
     return made, split_by
 
 
@@ -99,7 +92,7 @@ def text_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any]
     Raises:
         Refused: there is no text in the field.
     """
-    text = row.value.get(settings.text_field)
+    text = field_of(row.value, str(settings.text_field))
     if not isinstance(text, str) or not text:
         raise Refused(
             f"no text in '{settings.text_field}' (data_prep.text_field)", f"fields here: {', '.join(row.value)}"

@@ -14,6 +14,7 @@ the end-of-text id after it, in the split that the hash of its text decides. The
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -21,6 +22,7 @@ from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders.control import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, RowKind
 from nemotron_data.sources.head import look_ahead
 from nemotron_data.sources.reading import Row
@@ -83,9 +85,8 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
 
 def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
     """The text of a row, to try tokenizer libraries on; nothing of a row that has none."""
-    text = text_of(row, part.settings)
-    if isinstance(text, str):
-        yield text
+    with suppress(Refused):
+        yield text_of(row, part.settings)
 
 
 STEP = Step(

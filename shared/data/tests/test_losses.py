@@ -20,12 +20,20 @@ def test_the_loss_of_all_rows_cannot_be_allowed() -> None:
     totals.require_few_lost(1.0, {})
 
 
-@pytest.mark.parametrize(("refused", "says"), [(10, "mostly: no assistant turn, 10 rows"), (4, "6 rows are kept")])
-def test_nothing_left_says_why(tmp_path: Path, refused: int, says: str) -> None:
-    totals = Totals(Counter(rows=10), Counter({"no assistant turn": refused}))
-    error = Prepared([], totals, tmp_path / "rejected.jsonl", print).nothing_left("conversation")
-    assert says in error.message
-    assert ("data_prep.split='{train: 1, valid: 0, test: 0}'" in str(error.remedy)) == (refused < 10)
+def test_nothing_left_says_why(tmp_path: Path) -> None:
+    def prepared(refused: int) -> Prepared:
+        totals = Totals(Counter(rows=10), Counter({"no assistant turn": refused}))
+        return Prepared([], totals, tmp_path / "rejected.jsonl", print)
+
+    error = prepared(10).nothing_left("conversation")
+    assert error.message == "no conversation is left for training\n  mostly: no assistant turn, 10 rows"
+    assert str(error.remedy).endswith(f"listed with its reason in {tmp_path / 'rejected.jsonl'}")
+    error = prepared(4).nothing_left("conversation")
+    assert "6 rows can be used, and none is in the split 'train'" in error.message
+    assert str(error.remedy).endswith("data_prep.split='{train: 1, valid: 0, test: 0}'")
+    error = prepared(4).nothing_left("held-out question", "test")
+    assert error.message.startswith("no held-out question is left: 6 rows")
+    assert str(error.remedy).endswith("data_prep.split='{train: 0, valid: 0, test: 1}'")
 
 
 def test_a_list_that_stands_twice_is_left_to_its_writer(tmp_path: Path) -> None:

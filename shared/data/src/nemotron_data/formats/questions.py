@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.rows import field_of
+from nemotron_data.sources.rows import field_of, no_field
 
 
 def read_question(
@@ -35,8 +35,7 @@ def read_question(
     for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
         value = field_of(row, field)
         if value is None:
-            remedy = f"name the field that holds it: data_prep.{setting}=NAME"
-            raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", remedy)
+            raise no_field(row, field, f"data_prep.{setting}")
         # True is no number
         if not isinstance(value, str | int | float) or isinstance(value, bool):
             raise Refused(f"field '{field}' is not text", type(value).__name__)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from nemotron_data.prep.losses import Totals
 from nemotron_data.prep.merge import finish
@@ -62,12 +62,14 @@ class Prepared(Generic[Settings]):
     rejected: Path
     announce: Callable[[str], None]
 
-    def nothing_left(self, what: str) -> UserError:
-        """The error of a stage whose rows were all refused or fell to another split."""
-        rejected, message = self.totals.rejected, f"no {what} is left for training"
+    def nothing_left(self, what: str, split: Literal["train", "test"] = "train") -> UserError:
+        """The error of a stage whose rows were all refused or fell to another split than the one it needs."""
+        rejected, purpose = self.totals.rejected, " for training" if split == "train" else ""
+        message = f"no {what} is left{purpose}"
         if kept := self.totals.counts["rows"] - rejected.total():
-            remedy = "give training a larger share: data_prep.split='{train: 1, valid: 0, test: 0}'"
-            return UserError(f"{message}: {kept:,} rows are kept, all of them in other splits", remedy)
+            shares = ", ".join(f"{name}: {int(name == split)}" for name in SPLITS)
+            remedy = f"give them to it: data_prep.split='{{{shares}}}'"
+            return UserError(f"{message}: {kept:,} rows can be used, and none is in the split '{split}'", remedy)
         why = f"\n  mostly: {self.totals.main_reason(rejected)}" if rejected else ""
         remedy = "correct the rows, or the setting that leaves them out; each is listed with its reason in"
         return UserError(f"{message}{why}", f"{remedy} {self.rejected}")
