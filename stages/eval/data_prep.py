@@ -35,7 +35,7 @@ from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
-from stages.eval.questions import QuestionWork, collect, task_row
+from stages.eval.questions import QuestionWork, collect, fields_read, task_row
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
@@ -72,6 +72,7 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
 
     # read: the files, cut into shards
     inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
+    inputs.say_unread(fields_read)
 
     # split, encode: every worker keeps the questions of the test split
     prepared = inputs.process(QuestionWork(inputs.parts), output)

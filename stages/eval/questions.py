@@ -6,9 +6,11 @@
 Whether a question was asked before, only the whole input tells: `collect` looks at what all workers wrote.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import orjson
@@ -66,6 +68,15 @@ def task_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any]
         return text_row(row, settings, split)
     made, key = question_row(row, settings)
     return made, split.of(key)
+
+
+def fields_read(settings: EvalData) -> list[str | None]:
+    """The fields of a row that settings name."""
+    if settings.text_field is not None:
+        return [settings.text_field, settings.key_field]
+    template = Formatter().parse(settings.text_template or "")
+    in_text = (re.split(r"[.\[]", name)[0] for _, name, _, _ in template if name is not None)
+    return [settings.question_field, settings.answer_field, settings.key_field, *in_text]
 
 
 def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:

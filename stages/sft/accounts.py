@@ -32,8 +32,7 @@ def formats_found(inputs: Inputs[SFTData]) -> Iterator[str]:
         UserError: its rows have no format that is known, or are documents.
     """
     for number, part in enumerate(inputs.parts):
-        ranges = (piece for shard in inputs.shards if shard.part == number for piece in shard.ranges)
-        if found := format_found(part, list(dict.fromkeys(piece.file for piece in ranges))):
+        if found := format_found(part, inputs.files(number)):
             name = f" of {part.name}" if len(inputs.parts) > 1 else ""
             yield f"format{name}: {found} (another: data_prep.format=NAME)"
 

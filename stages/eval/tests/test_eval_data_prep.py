@@ -133,3 +133,10 @@ def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: 
             "data_prep.on_bad_row=reject",
             "data_prep.max_lost=1",
         )
+
+
+def test_fields_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"question": "2+2?", "expected_answer": "4", "why": {"short": "a sum"}, "system": "Be brief.", "level": 3}
+    options = [f"data_prep.source={write(tmp_path / 'a.jsonl', [row])}", f"run.home={tmp_path / 'home'}"]
+    assert STEP.main(["-c", "local", *options, "data_prep.text_template='{why[short]}'", "data_prep.workers=1"]) == 0
+    assert "fields that are not read: system, level\n" in capsys.readouterr().err
