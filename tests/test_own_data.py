@@ -140,12 +140,20 @@ def test_a_dry_run_of_a_preparation_says_what_it_reads(run, tmp_path: Path) -> N
         ("sft", "a.parquet", b"PAR1", "not a readable Parquet file"),
         ("pretrain", "a.jsonl", '{"text": "a"}'.encode("utf-32"), "perhaps UTF-32"),
         ("rl", "a.jsonl", b'{"a"\n', "a.jsonl:1: malformed JSON"),
+        ("pretrain", "a.jsonl", b'{"text": "a"}\n{"text": 5}\n', "a.jsonl:2: the text is not a string"),
+        ("sft", "a.jsonl", b'{"text": "a"}\n', "documents, not chats"),
+        ("sft", "a.jsonl", b'{"messages": [{"role": "user", "content": "?"}]}\n', "a.jsonl:1: no assistant turn"),
+        ("rl", "a.jsonl", b'{"question": "2+2?"}\n', "a.jsonl:1: no field 'expected_answer'"),
+        ("rl", "a.jsonl", b'{"dataset": "mine", "_hf_placeholder": {"row": 1}}\n', "placeholder: unknown data set"),
+        ("eval", "a.csv", b"question,answer\n2+2?,4\n", "a.csv:2: no field 'expected_answer'"),
     ],
 )
-def test_a_dry_run_of_a_preparation_looks_at_the_first_row(
+def test_a_dry_run_of_a_preparation_says_of_the_first_rows_what_the_preparation_says(
     run, tmp_path: Path, stage: str, name: str, content: bytes, said: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     words = nemotron("super3", "data", "prep", stage, "-c", "tiny", f"data_prep.source={name}")
     dry = run(*words, "--dry-run", ok=False)
     assert dry.returncode == 1 and said in dry.stdout
+    error = run(*words, ok=False).stderr.partition("error: ")[2]
+    assert error and error.strip() in dry.stdout

@@ -498,6 +498,9 @@ def test_a_description_is_strict_and_for_dry_runs_only(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(values | {"gpu": 8}))
     with pytest.raises(UserError, match="unknown key 'gpu'"):
         Machine.described(file)
+    file.write_text("processes: 010\n")
+    with pytest.raises(UserError, match=r"machine\.yaml:1: 010 is the number 8 in YAML"):
+        Machine.described(file)
     toml = tmp_path / "machine.toml"
     lines = ('python = "3.12"', "processes = 8", "memory_gb = 8", "free_disk_gb = 9", "[gpus]", 'name = "H100"')
     toml.write_text("\n".join([*lines, "count = 8", "memory_gb = 80", "[packages]", 'Megatron_Core = "0.19.2"']))

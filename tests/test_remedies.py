@@ -282,7 +282,8 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name / "nemo_rl").mkdir(parents=True)
     (tmp_path / "mine.yaml").write_text("defaults: [tiny, _self_]\n")
     (tmp_path / "FILE.jsonl").write_text(
-        '{"text": "Mira lives in Oster.", "question": "Where does Mira live?", "expected_answer": "Oster"}\n'
+        '{"text": "Mira lives in Oster.", "question": "Where does Mira live?", "expected_answer": "Oster", '
+        '"answer": "In the north. #### Oster"}\n'
     )
     save_tokenizer(tmp_path / "FOLDER")
     monkeypatch.chdir(tmp_path)

@@ -144,6 +144,7 @@ def test_inputs_of_another_file_system_are_not_judged_from_here(folder: Path) ->
         (("--run", "here", "train.global_batch_size=abc"), "global_batch_size"),
         (("--run", "wrong"), "[wrong] set: unknown key 'train.train_iter'"),
         (("run.env.nodes=" + "[" * 3000, "--run", "far"), "this value cannot be read"),
+        (("run.env.nodes=010", "--run", "far"), "command line: run.env.nodes: 010 is the number 8 in YAML"),
         (("--run", "moment"), "train.train_iters"),
     ],
 )

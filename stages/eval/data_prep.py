@@ -24,15 +24,18 @@ from typing import Any
 from nemotron_data.formats.eval_tasks import Kind, write_tasks
 from nemotron_data.prep.pipeline import Prepared, open_inputs
 from nemotron_data.sources.datasets import RowKind
+from nemotron_data.sources.head import look_ahead
 from nemotron_data.sources.rows import SYNTHETIC
+from nemotron_data.split import Split
 from nemotron_data.synthetic import eval_choices, eval_problems, eval_texts
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
-from stages.eval.questions import QuestionWork, collect
+from stages.eval.questions import QuestionWork, collect, fields_read, task_row
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
@@ -69,6 +72,7 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
 
     # read: the files, cut into shards
     inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
+    inputs.say_unread(fields_read)
 
     # split, encode: every worker keeps the questions of the test split
     prepared = inputs.process(QuestionWork(inputs.parts), output)
@@ -78,7 +82,7 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
     if not questions and not texts:
-        raise UserError("no held-out question is left", "give data_prep.split.test a larger share")
+        raise prepared.nothing_left("held-out question", "test")
     tasks: Tasks = {}
     if settings.source == SYNTHETIC:
         tasks[SUMS] = "generate", questions
@@ -89,6 +93,14 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
     if texts:
         tasks[TEXTS] = "text", texts
     return tasks, prepared
+
+
+def look(config: EvalConfig) -> Looked:
+    """What the first rows of the user's own files tell; those of benchmarks are looked at by whoever reads them."""
+    settings = config.data_prep
+    parts = ROWS.parts(settings) if settings.source is not None else []
+    split = Split(settings.split.model_dump(), salt="questions")
+    return look_ahead(parts, lambda part: lambda row: task_row(row, part.settings, split))
 
 
 def sources(config: EvalConfig) -> list[Source]:
@@ -109,6 +121,7 @@ STEP = Step(
     artifact_type="EvalDataArtifact",
     sections=("data_prep",),
     sources=sources,
+    look=look,
     chosen=lambda config: [TASKS.module_of(name) for name in config.data_prep.tasks],
     work=prepare,
 )

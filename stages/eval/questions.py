@@ -6,9 +6,11 @@
 Whether a question was asked before, only the whole input tells: `collect` looks at what all workers wrote.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import orjson
@@ -20,7 +22,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import SYNTHETIC, split_key
+from nemotron_data.sources.rows import SYNTHETIC, field_of, filled, split_key
 from nemotron_data.split import Split
 from nemotron_data.verifier.golds import count_gold
 from stages.eval.schema import EvalData
@@ -46,11 +48,7 @@ class QuestionWork:
         with (folder / ASKED).open("wb", buffering=1 << 20) as file:
             for row in reader:  # read
                 try:
-                    if part.settings.text_field is not None:
-                        made, chosen = text_row(row, part.settings, split)
-                    else:
-                        made, key = question_row(row, part.settings)
-                        chosen = split.of(key)
+                    made, chosen = task_row(row, part.settings, split)
                 except Refused as refused:
                     reader.refuse_for(row, refused)
                     continue
@@ -62,6 +60,23 @@ class QuestionWork:
                 else:
                     reader.counts["rows of other splits"] += 1
         return {"asked": asked}
+
+
+def task_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any], str]:
+    """A row of a task, and its split; raises `Refused` for a row that cannot be one."""
+    if settings.text_field is not None:
+        return text_row(row, settings, split)
+    made, key = question_row(row, settings)
+    return made, split.of(key)
+
+
+def fields_read(settings: EvalData) -> list[str | None]:
+    """The fields of a row that settings name."""
+    if settings.text_field is not None:
+        return [settings.text_field, settings.key_field]
+    template = Formatter().parse(settings.text_template or "")
+    in_text = (re.split(r"[.\[]", name)[0] for _, name, _, _ in template if name is not None)
+    return [settings.question_field, settings.answer_field, settings.key_field, *in_text]
 
 
 def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
@@ -80,14 +95,7 @@ def question_row(row: Row, settings: EvalData) -> tuple[dict[str, Any], str]:
     searched = str(row.value["key"]) if settings.source == SYNTHETIC else question
     made = {"question": question, "expected": expected, "key": searched}
     if settings.text_template is not None:
-        try:
-            made["text"] = settings.text_template.format(**row.value)
-        except KeyError as error:
-            raise Refused(
-                f"no field {error} (data_prep.text_template)", f"fields here: {', '.join(row.value)}"
-            ) from error
-        except (IndexError, ValueError, AttributeError, TypeError) as error:
-            raise Refused("data_prep.text_template does not fit the row", str(error)) from error
+        made["text"] = filled(settings.text_template, row.value)
     return made, split_by
 
 
@@ -97,7 +105,7 @@ def text_row(row: Row, settings: EvalData, split: Split) -> tuple[dict[str, Any]
     Raises:
         Refused: there is no text in the field.
     """
-    text = row.value.get(settings.text_field)
+    text = field_of(row.value, str(settings.text_field))
     if not isinstance(text, str) or not text:
         raise Refused(
             f"no text in '{settings.text_field}' (data_prep.text_field)", f"fields here: {', '.join(row.value)}"

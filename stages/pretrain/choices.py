@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from nemotron_data.prep.reader import row_error
+from nemotron_data.prep.reader import or_tolerate, row_error
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.head import first_rows, split_choice
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.suited import power_of_two, training_choices
@@ -10,7 +11,7 @@ from nemotron_shared.artifacts import Artifact
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
 from nemotron_shared.runtime.machine import Machine
-from stages.pretrain.documents import SET_FIELD, text_of, why_no_text
+from stages.pretrain.documents import TEXT_FIELD, text_of
 from stages.pretrain.schema import PretrainConfig
 
 FEWEST_ROWS = 8
@@ -26,13 +27,15 @@ def data_choices(config: PretrainConfig, model: Path) -> list[Choice]:
     settings, tokenizer = config.data_prep, TokenizerFolder(model).tokenizer
     texts = []
     for row in first_rows(settings):
-        text = text_of(row, settings)
-        if isinstance(text, str):
-            texts.append(text)
-        elif settings.on_bad_row == "error":
-            raise row_error(row, ": ".join(why_no_text(row, settings, text)), SET_FIELD)
+        try:
+            texts.append(text_of(row, settings))
+        except Refused as refused:
+            if settings.on_bad_row == "error":
+                raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
     if not texts:
-        raise UserError(f"{settings.source}: none of its first rows has a text", SET_FIELD)
+        raise UserError(
+            f"{settings.source}: none of its first rows has a text", f"name the field that holds it: {TEXT_FIELD}=NAME"
+        )
     lengths = [len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     longest = min(max(lengths), sum(lengths) // FEWEST_ROWS)
     looked = f"the longest of {len(lengths):,} documents has {max(lengths):,} tokens, all of them {sum(lengths):,}"

@@ -14,6 +14,7 @@ the end-of-text id after it, in the split that the hash of its text decides. The
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -21,14 +22,15 @@ from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders.control import HELD, ControlTokens, announcement
 from nemotron_data.formats.bin_idx import write_blend
 from nemotron_data.prep.pipeline import open_inputs
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part, RowKind
-from nemotron_data.sources.head import unreadable
+from nemotron_data.sources.head import look_ahead
 from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import pretrain_documents
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.pretrain.documents import DocumentWork, about_post_processor, text_of, vocabulary_of
+from stages.pretrain.documents import DocumentWork, about_post_processor, require_usable, text_of, vocabulary_of
 from stages.pretrain.pairs import collect_pairs, describe, merge_each, place_each, weigh
 from stages.pretrain.schema import PretrainConfig, PretrainData
 
@@ -83,9 +85,8 @@ def prepare(task: Task[PretrainConfig]) -> Outcome:
 
 def texts_of(row: Row, part: Part[PretrainData]) -> Iterator[str]:
     """The text of a row, to try tokenizer libraries on; nothing of a row that has none."""
-    text = text_of(row, part.settings)
-    if isinstance(text, str):
-        yield text
+    with suppress(Refused):
+        yield text_of(row, part.settings)
 
 
 STEP = Step(
@@ -101,7 +102,7 @@ STEP = Step(
         *ROWS.sources(config.data_prep, config.data_prep.synthetic_documents),
         *decontaminate.sources(config),
     ],
-    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
+    look=lambda config: look_ahead(ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part)),
     work=prepare,
 )
 

@@ -19,7 +19,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import field_of, split_key
+from nemotron_data.sources.rows import field_of, filled, no_field, split_key
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.config.data import TokenizerSection
@@ -31,6 +31,7 @@ BATCH_CHARACTERS = 1 << 20
 TOO_SHORT = "shorter than data_prep.min_doc_chars"
 EMPTY = "empty text"
 CUT = "longer than data_prep.max_doc_tokens"
+TEXT_FIELD = "data_prep.text_field"
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,10 @@ def with_boundaries(ids: np.ndarray, lengths: np.ndarray, around: Vocabulary) ->
 
 def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | None:
     """The text of a row; None, after it was refused or left out, where there is none to train on."""
-    text = text_of(row, settings)
-    if type(text) is not str:
-        reader.refuse(row, *why_no_text(row, settings, text), SET_FIELD)
+    try:
+        text = text_of(row, settings)
+    except Refused as refused:
+        reader.refuse_for(row, refused)
         return None
     if not text:
         reader.leave_out(row, EMPTY)
@@ -215,22 +217,30 @@ def usable_text(row: Row, settings: PretrainData, reader: ShardReader) -> str | 
     return text
 
 
-def why_no_text(row: Row, settings: PretrainData, text: Any) -> tuple[str, str]:
-    """Reason and detail of a row whose text is no string."""
-    name = settings.text_template or settings.text_field
+def require_usable(row: Row, part: Part[PretrainData]) -> None:
+    """What `DocumentWork` does with a row before it encodes it.
+
+    Raises:
+        Refused: the row has no text, or lacks the field that decides its split.
+    """
+    settings = part.settings
+    if text_of(row, settings) and (part.only or Split(settings.split.model_dump(), salt="questions").only) is None:
+        split_key(row.value, settings, "")
+
+
+def text_of(row: Row, settings: PretrainData) -> str:
+    """The text of a row.
+
+    Raises:
+        Refused: a field is missing, or is no text.
+    """
+    if settings.text_template is not None:
+        return filled(settings.text_template, row.value)
+    name = settings.text_field
+    text = field_of(row.value, name)
+    if type(text) is str:
+        return text
     if text is None:
-        return f"no field '{name}'", f"fields here: {', '.join(row.value)}"
-    return "the text is not a string", f"'{name}' is a {type(text).__name__}"
-
-
-SET_FIELD = "set data_prep.text_field; or leave such rows out and count them: data_prep.on_bad_row=reject"
-
-
-def text_of(row: Row, settings: PretrainData) -> Any:
-    """The text of a row; None where a field is missing."""
-    if settings.text_template is None:
-        return field_of(row.value, settings.text_field)
-    try:
-        return settings.text_template.format(**row.value)
-    except KeyError:
-        return None
+        raise no_field(row.value, name, TEXT_FIELD)
+    what = f"'{name}' is of the type {type(text).__name__}"
+    raise Refused("the text is not a string", what, f"name the field that holds it: {TEXT_FIELD}=NAME")

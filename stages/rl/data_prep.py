@@ -20,17 +20,18 @@ from pathlib import Path
 
 from nemotron_data import decontaminate
 from nemotron_data.decontaminate import Decontamination
+from nemotron_data.formats.rl_rows import PARAMETERS
 from nemotron_data.prep.pipeline import open_inputs
 from nemotron_data.sources.datasets import RowKind
 from nemotron_data.sources.files import InputFile, identity
-from nemotron_data.sources.head import unreadable
+from nemotron_data.sources.head import look_ahead
 from nemotron_data.synthetic import problems
 from nemotron_data.verifier.golds import require_decidable
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.rl.placeholders import SOURCES
-from stages.rl.prompts import PromptWork
+from stages.rl.placeholders import SOURCES, is_placeholder
+from stages.rl.prompts import PromptWork, require_usable
 from stages.rl.schema import RLConfig, RLData
 from stages.rl.source_tables import lay_out, source_files
 from stages.rl.splits import FILES, hold_out, join_splits
@@ -47,6 +48,11 @@ def prepare(task: Task[RLConfig]) -> Outcome:
 
     # read: the files of each data set, cut into shards, and the sets that placeholders point into
     inputs = open_inputs(ROWS, settings, settings.synthetic_problems, task.run)
+    # a row that is in NeMo-Gym's form, or points to one, keeps its other fields
+    inputs.say_unread(
+        lambda chosen: (chosen.question_field, chosen.answer_field, chosen.key_field),
+        lambda row: PARAMETERS in row or is_placeholder(row),
+    )
     tables = lay_out(source_sets(settings), inputs.setting, settings.shard_mb << 20)
 
     # split, encode: every worker brings the rows of a shard into NeMo-Gym's form
@@ -102,7 +108,9 @@ STEP = Step(
     artifact_type="SplitJsonlDataArtifact",
     sections=("data_prep",),
     sources=sources,
-    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
+    look=lambda config: look_ahead(
+        ROWS.parts(config.data_prep), lambda part: lambda row: require_usable(row, part.settings)
+    ),
     work=prepare,
 )
 

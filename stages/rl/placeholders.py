@@ -16,7 +16,7 @@ The answer is the first value of what may be JSON, and always text: `"34"`, `["3
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -70,13 +70,7 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
     Raises:
         Refused: the data set is unknown, its source is not at hand, or has no such row, question or answer.
     """
-    name, marker = row.get("dataset"), row[MARKER]
-    source = DATASETS.get(name) if isinstance(name, str) else None
-    if source is None:
-        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known are {', '.join(DATASETS)}")
-    if source not in tables:
-        remedy = f"give its files: data_prep.placeholder_sources.{source}=FOLDER, or hf://{SOURCES[source].hub}"
-        raise Refused("placeholder: its source set is not given", f"'{name}' points into {SOURCES[source].hub}", remedy)
+    source, marker = source_of(row, tables), row[MARKER]
     if not isinstance(marker, dict):
         raise Refused("placeholder: not an object", type(marker).__name__)
     index = marker.get("row")
@@ -98,6 +92,22 @@ def resolve(row: dict[str, Any], tables: Mapping[str, Rows]) -> dict[str, Any]:
         "expected_answer": answer_text(reward.get("ground_truth") if isinstance(reward, dict) else None),
         "responses_create_params": {"input": [{"role": "user", "content": full}]},
     }
+
+
+def source_of(row: Mapping[str, Any], given: Container[str]) -> str:
+    """The name in `SOURCES` of the set that a placeholder points into.
+
+    Raises:
+        Refused: it is none of them, or not one of those that are given.
+    """
+    name = row.get("dataset")
+    source = DATASETS.get(name) if isinstance(name, str) else None
+    if source is None:
+        raise Refused("placeholder: unknown data set", f"dataset is {name!r}; known are {', '.join(DATASETS)}")
+    if source not in given:
+        remedy = f"give its files: data_prep.placeholder_sources.{source}=FOLDER, or hf://{SOURCES[source].hub}"
+        raise Refused("placeholder: its source set is not given", f"'{name}' points into {SOURCES[source].hub}", remedy)
+    return source
 
 
 def fill_template(kind: Template, template: Any, question: str) -> str:

@@ -22,7 +22,7 @@ from nemotron_data.sources.reading import Row
 from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
 from nemotron_data.verifier.golds import count_gold
-from stages.rl.placeholders import is_placeholder, resolve
+from stages.rl.placeholders import is_placeholder, resolve, source_of
 from stages.rl.rows import gym_row
 from stages.rl.schema import RLData
 from stages.rl.source_tables import LaidOut, SourceTable
@@ -94,3 +94,18 @@ class PromptWork:
         except Refused as refused:
             reader.refuse_for(row, refused)
         return None
+
+
+def require_usable(row: Row, settings: RLData) -> None:
+    """What `PromptWork` does with a row; of a placeholder, what can be told without its source set.
+
+    Raises:
+        Refused: the row cannot be used.
+    """
+    if is_placeholder(row.value):
+        given = {name for name, place in settings.placeholder_sources.model_dump().items() if place is not None}
+        source_of(row.value, given)
+        return
+    made = gym_row(row.value, settings, row.written)
+    if not settings.holdout.wanted:
+        split_key(row.value, settings, RLRow.of(made).question)

@@ -4,12 +4,14 @@ format: alpaca, from the fields instruction, input, output (another: data_prep.f
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.encoders.control import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
-from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, unread_in
+from nemotron_data.sources.datasets import Part
+from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows, turn_keys, unread_in
+from nemotron_data.sources.files import InputFile
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.errors import UserError
 from stages.sft.conversations import ANSWER_CUT, NO_ANSWER_WITHIN, REASONING_HIDDEN, ROWS_OF, TOO_LONG
@@ -30,23 +32,33 @@ def formats_found(inputs: Inputs[SFTData]) -> Iterator[str]:
         UserError: its rows have no format that is known, or are documents.
     """
     for number, part in enumerate(inputs.parts):
-        if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
-            continue
-        ranges = (piece for shard in inputs.shards if shard.part == number for piece in shard.ranges)
-        files = list(dict.fromkeys(piece.file for piece in ranges))
-        named = format_of_settings(part.settings)
-        if named == AUTO:
-            found = detect_files(files)
-            reason, unread = found.reason, found.unread
-            if found.kind == "text":
-                what = f"{part.settings.source}: {reason}: documents, not chats"
-                raise UserError(what, f"{DOCUMENTS}\n  {FORMATS_THERE}")
-        else:
-            fields = tuple(str(getattr(part.settings, key)) for key in CHAT_FORMATS[named].reads)
-            reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(head_rows(files), fields)
-        beside = f"; not read: {', '.join(unread)}" if unread else ""
-        name = f" of {part.name}" if len(inputs.parts) > 1 else ""
-        yield f"format{name}: {reason}{beside} (another: data_prep.format=NAME)"
+        if found := format_found(part, inputs.files(number)):
+            name = f" of {part.name}" if len(inputs.parts) > 1 else ""
+            yield f"format{name}: {found} (another: data_prep.format=NAME)"
+
+
+def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
+    """The format of a data set and the fields that are not read; None where a setting names it.
+
+    Raises:
+        UserError: its rows have no format that is known, or are documents.
+    """
+    if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
+        return None
+    named = format_of_settings(part.settings)
+    if named == AUTO:
+        found = detect_files(files)
+        reason, unread, in_turns = found.reason, found.unread, found.in_turns
+        if found.kind == "text":
+            what = f"{part.settings.source}: {reason}: documents, not chats"
+            raise UserError(what, f"{DOCUMENTS}\n  {FORMATS_THERE}")
+    else:
+        fields = tuple(str(getattr(part.settings, key)) for key in CHAT_FORMATS[named].reads)
+        rows = list(head_rows(files))
+        reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(rows, fields, named)
+        in_turns = turn_keys(rows, fields)
+    reason += f"; not read: {', '.join(unread)}" if unread else ""
+    return f"{reason}; left to the chat template, in turns: {', '.join(in_turns)}" if in_turns else reason
 
 
 def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:

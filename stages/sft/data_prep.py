@@ -12,6 +12,7 @@ conversations share one packed row and never see each other. The way of a conver
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from nemotron_data import decontaminate
@@ -19,17 +20,19 @@ from nemotron_data.chat.formats import format_sources
 from nemotron_data.chat.template import template_file
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.prep.pipeline import open_inputs
-from nemotron_data.sources.datasets import RowKind
-from nemotron_data.sources.head import unreadable
+from nemotron_data.sources.datasets import Part, RowKind
+from nemotron_data.sources.head import look_ahead
+from nemotron_data.sources.reading import Row
 from nemotron_data.synthetic import chats
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_json
+from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
-from stages.sft.accounts import about_rows, formats_found, mends
+from stages.sft.accounts import about_rows, format_found, formats_found, mends
 from stages.sft.conversations import ChatWork
 from stages.sft.packs import open_splits, shares, write_split
-from stages.sft.rendering import Rendering
+from stages.sft.rendering import Conversations, Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
 DIRECTORY = Path(__file__).resolve().parent
@@ -81,6 +84,16 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     return Outcome(output, {**metadata, "encoder": encoder.as_metadata()})
 
 
+def look(config: SFTConfig) -> Looked:
+    """What the first rows tell, as far as no tokenizer is needed."""
+
+    def reader_of(part: Part[SFTData]) -> Callable[[Row], None]:
+        conversations = Conversations(part.settings)
+        return lambda row: conversations.require_usable(row, part.only)
+
+    return look_ahead(ROWS.parts(config.data_prep), reader_of, format_found)
+
+
 def sources(config: SFTConfig) -> list[Source]:
     """Every file that is read, those of the blend and the template included; and the code of an added chat format."""
     settings = config.data_prep
@@ -101,7 +114,7 @@ STEP = Step(
     artifact_type="SFTDataArtifact",
     sections=("data_prep",),
     sources=sources,
-    look=lambda config: unreadable(part.settings for part in ROWS.parts(config.data_prep)),
+    look=look,
     work=prepare,
 )
 

@@ -15,13 +15,23 @@ from nemotron_data.chat.confined import Template, open_template
 from nemotron_data.chat.formats import AUTO, ChatFormat, find_format, format_for
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
 from nemotron_data.chat.recognition import PAIRS, recognise
-from nemotron_data.chat.rows import REASONING_NAMES, ChatFields, Message, tools_of, validate_messages
+from nemotron_data.chat.rows import (
+    REASONING_NAMES,
+    ChatFields,
+    Message,
+    counts,
+    is_used_in,
+    tools_of,
+    validate_messages,
+)
 from nemotron_data.chat.template import Span, find_template, template_file
 from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
 from nemotron_data.formats.written import with_numbers_as_written
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.reading import Row
+from nemotron_data.sources.rows import split_key
+from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 from stages.sft.guards import Rendered, guarded, holds_control, without_guard
@@ -86,12 +96,10 @@ class Rendering:
 
 
 @dataclass
-class Renderer:
-    """Rows to texts, with the characters that the assistant wrote."""
+class Conversations:
+    """Rows to messages."""
 
     settings: SFTData
-    template: Template
-    control: ControlTokens = NO_CONTROL
 
     @cached_property
     def format_name(self) -> str:
@@ -125,6 +133,31 @@ class Renderer:
             return row.value
         name = recognise(row.value).format if self.format_name == AUTO else self.format_name
         return with_numbers_as_written(row.value, row.written) if name in PAIRS else row.value
+
+    def require_usable(self, row: Row, only: str | None) -> None:
+        """What `ChatWork` does with a row before the chat template.
+
+        Args:
+            only: the split that all rows of the data set belong to.
+
+        Raises:
+            UserError: the row is no conversation. Refused: it lacks the field that decides its split.
+        """
+        settings = self.settings
+        wanted = settings.used_in_filter
+        if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
+            return
+        messages = self.messages_of(row)
+        if (only or Split(settings.split.model_dump(), salt="questions").only) is None:
+            split_key(row.value, settings, first_question(messages))
+
+
+@dataclass
+class Renderer(Conversations):
+    """Rows to texts, with the characters that the assistant wrote."""
+
+    template: Template
+    control: ControlTokens = NO_CONTROL
 
     def ready(self, row: Row, messages: list[Message], held: bool | None = None) -> "Ready":
         """What the template is given of a row.
@@ -184,10 +217,10 @@ class Renderer:
             texts = []
             questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
             for question, end in pairwise([*questions, len(messages)]):
-                if not any(message["role"] == "assistant" for message in messages[question:end]):
+                if not any(message["role"] == "assistant" and counts(message) for message in messages[question:end]):
                     continue
                 text, spans = self.template.render_with_spans(messages[:end], tools)
-                # the first text has no earlier answers but those before any question
+                # the first text has no earlier answers that count but those before any question
                 asked = self._asked(messages, question, tools, text) if texts else 0
                 # what is asked may end with a prompt that the answer's span begins with, such as <think>
                 texts.append((text, [span for span in spans if span[1] > asked]))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.config.compose import compose
+from nemotron_shared.config.files import require_plain_numbers
 from nemotron_shared.config.overrides import override, override_key
 from nemotron_shared.config.references import engine_of, resolve, resolve_section, setting
 from nemotron_shared.errors import UserError
@@ -203,6 +204,25 @@ def test_a_config_is_of_a_size_that_people_write(configs: Path, tmp_path: Path, 
     (tmp_path / "mine.yaml").write_text(text)
     with pytest.raises(UserError, match=said):
         compose(configs, str(tmp_path / "mine.yaml"), [])
+
+
+@pytest.mark.parametrize(
+    ("value", "number"), [("010", "8"), ("-0_17", "-15"), ("1:30", "90"), ("12:30:00", "45000"), ("[8, 010]", "8")]
+)
+def test_a_number_that_yaml_takes_for_another_is_refused(
+    configs: Path, tmp_path: Path, value: str, number: str
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"defaults: [tiny, _self_]\ntrain:\n  iters: {value}\n")
+    with pytest.raises(UserError, match=rf"mine\.yaml:3: .* is the number {number} in YAML") as caught:
+        compose(configs, str(file), [])
+    meant = {"010": "10 or ", "-0_17": "-17 or ", "[8, 010]": "10 or "}.get(value, "")
+    assert f"write {meant}{number}" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("value", ["007", "0", "00", "'010'", "04:00:00", "1_000", "a:1:30", "0.5"])
+def test_other_numbers_and_texts_are_read_as_people_do(value: str) -> None:
+    require_plain_numbers("mine.yaml", f"a: {value}\n")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from nemotron_data.chat.rows import (
     from_prompt_response,
     from_sharegpt,
     is_used_in,
+    tools_of,
     validate_messages,
 )
 from nemotron_shared.errors import UserError
@@ -21,14 +22,20 @@ VALID = [
     [user(), calling(CALL), tool(tool_call_id="c1"), bot()],
     [user(), calling({"function": {"name": "f", "arguments": '{"a": 1}'}}), tool(), bot()],
     [user(name=None, tool_calls=None), bot(tool_calls=[])],
+    [user(weight=0), bot(weight=0.0), user(weight=None), bot(weight=1, loss=True, train=None)],
 ]
 INVALID = [
     (None, "messages is not a list of objects"),
     (["hi"], "messages is not a list of objects"),
     ([], "no messages"),
     ([user()], "no assistant turn"),
-    ([{"role": "robot", "content": "x"}, bot()], "unknown role"),
-    ([{"content": "x"}, bot()], "unknown role"),
+    ([{"role": "robot", "content": "x"}, bot()], "unknown role: 'robot'; known are system, user, assistant, tool"),
+    ([{"content": "x"}, bot()], "unknown role: None; known are system, user, assistant, tool"),
+    ([user(), bot(weight=0), user(), bot(train=False)], "no assistant turn that counts in the loss"),
+    ([user(), bot(weight=0.5)], "a weight that is neither 0 nor 1: 'weight' is 0.5"),
+    ([user(), bot(loss="yes")], "a weight that is neither 0 nor 1: 'loss' is 'yes'"),
+    ([user(train=True), bot()], "a weight outside an assistant turn: 'train' of a turn of the user; only answers are"
+                                " learnt"),
     ([user([{"type": "text", "text": "x"}]), bot()], "content is not a string"),
     ([user(None), bot()], "content is not a string"),
     ([user(), bot(None)], "content is not a string"),
@@ -43,7 +50,7 @@ INVALID = [
     ([user(), tool(), bot()], "tool message without a tool call"),
     ([user(), calling(CALL), tool(), bot()], "tool message without tool_call_id"),
     ([user(), calling(CALL), tool(tool_call_id="c2"), bot()], "tool_call_id of no tool call"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("messages", VALID)
@@ -85,7 +92,66 @@ def test_a_missing_number_is_neither_a_question_nor_an_answer(field, message):
 def test_what_is_no_conversation_reaches_validation():
     assert validate_messages(from_messages({"messages": "hi"}, ChatFields())) == "messages is not a list of objects"
     odd = from_sharegpt({"conversations": [{"from": ["bing"], "value": "x"}]}, ChatFields())
-    assert validate_messages(odd) == "unknown role"
+    assert str(validate_messages(odd)).startswith("unknown role: ['bing']")
+
+
+MESSAGES, SHAREGPT = [user(), bot()], [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}]
+WITH_SYSTEM = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+ROWS = {
+    "messages": {"messages": MESSAGES},
+    "sharegpt": {"conversations": SHAREGPT},
+    "prompt_response": {"prompt": "hi", "response": "ho"},
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("field", ["system", "system_prompt", "System"])
+def test_a_system_prompt_beside_the_turns_is_the_first_of_them(name: str, field: str) -> None:
+    read = CHAT_FORMATS[name].to_messages
+    first, *others = read({field: "Be brief.", **ROWS[name]}, ChatFields())
+    assert (first, others) == (WITH_SYSTEM[0], read(ROWS[name], ChatFields()))
+    assert read({field: [{"type": "text", "text": "Be brief."}], **ROWS[name]}, ChatFields()) == [first, *others]
+    for none in (None, "", " "):
+        assert read({field: none, **ROWS[name]}, ChatFields()) == others
+    assert read({"system": None, "system_prompt": "Be brief.", **ROWS[name]}, ChatFields()) == [first, *others]
+
+
+def test_two_system_prompts_are_one_only_where_they_are_the_same() -> None:
+    row = {"system": "Be brief.", "messages": WITH_SYSTEM}
+    assert from_messages(row, ChatFields()) == WITH_SYSTEM
+    with pytest.raises(UserError, match="two system prompts: 'system' and a system turn at the beginning"):
+        from_messages({**row, "system": "Be long."}, ChatFields())
+    with pytest.raises(UserError, match="two system prompts: 'system' and 'system_prompt'"):
+        from_sharegpt({"system": "a", "system_prompt": "b", "conversations": SHAREGPT}, ChatFields())
+    with pytest.raises(UserError, match="the system prompt is not a text: 'system' is a int"):
+        from_messages({"system": 5, "messages": MESSAGES}, ChatFields())
+
+
+def test_roles_are_read_in_any_case_and_under_their_other_names() -> None:
+    roles = ["developer", "User", "ASSISTANT", "function", "Tool", "robot"]
+    turns = [{"role": role, "content": "x"} for role in roles]
+    read = [message["role"] for message in from_messages({"messages": turns}, ChatFields())]
+    assert read == ["system", "user", "assistant", "tool", "tool", "robot"]
+    turns = [{"from": role, "value": "x"} for role in ["System", "Human", "GPT", "User", "Assistant"]]
+    read = [message["role"] for message in from_sharegpt({"conversations": turns}, ChatFields())]
+    assert read == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_functions_are_the_tools_of_before() -> None:
+    called = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    row = {"functions": [{"name": "f"}], "messages": [user(), called, {"role": "function", "content": "3"}, bot()]}
+    messages = from_messages(row, ChatFields())
+    assert messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
+    assert "function_call" not in messages[1] and validate_messages(messages) is None
+    assert tools_of(row, "tools") == [{"type": "function", "function": {"name": "f"}}]
+    assert tools_of({"Tools": '[{"name": "f"}]'}, "tools") == [{"name": "f"}]
+    with pytest.raises(UserError, match="descriptions of tools twice"):
+        tools_of({**row, "tools": [{"name": "f"}]}, "tools")
+
+
+def test_what_a_turn_of_sharegpt_says_besides_is_kept() -> None:
+    (turn,) = from_sharegpt({"conversations": [{"from": "gpt", "value": "4", "weight": 0}]}, ChatFields())
+    assert turn == {"role": "assistant", "content": "4", "weight": 0}
 
 
 def test_tool_arguments_become_objects():

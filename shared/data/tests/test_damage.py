@@ -24,7 +24,7 @@ from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.shards import run_shards
 from nemotron_data.sources.detect import detect
 from nemotron_data.sources.files import expand
-from nemotron_data.sources.json_keys import repeated_key
+from nemotron_data.sources.json_keys import RepeatedKey, parse_json, repeated_key
 from nemotron_shared.errors import UserError
 
 GOOD = {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]}
@@ -40,7 +40,7 @@ class Chats:
             except UserError as error:
                 reason = error.message.partition(":")[0].partition(";")[0]
             if reason:
-                reader.refuse(row, reason)
+                reader.refuse(row, reason.partition(":")[0])
         return {}
 
 
@@ -185,10 +185,10 @@ def test_a_key_twice_is_a_bad_row(tmp_path: Path, name: str, form: str, row: str
     assert totals.examples["a key twice"].endswith(f"{name}:2")
 
 
-def test_keys_are_looked_at_in_the_first_rows_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemotron_data.sources.reading.FIRST", 1)
-    (tmp_path / "a.jsonl").write_bytes(lines(GOOD, b'{"question": "a", "question": "b", "answer": "c"}'))
-    assert prepare(tmp_path, tmp_path / "a.jsonl").rejected == {}
+def test_a_key_twice_is_found_in_any_row(tmp_path: Path) -> None:
+    bad = b'{"question": "a", "question": "b", "answer": "c"}'
+    (tmp_path / "a.jsonl").write_bytes(lines(*[GOOD] * 500, bad))
+    assert prepare(tmp_path, tmp_path / "a.jsonl").rejected == {"a key twice": 1}
 
 
 @pytest.mark.parametrize("begin", ["[", '{"version": 1, "data": ['])
@@ -310,3 +310,16 @@ def test_the_first_name_that_stands_twice_is_found_among_very_many() -> None:
     row = "{" + ", ".join(f'"{name}": 0' for name in [*names, "late", "later", "later", "late"]) + "}"
     assert repeated_key(row.encode()) == "late"
     assert repeated_key(b'{"a": {"b": 1, "c": 1}, "b": 2}') is None
+
+
+@pytest.mark.parametrize(
+    "twice", ['{"k": "x", "k": "y"}', '{"k": 1, "k": 2}', '[{"k\\"": {}, "k\\"": []}]', '{"": 0, "": 0}']
+)
+@pytest.mark.parametrize(
+    "form", ['{"a": %s}', '{"a": "say \\"hi\\"", "b\\"": [%s, 1e300]}', '{"a": "\\u0022", "b": %s}', "[%s]"]
+)
+def test_a_key_twice_is_found_whatever_marks_the_row_has(form: str, twice: str) -> None:
+    with pytest.raises(RepeatedKey):
+        parse_json((form % twice).encode())
+    once = (form % "12345678901234567890123").encode()
+    assert parse_json(once) == json.loads(once)

@@ -262,7 +262,7 @@ def test_one_rendering_locates_what_goes_straight_into_the_text(monkeypatch, sou
     messages = [{"role": "user", "content": " 2+2? "}, {"role": "assistant", "content": "日本 4 "}]
     template = ChatTemplate(source)
     plain = template.render(messages)
-    by_marks = template._marked_spans(plain, messages, None, {})
+    by_marks = [span for span in template._marked_spans(plain, messages, None, {}) if span[0] < span[1]]
     calls = []
     render = ChatTemplate._pieces
     monkeypatch.setattr(ChatTemplate, "_pieces", lambda *given: calls.append(1) or render(*given))

@@ -89,7 +89,7 @@ def test_rows_of_text_give_the_documents_that_pretraining_holds_out(tmp_path: Pa
     rows = [{"text": f"Note number {n}. It says nothing."} for n in range(200)]
     source = f"data_prep.source={write(tmp_path / 'notes.jsonl', rows)}"
     shares = {"train": 0.8, "valid": 0.1, "test": 0.1}
-    own = (source, "data_prep.text_field=text", "data_prep.split={train: 0.8, valid: 0.1, test: 0.1}")
+    own = (source, "data_prep.text_field=Text", "data_prep.split={train: 0.8, valid: 0.1, test: 0.1}")
     folder = prepare("local", *own)
     assert list(read_tasks(folder)) == ["texts"]
     split = Split(shares, salt="questions")
@@ -144,6 +144,9 @@ def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: 
         prepare("qa", source, *everything, "data_prep.on_bad_row=error")
     with pytest.raises(UserError, match=r"rows\.jsonl:1: no field 'x' \(data_prep.text_template\)"):
         prepare("qa", source, *everything, "data_prep.text_template='{x}'")
+    missing = write(tmp_path / "null.jsonl", [gsm8k(1) | {"x": None}])
+    with pytest.raises(UserError, match=r"null\.jsonl:1: no field 'x' \(data_prep.text_template\)"):
+        prepare("qa", f"data_prep.source={missing}", *everything, "data_prep.text_template='{x}'")
     with pytest.raises(UserError, match="no held-out question is left"):
         prepare(
             "qa",
@@ -152,3 +155,10 @@ def test_every_row_that_cannot_be_asked_has_its_reason(tmp_path: Path, prepare: 
             "data_prep.on_bad_row=reject",
             "data_prep.max_lost=1",
         )
+
+
+def test_fields_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"question": "2+2?", "expected_answer": "4", "why": {"short": "a sum"}, "system": "Be brief.", "level": 3}
+    options = [f"data_prep.source={write(tmp_path / 'a.jsonl', [row])}", f"run.home={tmp_path / 'home'}"]
+    assert STEP.main(["-c", "local", *options, "data_prep.text_template='{why[short]}'", "data_prep.workers=1"]) == 0
+    assert "fields that are not read: system, level\n" in capsys.readouterr().err

@@ -18,6 +18,7 @@ import pytest
 from tokenizers import normalizers, processors
 
 from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.rejects import Refused
 from nemotron_data.sources.blends import find_blend
 from nemotron_data.sources.reading import Row
 from nemotron_data.tokenizers.folder import TokenizerFolder, provide_tokenizer
@@ -265,9 +266,15 @@ def test_what_the_post_processor_puts_around_texts(
 
 
 def test_text_can_be_made_of_several_fields() -> None:
-    row = Row({"question": "2+2?", "answer": "4"}, "f", 1)
+    row = Row({"question": "2+2?", "answer": "4", "nothing": None}, "f", 1)
     assert text_of(row, settings("data_prep.text_template='{question} {answer}'")) == "2+2? 4"
-    assert text_of(row, settings("data_prep.text_template='{missing}'")) is None
+    for template, said in (
+        ("{missing}", "no field 'missing'"),
+        ("{nothing}", "no field 'nothing'"),
+        ("{0}", "not fit"),
+    ):
+        with pytest.raises(Refused, match=said):
+            text_of(row, settings(f"data_prep.text_template='{template}'"))
 
 
 def test_rows_are_counted_by_the_reason_why_they_are_not_used(tmp_path: Path, home: Path) -> None:

@@ -296,3 +296,15 @@ def test_a_blend_gives_the_rows_of_all_its_data_sets(tmp_path: Path, prepare: Pr
     blend.write_text(json.dumps({"train": entries[:1], "valid": entries[1:]}))
     with pytest.raises(UserError, match="list 'datasets'"):
         prepare(blend)
+
+
+@pytest.mark.parametrize(("ready", "told"), [(False, True), (True, False)])
+def test_fields_that_are_not_read_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ready: bool, told: bool
+) -> None:
+    """A row in NeMo-Gym's form keeps them."""
+    plain = {"Question": "2+2?", "expected_answer": "4", "system": "Be brief.", "level": 3}
+    source = write_lines(tmp_path / "a.jsonl", [gym_row(1, level=3) if ready else plain])
+    options = [f"data_prep.source={source}", f"run.home={tmp_path / 'home'}", "data_prep.workers=1", ALL_TO_TRAIN]
+    assert STEP.main(["-c", "local", *options]) == 0
+    assert ("fields that are not read: system, level" in capsys.readouterr().err) == told

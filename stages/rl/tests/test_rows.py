@@ -135,6 +135,18 @@ def test_a_bad_row_is_refused_for_a_fixed_reason(row: dict[str, Any], reason: st
     assert refused.value.reason.startswith(reason)
 
 
+@pytest.mark.parametrize(("field", "setting"), [("question", "question_field"), ("expected_answer", "answer_field")])
+def test_a_missing_field_names_the_setting_that_finds_it(field: str, setting: str) -> None:
+    row = {"question": "2+2?", "expected_answer": "4"}
+    row["other"] = row.pop(field)
+    with pytest.raises(Refused, match=f"no field '{field}'") as refused:
+        gym_row(row, forms())
+    assert str(refused.value.remedy).endswith(f"data_prep.{setting}=NAME")
+    assert refused.value.detail.startswith("fields here: ")
+    with pytest.raises(Refused, match=f"no field '{field}': it is null; fields here: "):
+        gym_row({**row, field.title(): None}, forms())
+
+
 @pytest.mark.parametrize(("answer", "pattern"), [("4", "#### (.+)"), ("4 ####", "####(.*)"), ("4 ####", "####( .+)?")])
 def test_an_answer_that_the_pattern_does_not_find_is_refused(answer: str, pattern: str) -> None:
     with pytest.raises(Refused, match=f"no answer in the field: '{answer}'"):

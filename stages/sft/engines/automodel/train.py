@@ -9,7 +9,7 @@ from nemotron_engines.automodel.loop import train_with_automodel
 from nemotron_engines.automodel.settings import AutomodelEngine
 from nemotron_engines.rows.packed import PackedRows
 from nemotron_shared.runtime.task import Outcome, Task
-from stages.sft.guards import refuse_control
+from stages.sft.guards import refuse_misread
 from stages.sft.schema import SFTConfig
 
 
@@ -19,11 +19,13 @@ def train(task: Task[SFTConfig[AutomodelEngine]]) -> Outcome:
     if config.engine.data == "chat":
         chats = config.engine.chats
         assert chats.train is not None, "engine.data=chat was validated with its file"
+        control = None
         if config.data_prep.control_tokens != "allow":
             data = task.inputs["data"]
             tokenizer = TokenizerFolder(data.path / "tokenizer" if data else task.input("model").path)
-            for file in filter(None, (chats.train, chats.valid)):
-                refuse_control(ControlTokens.of(tokenizer.tokenizer), file)
+            control = ControlTokens.of(tokenizer.tokenizer)
+        for file in filter(None, (chats.train, chats.valid)):
+            refuse_misread(file, control)
         return train_with_automodel(task, "chat", Path(chats.train), Path(chats.valid) if chats.valid else None, None)
     data, batch = task.input("data"), config.train.global_batch_size
     rows = PackedRows(packed_file(data.path / "train.parquet"), config.train.train_iters * batch, config.run.seed)

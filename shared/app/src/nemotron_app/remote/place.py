@@ -24,6 +24,7 @@ from nemotron_cluster.profiles.schema import Local, Profile, Slurm
 from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import Composed
+from nemotron_shared.config.files import require_plain_numbers
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
@@ -110,6 +111,7 @@ def _value(text: str) -> Any:
     value = text.partition("=")[2]
     if re.fullmatch(r"[\d:-]+:[\d:]+", value):
         return value  # 12:00:00, which is a number to YAML
+    require_plain_numbers(f"{COMMAND_LINE}: {override_key(text)}", value)
     try:
         return yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from nemotron_shared.config.files import require_plain_numbers
+from nemotron_shared.config.overrides import COMMAND_LINE
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -205,6 +207,8 @@ def said_in_ours(
         if found is not None and isinstance(found[1], NoEffect):
             notes.append(f"{key} has no effect here: {found[1].why}")
         simple = found is None or isinstance(found[1], str)
+        if not simple:
+            require_plain_numbers(f"{COMMAND_LINE}: {key}", text)
         for ours, value in dialect.settings(key, text if simple else yaml.safe_load(text)).items():
             said.append(f"{'' if ours in known else '++'}{ours}={value if simple else json.dumps(value)}")
             theirs[ours] = key

@@ -6,6 +6,7 @@ Aliases let a file of some hundred bytes stand for billions of values, and a par
 are nested without end; so the events of a file are counted before anything is built of them.
 """
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LARGEST = 1_000_000
 MOST_VALUES = 20_000
 DEEPEST = 50
+OTHER_NUMBER = re.compile(r"(?<![\w.:])[-+]?(?:0[0-7_]+|[1-9][\d_]*(?::[0-5]?\d)+(?:\.[\d_]*)?)(?![\w.:])")
+"""What YAML 1.1 reads as an octal number, or as one of minutes and seconds."""
 REMEDY = "a config is what people write: put long lists into a file of their own, which the config names"
 
 
@@ -39,6 +42,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise UserError(f"{str(path)[:200]}: not readable: {error.strerror}", "give the path of a YAML file") from error
     require_bounded(path, text)
+    require_plain_numbers(str(path), text)
     return text
 
 
@@ -52,6 +56,31 @@ def require_bounded(path: Path, text: str) -> None:
         raise UserError(f"{path}: larger than {LARGEST:,} characters", REMEDY)
     with suppress(yaml.YAMLError):
         _count(path, text)
+
+
+def require_plain_numbers(where: str, text: str) -> None:
+    """Refuse a number that YAML takes for another than people do: 010 is 8 to it, and 1:30 is 90.
+
+    Args:
+        where: the file, or what else the text stands in.
+
+    Raises:
+        UserError: with the line, where there are several.
+    """
+    if not OTHER_NUMBER.search(text):
+        return
+    with suppress(yaml.YAMLError):  # told of by whoever parses it
+        for event in yaml.parse(text, YAML_LOADER):
+            plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+            if not plain or not OTHER_NUMBER.fullmatch(event.value):
+                continue
+            number = yaml.load(event.value, YAML_LOADER)
+            meant = None if ":" in event.value else int(event.value.replace("_", ""))
+            if number != meant:
+                line = f":{event.start_mark.line + 1}" if "\n" in text else ""
+                either = f"{number}, if that is what you mean" if meant is None else f"{meant} or {number}"
+                remedy = f"write {either}; a text stands in quotes: '{event.value}'"
+                raise UserError(f"{where}{line}: {event.value} is the number {number} in YAML", remedy)
 
 
 def parsed(path: Path, text: str) -> Any:

@@ -32,6 +32,7 @@ from pathlib import Path
 import yaml
 from pydantic import Field, field_validator
 
+from nemotron_shared.config.files import require_plain_numbers
 from nemotron_shared.config.schema import Section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
@@ -98,6 +99,8 @@ class Machine:
             raise UserError(f"--machine: there is no file {file}", "see docs/configuration.md, What a run would do")
         try:
             text = file.read_bytes().decode()  # lines as they are: a lone carriage return ends none in TOML
+            if file.suffix != ".toml":
+                require_plain_numbers(str(file), text)
             values = tomllib.loads(text) if file.suffix == ".toml" else yaml.safe_load(text)
         except (UnicodeDecodeError, yaml.YAMLError, ValueError, RecursionError) as error:
             raise UserError(

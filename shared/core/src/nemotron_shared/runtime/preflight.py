@@ -134,7 +134,9 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
                 if needs.process_bytes >= TOLD_BYTES:
                     checked.notes.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
         if arguments.dry_run and machine.sees_files:
-            checked.problems += step.look(config)
+            looked = step.look(config)
+            checked.problems += looked.problems
+            checked.notes += looked.notes
         if arguments.dry_run:
             checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())

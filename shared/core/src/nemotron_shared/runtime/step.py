@@ -24,7 +24,7 @@ from nemotron_shared.artifacts import Artifact, ArtifactType, Source
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.config.schema import HasSettings, StageConfig
 from nemotron_shared.config.training import TrainingConfig
-from nemotron_shared.errors import UserError, exit_code_of
+from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
 from nemotron_shared.runtime.attempts import begin, finish
@@ -32,6 +32,7 @@ from nemotron_shared.runtime.console import say, tell_json
 from nemotron_shared.runtime.engine import Inputs, Problem, engine_of
 from nemotron_shared.runtime.estimate import Estimate
 from nemotron_shared.runtime.heartbeat import heartbeat
+from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan, require_usable
@@ -64,7 +65,7 @@ class Step(Generic[ConfigT]):
         check: what is wrong with a config and its inputs, on any machine; the last argument is the family that the
             config is a recipe of, or None.
         sources: raw inputs outside the store, as manifest entries; raises UserError for a missing one.
-        look: what the beginnings of those inputs tell that would end the work, for a dry run.
+        look: for a dry run, what the beginnings of those inputs tell that would end the work.
         contents: what a setting names and the result depends on, by key; such as the fields of an architecture.
         engines: the engines that may do the work; None for a step that needs none.
         chosen: modules that the config chooses besides its engine, which may lie outside this repository.
@@ -85,7 +86,7 @@ class Step(Generic[ConfigT]):
     prepare: "Step[ConfigT] | None" = None
     check: Callable[[ConfigT, Inputs, str | None], Iterable[Problem]] = lambda config, inputs, recipe: ()
     sources: Callable[[ConfigT], list[Source]] = lambda config: []
-    look: Callable[[ConfigT], Iterable[UserError]] = lambda config: []
+    look: Callable[[ConfigT], Looked] = lambda config: Looked([], [])
     contents: Callable[[ConfigT], Mapping[str, Any]] = lambda config: {}
     engines: Registry[type[HasSettings]] | None = None
     chosen: Callable[[ConfigT], list[str]] = lambda config: []

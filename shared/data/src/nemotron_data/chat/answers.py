@@ -39,7 +39,7 @@ from nemotron_data.chat.plain import (
     with_word,
     words_of,
 )
-from nemotron_data.chat.rows import Message
+from nemotron_data.chat.rows import Message, counts
 from nemotron_data.chat.turns import Span, Trace
 from nemotron_shared.errors import UserError
 
@@ -92,7 +92,7 @@ class AnswerFinder:
             answer = self._answer(i, frame, trace, messages, tools, options)
             if not self._is_its_own(i, message, _text(trace, answer), frame, options):
                 raise UserError(f"the chat template puts more than the answer into its turn: turn {i}", ADD_MARKS)
-            for start, end in answer:
+            for start, end in answer if counts(message) else ():
                 if start < end and spans and spans[-1][1] == start:
                     spans[-1] = (spans[-1][0], end)
                 elif start < end:

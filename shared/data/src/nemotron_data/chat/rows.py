@@ -14,7 +14,12 @@ from nemotron_shared.errors import UserError, did_you_mean
 Message = dict[str, Any]
 
 ROLES = ("system", "user", "assistant", "tool")
+OTHER_ROLES = {"developer": "system", "function": "tool"}
+"""What OpenAI calls a system prompt today, and called a tool's answer once."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}
+SYSTEM_FIELDS = ("system", "system_prompt")
+COUNTING = ("weight", "loss", "train")
+"""By which a turn says whether it counts in the loss: 0 or false, 1 or true."""
 PAIR = ("user", "assistant")
 TEXT_PARTS = ("text", "input_text", "output_text")
 ORDINARY = {"role", "content"}
@@ -38,7 +43,7 @@ def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
     Raises:
         UserError: a field is missing, as in the others; or a part of a content is no text.
     """
-    return _each(_listed(_field(row, fields.messages_field)), _plain)
+    return _after_system(row, _each(_listed(_field(row, fields.messages_field)), _plain))
 
 
 def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
@@ -72,7 +77,7 @@ def from_pair(row: dict[str, Any], asked: str, answered: str, more: str | None =
     before = [
         turn for pair in history or () for role, text in zip(PAIR, pair, strict=True) for turn in _turns(role, text)
     ]
-    return [*_system(row, names), *before, *said]
+    return _after_system(row, [*before, *said])
 
 
 def _number_as_text(row: dict[str, Any], name: str) -> Any:
@@ -83,16 +88,17 @@ def _number_as_text(row: dict[str, Any], name: str) -> Any:
 
 def from_sharegpt(row: dict[str, Any], fields: ChatFields) -> list[Message]:
     """Turns that say `from` and `value`, calls of functions and what they gave among them."""
-    turns = _each(_listed(_field(row, fields.conversations_field)), _from_turn)
-    return [*_system(row, {name.lower(): name for name in row}), *turns] if isinstance(turns, list) else turns
+    return _after_system(row, _each(_listed(_field(row, fields.conversations_field)), _from_turn))
 
 
 def _from_turn(turn: dict[str, Any]) -> Message:
     said, value = turn.get("from"), turn.get("value")
+    beside = {name: other for name, other in turn.items() if name not in ("from", "value")}
     if said == "function_call":
-        return {"role": "assistant", "content": None, "tool_calls": _calls_in(value)}
+        return {**beside, "role": "assistant", "content": None, "tool_calls": _calls_in(value)}
     # a list, say, is no role; `validate_messages` tells of it
-    return {"role": SHAREGPT_ROLES.get(said, said) if isinstance(said, str) else said, "content": value}
+    role = SHAREGPT_ROLES.get(said.lower(), said) if isinstance(said, str) else said
+    return _plain({**beside, "role": role, "content": value})
 
 
 def _calls_in(text: Any) -> list[dict[str, Any]]:
@@ -113,16 +119,49 @@ def _turns(role: str, said: Any) -> list[Any]:
     return [{"role": role, "content": said}]
 
 
-def _system(row: dict[str, Any], names: dict[str, str]) -> list[Message]:
-    """A row's own system prompt, where it has one."""
-    text = next((row[names[name]] for name in ("system", "system_prompt") if name in names), None)
-    return [{"role": "system", "content": text}] if isinstance(text, str) and text.strip() else []
+def _after_system(row: dict[str, Any], turns: Any) -> Any:
+    """The turns, after the row's own system prompt where it has one.
+
+    Raises:
+        UserError: that is no text, or there is another one.
+    """
+    names = {name.lower(): name for name in row}
+    said = {f"'{names[name]}'": _system_text(row, names[name]) for name in SYSTEM_FIELDS if name in names}
+    said = {where: text for where, text in said.items() if text}
+    if not said or not isinstance(turns, list):
+        return turns
+    if turns and isinstance(turns[0], dict) and turns[0].get("role") == "system":
+        said["a system turn at the beginning"] = turns[0].get("content")
+        turns = turns[1:]
+    text, *others = said.values()
+    if any(other != text for other in others):
+        raise UserError(f"two system prompts: {' and '.join(said)}")
+    return [{"role": "system", "content": text}, *turns]
+
+
+def _system_text(row: dict[str, Any], name: str) -> str | None:
+    """The text of a system prompt; None where there is none."""
+    text = row[name] if row[name] is None else _plain({"content": row[name]})["content"]
+    if text is not None and not isinstance(text, str):
+        raise UserError(f"the system prompt is not a text: '{name}' is a {type(text).__name__}")
+    return text if text and text.strip() else None
 
 
 def tools_of(row: dict[str, Any], field: str) -> Any:
-    """A row's descriptions of tools, also where they are JSON text; None where it has none."""
-    tools = row.get(field)
-    return _listed(tools) if tools else None
+    """A row's descriptions of tools, also where they are JSON text, or OpenAI's `functions` of before there were tools;
+    None where it has none.
+
+    Raises:
+        UserError: it has both.
+    """
+    names = {name.lower(): name for name in row}
+    tools = row.get(names.get(field.lower(), field))
+    functions = row.get(names.get("functions", "functions"))
+    if tools and functions:
+        raise UserError(f"descriptions of tools twice: in '{field}' and 'functions'")
+    if functions and isinstance(listed := _listed(functions), list):
+        return [{"type": "function", "function": function} for function in listed]
+    return _listed(tools or functions) if tools or functions else None
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
@@ -165,7 +204,14 @@ def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
 
 
 def _plain(message: Message) -> Message:
-    """A message whose calls have objects as arguments, and whose content is a text."""
+    """A message of one of our roles, whose calls have objects as arguments, and whose content is a text."""
+    role = message.get("role")
+    if isinstance(role, str) and role not in ROLES:
+        usual = OTHER_ROLES.get(role.lower(), role.lower())
+        message = {**message, "role": usual if usual in ROLES else role}
+    if (call := message.get("function_call")) and not message.get("tool_calls"):
+        others = {name: value for name, value in message.items() if name != "function_call"}
+        message = {**others, "content": message.get("content"), "tool_calls": _calls_in(call)}
     if calls := message.get("tool_calls"):
         message = {**message, "tool_calls": _each(calls, _parsed_call)}
     return _with_text(message) if isinstance(message.get("content"), list) else message
@@ -211,14 +257,27 @@ def validate_messages(messages: Any) -> str | None:
         if reason := _problem_of(message) or _problem_of_answer(message, call_ids):
             return reason
         call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
-    return None if any(message["role"] == "assistant" for message in messages) else "no assistant turn"
+    answers = [message for message in messages if message["role"] == "assistant"]
+    if not answers:
+        return "no assistant turn"
+    return None if any(map(counts, answers)) else "no assistant turn that counts in the loss"
+
+
+def counts(message: Message) -> bool:
+    """Whether a turn counts in the loss, as far as it says so itself."""
+    return all(message.get(name) in (None, 1) for name in COUNTING)
 
 
 def _problem_of(message: Message) -> str | None:
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
     if role not in ROLES:
-        return "unknown role"
+        return f"unknown role: {role!r}; known are {', '.join(ROLES)}"
+    for name in COUNTING:
+        if (wish := message.get(name)) is not None and wish not in (0, 1):
+            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
+        if wish and role != "assistant":
+            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
     if calls and role != "assistant":
         return "tool calls outside an assistant turn"
     if not isinstance(content, str) and not (content is None and calls):

@@ -18,7 +18,7 @@ import jinja2
 
 from nemotron_data.chat.answers import ADD_MARKS, AnswerFinder
 from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
-from nemotron_data.chat.rows import REASONING_NAMES, Message
+from nemotron_data.chat.rows import REASONING_NAMES, Message, counts
 from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
 from nemotron_shared.atomic import require_size
 from nemotron_shared.errors import UserError, did_you_mean
@@ -99,10 +99,11 @@ class ChatTemplate:
         Raises `UserError` where they cannot be known: training on the wrong text would go unnoticed.
         """
         if self.has_generation_marks:
-            text, spans = self._generated_spans(messages, tools, options)
+            text, blocks = self._generated_spans(messages, tools, options)
+            spans = [(start, end) for start, end in _that_count(blocks, messages) if start < end]
         else:
             text, spans = self._answers.find(messages, tools, options)
-        if not spans:
+        if not spans and all(map(counts, messages)):
             raise UserError("the chat template shows nothing that the assistant wrote", ADD_MARKS)
         if spans == [(0, len(text))]:
             raise UserError("the chat template counts the whole text as the assistant's", ADD_MARKS)
@@ -119,7 +120,7 @@ class ChatTemplate:
             return error
 
     def _generated_spans(self, messages: Any, tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
-        """What the template says is generated."""
+        """What the template says is generated, block by block."""
         self._block.calls = 0
         pieces = self._pieces(messages, tools, False, options)
         text = "".join(pieces)
@@ -129,7 +130,7 @@ class ChatTemplate:
         spans, position = [], 0
         for piece in pieces:
             end = position + len(piece)
-            if type(piece) is Generated and end > position:
+            if type(piece) is Generated:
                 spans.append((position, end))
             position = end
         return text, spans
@@ -165,7 +166,21 @@ class ChatTemplate:
         for inside, outside in pieces[1:]:
             spans.append((position, position + len(inside)))
             position += len(inside) + len(outside)
-        return [(start, end) for start, end in spans if start < end]
+        return spans
+
+
+def _that_count(blocks: list[Span], messages: Sequence[Message]) -> list[Span]:
+    """Those of the answers that count in the loss; where some do not, there has to be one block for each answer."""
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    if all(map(counts, answers)):
+        return blocks
+    if len(blocks) != len(answers):
+        what = (
+            f"the chat template marks {len(blocks)} generated parts for {len(answers)} answers: which of them counts?"
+        )
+        remedy = "put one {% generation %} around each answer, or take 'weight', 'loss' and 'train' out of the turns"
+        raise UserError(what, remedy)
+    return [block for block, answer in zip(blocks, answers, strict=True) if counts(answer)]
 
 
 def _as_templates_expect(message: Message) -> Message:

@@ -10,7 +10,7 @@ from typing import Any
 
 from nemotron_data.formats.written import is_missing, is_number, text_of, with_numbers_as_written
 from nemotron_data.rejects import Refused
-from nemotron_data.sources.rows import field_of
+from nemotron_data.sources.rows import field_of, no_field
 
 
 def read_question(
@@ -30,10 +30,10 @@ def read_question(
         Refused: a field is missing or no text, or the answer does not match the pattern.
     """
     texts = []
-    for field in (question_field, answer_field):
+    for setting, field in (("question_field", question_field), ("answer_field", answer_field)):
         value = field_of(row, field)
         if value is None:
-            raise Refused(f"no field '{field}'", f"fields here: {', '.join(row)}", "name the field that holds it")
+            raise no_field(row, field, f"data_prep.{setting}")
         if not isinstance(value, str) and not is_number(value):
             raise Refused(f"field '{field}' is not text", type(value).__name__)
         if is_missing(value):

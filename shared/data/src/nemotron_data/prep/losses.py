@@ -6,12 +6,13 @@ rows: 200 read; 195 kept (97.5%), 3 of them cut (1.5%: 3 answers beyond data_pre
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nemotron_shared.errors import UserError
 
 REASONS = 5
-ASK_MORE = "look at them in rejected.jsonl and correct them"
+ASK_MORE = "look at them in {rejected} and correct them"
 
 
 class TooManyLost(UserError):
@@ -50,12 +51,19 @@ class Totals:
         parts += [f"{dropped:,} dropped ({share(dropped, rows)}: {listed(self.rejected)})"] if dropped else []
         return f"rows: {rows:,} read; {', '.join(parts)}"
 
-    def require_few_lost(self, most: float, mend: Mapping[str, str]) -> None:
+    def main_reason(self, reasons: Mapping[str, int]) -> str:
+        """ "no assistant turn, 6 rows, such as chats.jsonl:17"."""
+        main, count = Counter(reasons).most_common(1)[0]
+        where = f", such as {self.examples[main]}" if main in self.examples else ""
+        return f"{main}, {count:,} rows{where}"
+
+    def require_few_lost(self, most: float, mend: Mapping[str, str], rejected: Path | str = "rejected.jsonl") -> None:
         """Stop where too many rows were dropped, or too many were cut.
 
         Args:
             most: largest share of each, from 0 to 1.
             mend: the setting that helps, by reason.
+            rejected: the file that lists the dropped ones.
 
         Raises:
             TooManyLost: there are more.
@@ -65,13 +73,14 @@ class Totals:
             lost = Counter({reason: count for reason, count in reasons.items() if reason not in self.asked})
             if not rows or lost.total() <= most * rows:
                 continue
-            main, count = lost.most_common(1)[0]
-            where = f", such as {self.examples[main]}" if main in self.examples else ""
-            remedy = mend.get(main, ASK_MORE)
+            remedy = mend.get(lost.most_common(1)[0][0], ASK_MORE.format(rejected=rejected))
+            if what == "cut" or self.rejected.total() < rows:  # to allow the loss of all rows leaves nothing
+                allowed = min(1.0, lost.total() / rows + 0.01)
+                remedy += f"; or allow the loss: data_prep.max_lost={allowed:.2f}"
             raise TooManyLost(
                 f"{lost.total():,} of {rows:,} rows ({share(lost.total(), rows)}) would be {what}, and"
-                f" data_prep.max_lost allows {most:.0%}\n  mostly: {main}, {count:,} rows{where}",
-                f"{remedy}; or allow the loss: data_prep.max_lost={min(1.0, lost.total() / rows + 0.01):.2f}",
+                f" data_prep.max_lost allows {most:.0%}\n  mostly: {self.main_reason(lost)}",
+                remedy,
             )
 
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from nemotron_data.prep.losses import Totals
 from nemotron_data.prep.merge import finish
@@ -24,9 +24,11 @@ from nemotron_data.prep.receipts import shard_folder
 from nemotron_data.prep.sample import sample_rows
 from nemotron_data.prep.shards import Setting, Work, run_shards
 from nemotron_data.sources.datasets import Part, RowKind
+from nemotron_data.sources.detect import head_rows
 from nemotron_data.sources.documents import about_documents
+from nemotron_data.sources.files import InputFile
 from nemotron_data.sources.reading import Row
-from nemotron_data.sources.rows import input_files
+from nemotron_data.sources.rows import SYNTHETIC, input_files
 from nemotron_data.split import SPLITS
 from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.errors import UserError
@@ -62,9 +64,17 @@ class Prepared(Generic[Settings]):
     rejected: Path
     announce: Callable[[str], None]
 
-    def nothing_left(self, what: str) -> UserError:
-        """The error of a stage whose rows were all refused or fell to another split."""
-        return UserError(f"no {what} is left for training", f"see the reasons in {self.rejected}")
+    def nothing_left(self, what: str, split: Literal["train", "test"] = "train") -> UserError:
+        """The error of a stage whose rows were all refused or fell to another split than the one it needs."""
+        rejected, purpose = self.totals.rejected, " for training" if split == "train" else ""
+        message = f"no {what} is left{purpose}"
+        if kept := self.totals.counts["rows"] - rejected.total():
+            shares = ", ".join(f"{name}: {int(name == split)}" for name in SPLITS)
+            remedy = f"give them to it: data_prep.split='{{{shares}}}'"
+            return UserError(f"{message}: {kept:,} rows can be used, and none is in the split '{split}'", remedy)
+        why = f"\n  mostly: {self.totals.main_reason(rejected)}" if rejected else ""
+        remedy = "correct the rows, or the setting that leaves them out; each is listed with its reason in"
+        return UserError(f"{message}{why}", f"{remedy} {self.rejected}")
 
     def say_splits(self, rows: Mapping[str, int]) -> None:
         """One line for people: the rows of each split, also where a split has none."""
@@ -83,7 +93,7 @@ class Prepared(Generic[Settings]):
             if name.startswith(FILES_IN) and count:
                 self.announce(f"{count:,} {name}: read as such")
         self.announce(self.totals.account())
-        self.totals.require_few_lost(most, mend)
+        self.totals.require_few_lost(most, mend, self.rejected)
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,32 @@ class Inputs(Generic[Settings]):
     parts: Sequence[Part[Settings]]
     shards: Sequence[Shard]
     setting: Setting
+
+    def files(self, number: int) -> list[InputFile]:
+        """The files of a data set."""
+        ranges = (piece for shard in self.shards if shard.part == number for piece in shard.ranges)
+        return list(dict.fromkeys(piece.file for piece in ranges))
+
+    def say_unread(
+        self,
+        read: Callable[[Settings], Iterable[str | None]],
+        kept: Callable[[Mapping[str, Any]], bool] = lambda row: False,
+    ) -> None:
+        """One line for each data set whose first rows have fields that mean nothing to the stage.
+
+        Args:
+            read: the fields that settings name.
+            kept: whether all of a row is kept, so that none of its fields is lost.
+        """
+        for number, part in enumerate(self.parts):
+            if part.settings.source == SYNTHETIC:
+                continue
+            known = {name.lower() for name in read(part.settings) if name is not None}
+            rows = (row.value for row in head_rows(self.files(number)) if isinstance(row, Row))
+            names = dict.fromkeys(name for row in rows if not kept(row) for name in row)
+            if unread := [name for name in names if name.lower() not in known]:
+                where = f" of {part.name}" if len(self.parts) > 1 else ""
+                self.setting.announce(f"fields{where} that are not read: {', '.join(unread)}")
 
     def choose_encoder(
         self,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
-from nemotron_data.chat.recognition import DOCUMENT, TEXT_FIELDS, Recognised, recognise
+from nemotron_data.chat.recognition import DOCUMENT, PAIRS, TEXT_FIELDS, Recognised, recognise
+from nemotron_data.chat.rows import COUNTING, REASONING_NAMES
 from nemotron_data.sources.encoding import require_text
 from nemotron_data.sources.files import expand, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
@@ -21,8 +22,13 @@ from nemotron_shared.errors import UserError
 
 ROWS, FILES = 100, 8
 CORRECT = "none of its first rows can be read: correct the file, or write it again"
-BESIDE = {"system", "system_prompt", "history", "tools"}
-"""Fields that are read where a row has them."""
+BESIDE = {"system", "system_prompt", "tools", "functions"}
+"""Fields that are read where a row has them; beside pairs, `history` too."""
+KEYS_OF_TURNS = {
+    *("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call"),
+    *REASONING_NAMES,
+    *COUNTING,
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Detected:
         format: one of `CHAT_FORMATS`; `auto` where files or rows differ, "text" for documents.
         fields: those that the rows are read from. unread: others, which are not used.
         reason: in words, for people.
+        in_turns: keys of turns that mean nothing to us, and go to the chat template as they are.
     """
 
     kind: Literal["chat", "text"]
@@ -40,6 +47,7 @@ class Detected:
     fields: tuple[str, ...]
     unread: tuple[str, ...]
     reason: str
+    in_turns: tuple[str, ...] = ()
 
 
 def detect(
@@ -107,21 +115,30 @@ def _of_rows(rows: Sequence[Row]) -> Detected:
     formats = Counter(dict.fromkeys(dict.fromkeys(one.format for one in found), 0))
     for one, count in found.items():
         formats[one.format] += count
-    unread = unread_in(rows, fields)
+    unread = unread_in(rows, fields, *formats)
     if len(formats) > 1:
         mixed = " and ".join(f"{count} of {name}" for name, count in formats.most_common())
-        return Detected(
-            "chat", AUTO, fields, unread, f"mixed, in the first {len(rows)} rows {mixed}; each row by its own"
-        )
+        reason = f"mixed, in the first {len(rows)} rows {mixed}; each row by its own"
+        return Detected("chat", AUTO, fields, unread, reason, turn_keys(rows, fields))
     (name,) = formats
     also = f"; {len(wrong)} of {len(rows)} rows are of no known format" if wrong else ""
-    return Detected("chat", name, fields, unread, f"{name}, from the fields {', '.join(fields)}{also}")
+    reason = f"{name}, from the fields {', '.join(fields)}{also}"
+    return Detected("chat", name, fields, unread, reason, turn_keys(rows, fields))
 
 
-def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:
-    """The fields of rows that are neither among `fields` nor read beside them."""
+def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str) -> tuple[str, ...]:
+    """The fields of rows of these formats that are neither among `fields` nor read beside them."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
-    return tuple(name for name in names if name not in fields and name.lower() not in BESIDE)
+    beside = (BESIDE if formats else set()) | ({"history"} if set(formats) & PAIRS.keys() else set())
+    return tuple(name for name in names if name not in fields and name.lower() not in beside)
+
+
+def turn_keys(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:
+    """Keys in the turns of rows that have a value and mean nothing to us."""
+    lists = (row.value.get(field) for row in rows if isinstance(row, Row) for field in fields)
+    turns = (turn for turns in lists if isinstance(turns, list) for turn in turns if isinstance(turn, dict))
+    keys = dict.fromkeys(key for turn in turns for key, value in turn.items() if value not in (None, "", []))
+    return tuple(key for key in keys if key not in KEYS_OF_TURNS)
 
 
 def _examples(formats: Mapping[str, Any]) -> str:

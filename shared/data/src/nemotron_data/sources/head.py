@@ -1,9 +1,12 @@
 """The first rows of a person's files, to choose settings by, and what of so few or many rows is held out."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TypeVar
 
-from nemotron_data.prep.reader import or_tolerate, row_error
+from nemotron_data.prep.reader import TOLERATE, or_tolerate, row_error
+from nemotron_data.rejects import Refused
+from nemotron_data.sources.datasets import Part
 from nemotron_data.sources.encoding import require_text
 from nemotron_data.sources.files import InputFile, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
@@ -12,9 +15,12 @@ from nemotron_data.sources.rows import SYNTHETIC, own_rows
 from nemotron_shared.config.data import SourceSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.choices import Choice
+from nemotron_shared.runtime.look import Looked
 
+Settings = TypeVar("Settings", bound=SourceSection)
 LOOKED_AT = 2000
-MOST_FILES = 100
+MOST_FILES, FIRST_ROWS = 100, 10
+"""What a dry run looks at: files, and rows of each."""
 MOST_CHARACTERS = 16 << 20
 FEWEST_TO_HOLD_OUT = 100
 """A share of fewer rows would tell nothing, and cost what they teach."""
@@ -44,33 +50,89 @@ def _rows_of(file: InputFile, section: SourceSection) -> Iterator[Row]:
         if isinstance(row, Row):
             yield row
         elif section.on_bad_row == "error":
-            if row.reason == NOT_UTF_8:
-                require_text(file)
-            raise row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
-    if empty:
+            raise _unread(row, file)
+    if empty and section.sample is None:
         raise no_rows(file.path)
 
 
-def unreadable(sections: Iterable[SourceSection]) -> list[UserError]:
-    """What a first row tells that would end the preparation: of each file on this machine, up to 100 of them."""
-    files = ((file, section) for section in sections for file in _local_files(section))
-    found = []
-    for file, section in islice(files, MOST_FILES):
+def _unread(row: BadRow, file: InputFile) -> UserError:
+    """The error of a record that is no row."""
+    if row.reason == NOT_UTF_8:
+        require_text(file)
+    return row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
+
+
+def look_ahead(
+    parts: Iterable[Part[Settings]],
+    reader_of: Callable[[Part[Settings]], Callable[[Row], object]],
+    whole: Callable[[Part[Settings], Sequence[InputFile]], object] = lambda part, files: None,
+) -> Looked:
+    """What the first rows tell that would end the preparation: of each file on this machine, up to 100 of them.
+
+    Args:
+        reader_of: for a data set, what the preparation does with each row first; raises for one that it cannot use.
+        whole: what it does with the files of a data set before that.
+    """
+    problems: list[UserError] = []
+    notes: list[str] = []
+    left = MOST_FILES
+    for part in parts:
+        files, elsewhere = _on_this_machine(part.settings)
+        if elsewhere:
+            notes.append(f"not on this machine, so that none of its rows was looked at: {', '.join(elsewhere)}")
+        looked_at, left = files[:left], max(0, left - len(files))
+        if len(looked_at) < len(files):
+            name = part.settings.source if isinstance(part.settings.source, str) else part.name
+            notes.append(f"{name}: of {len(looked_at):,} of the {len(files):,} files the first rows were looked at")
         try:
-            row = next(read_files([file]), None)
-            if row is None and getattr(section, "sample", None) is None:  # of a sample nobody can tell; see `finish`
-                raise no_rows(file.path)
-            if isinstance(row, BadRow) and section.on_bad_row == "error":
-                raise row_error(row, f"{row.reason}: {row.detail}", or_tolerate(row.remedy))
+            if looked_at and not elsewhere:
+                whole(part, files)
         except UserError as error:
-            found.append(error)
-    return found
+            problems.append(error)
+            continue
+        # of a sample all files are one input, which may end before the second of them
+        inputs = [[file] for file in looked_at] if part.settings.sample is None else [looked_at]
+        problems += filter(None, (_first_fault(some, part.settings, reader_of(part)) for some in inputs))
+    return Looked(problems, notes)
 
 
-def _local_files(section: SourceSection) -> list[InputFile]:
+def _first_fault(files: Sequence[InputFile], section: SourceSection, read: Callable[[Row], object]) -> UserError | None:
+    """What ends the preparation within the first rows of these files."""
+    left = FIRST_ROWS if section.sample is None else min(FIRST_ROWS, section.sample)
+    try:
+        for file in files:
+            before = left
+            for row in islice(read_files([file]), before):
+                left -= 1
+                if section.on_bad_row == "error":
+                    _require_usable(row, file, read)
+            if left == before and section.sample is None:  # of a sample nobody can tell; see `finish`
+                raise no_rows(file.path)
+            if not left:
+                break
+    except UserError as error:
+        return error
+    return None
+
+
+def _require_usable(row: Row | BadRow, file: InputFile, read: Callable[[Row], object]) -> None:
+    """Raise what the preparation says of a row that it cannot use, with its place."""
+    if isinstance(row, BadRow):
+        raise _unread(row, file)
+    try:
+        read(row)
+    except Refused as refused:
+        raise row_error(row, str(refused), or_tolerate(refused.remedy)) from refused
+    except UserError as error:
+        raise row_error(row, error.message, error.remedy or TOLERATE) from error
+
+
+def _on_this_machine(section: SourceSection) -> tuple[list[InputFile], list[str]]:
+    """The files of a source on this machine, and what of it lies elsewhere; the synthetic data is neither."""
     named = [section.source] if isinstance(section.source, str) else section.source or []
-    local = [name for name in named if name != SYNTHETIC and not is_remote(name)]
-    return own_rows(section.model_copy(update={"source": local})) if local else []
+    elsewhere = [name for name in named if is_remote(name)]
+    local = [name for name in named if name != SYNTHETIC and name not in elsewhere]
+    return own_rows(section.model_copy(update={"source": local})) if local else [], elsewhere
 
 
 def split_choice(count: int, what: str) -> Choice:

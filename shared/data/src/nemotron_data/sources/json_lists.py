@@ -48,8 +48,12 @@ def _of_object(stream: "_Stream") -> Iterator[tuple[int, str]]:
         if stream.peek() == "[" and stream.opens_objects():
             if found is not None or key in TURNS:
                 what = f"'{found}' and '{key}', two lists of objects" if found is not None else "one row in many lines"
-                remedy = f"write each row in one line: jq -c '.{key}[]' {stream.name} > {key}.jsonl"
-                raise UserError(f"{stream.name}: holds {what}", remedy if found is not None else stream.one_line_each)
+                remedy = stream.one_line_each
+                if found == key:
+                    remedy = "give one of them another name: programs that read JSON, jq too, keep the last one only"
+                elif found is not None:
+                    remedy = f"write each row in one line: jq -c '.{key}[]' {stream.name} > {key}.jsonl"
+                raise UserError(f"{stream.name}: holds {what}", remedy)
             found = key
             yield from stream.items()
         else:

@@ -9,19 +9,16 @@ list, a table, a text or not in UTF-8 is one range, and read as a stream.
 """
 
 import codecs
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
 
-import orjson
-
 from nemotron_data.rejects import snippet_of
 from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
 from nemotron_data.sources.files import InputFile, format_of, open_input
-from nemotron_data.sources.json_keys import FIRST, repeated_key
+from nemotron_data.sources.json_keys import RepeatedKey, parse_json
 from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
 from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
@@ -128,16 +125,16 @@ def _json_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
             elif line.isspace() or not line:
                 place.blank_lines += 1
             else:
-                yield json_row(name, place.lines, line, look=place.lines <= FIRST)
+                yield json_row(name, place.lines, line)
 
 
 def _listed_rows(part: Range, place: Place) -> Iterator[Row | BadRow]:
     """The items of a JSON list."""
     name = part.file.path
     with open_text(part.file) as file:
-        for count, (place.lines, text) in enumerate(rows_of_list(file, name, LONGEST_LINE)):
+        for place.lines, text in rows_of_list(file, name, LONGEST_LINE):
             place.bytes += len(text)
-            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"), look=count < FIRST)
+            row = json_row(name, place.lines, text.encode("utf-8", "surrogatepass"))
             # what it was written as may be many lines, and is none
             yield replace(row, raw=None) if isinstance(row, Row) else row
 
@@ -211,15 +208,14 @@ def _skip_line(file: IO[bytes]) -> int:
     return skipped
 
 
-def json_row(name: str, number: int, line: bytes, *, look: bool = True) -> Row | BadRow:
-    """Parse one line that is not blank; `look` also for names that it has twice."""
+def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
+    """Parse one line that is not blank."""
     try:
         value = parse_json(line)
-        twice = repeated_key(line) if look else None
+    except RepeatedKey as error:
+        return BadRow(name, number, "a key twice", f"'{error}'", snippet_of(line.strip()), "give it another name")
     except (ValueError, RecursionError) as error:
         return _unparsed(name, number, line, error)
-    if twice is not None:
-        return BadRow(name, number, "a key twice", f"'{twice}'", snippet_of(line.strip()), "give it another name")
     if isinstance(value, dict):
         return Row(value, name, number, line, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
@@ -236,24 +232,6 @@ def _unparsed(name: str, number: int, line: bytes, error: Exception) -> BadRow:
     return BadRow(
         name, number, "malformed JSON", detail, snippet_of(line.strip()), NEWLINES if b"}\r{" in line else None
     )
-
-
-def parse_json(line: bytes) -> Any:
-    """Strict JSON: NaN and lone surrogates are errors, and integers of any size stay exact."""
-    value = orjson.loads(line)
-    return json.loads(line) if _may_have_lost_digits(value) else value
-
-
-def _may_have_lost_digits(value: Any) -> bool:
-    """orjson turns an integer beyond 64 bits into a float."""
-    kind = type(value)
-    if kind is str:
-        return False
-    if kind is float:
-        return abs(value) >= 2**63
-    if kind is dict:
-        return any(map(_may_have_lost_digits, value.values()))
-    return kind is list and any(map(_may_have_lost_digits, value))
 
 
 def _documents(part: Range, place: Place) -> Iterator[Row | BadRow]:

@@ -59,6 +59,31 @@ def field_of(row: Mapping[str, Any], name: str) -> Any:
     return alike[0] if len(alike) == 1 else None
 
 
+def no_field(row: Mapping[str, Any], name: str, setting: str) -> Refused:
+    """The refusal of a row that lacks a field, or has nothing in it.
+
+    Args:
+        setting: the one that names the field.
+    """
+    there = any(field.lower() == name.lower() for field in row)
+    detail = f"{'it is null; ' if there else ''}fields here: {', '.join(row)}"
+    return Refused(f"no field '{name}'", detail, f"name the field that holds it: {setting}=NAME")
+
+
+def filled(template: str, row: Mapping[str, Any]) -> str:
+    """A template with the values of a row's fields, `{question}\\n{answer}`; a null is no value.
+
+    Raises:
+        Refused: the row lacks a field that the template names, or its values do not fit.
+    """
+    try:
+        return template.format(**{name: value for name, value in row.items() if value is not None})
+    except KeyError as error:
+        raise Refused(f"no field {error} (data_prep.text_template)", f"fields here: {', '.join(row)}") from error
+    except (IndexError, ValueError, AttributeError, TypeError) as error:
+        raise Refused("data_prep.text_template does not fit the row", str(error)) from error
+
+
 def split_key(row: dict[str, Any], section: SourceSection, otherwise: str) -> str:
     """What decides the split of a row: the configured field, a `key` that synthetic rows have, or its own text.
 

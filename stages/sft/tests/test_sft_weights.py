@@ -1,0 +1,73 @@
+"""Turns that say that they do not count in the loss, from the file to the packed rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemotron_shared.artifacts import Store
+from nemotron_shared.errors import UserError
+from stages.sft.data_prep import STEP
+from stages.sft.guards import refuse_misread
+
+
+def trained_tokens(folder: Path, row: dict[str, Any], *overrides: str) -> int:
+    file = folder / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    words = [f"data_prep.source={file}", "data_prep.workers=1", "data_prep.split={train: 1, valid: 0, test: 0}"]
+    assert STEP.main(["-c", "tiny", *words, *overrides]) == 0
+    made = Store(folder / "home").resolve("super3-sft-data:latest").path
+    return json.loads((made / "stats.json").read_text())["splits"]["train"]["trained_tokens"]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize("split_turns", ["never", "auto"])
+def test_the_trained_tokens_are_those_of_the_other_turns(tmp_path: Path, split_turns: str) -> None:
+    thought = {"reasoning_content": "2+2"} if split_turns == "auto" else {}
+
+    def chat(*weights: int) -> dict[str, Any]:
+        first = {"role": "assistant", "content": "4", **thought, "weight": weights[0]}
+        last = {"role": "assistant", "content": "6 is the answer", **thought, "weight": weights[1]}
+        asked = [{"role": "user", "content": text} for text in ("2+2?", "3+3?")]
+        return {"messages": [asked[0], first, asked[1], last]}
+
+    how = f"data_prep.split_turns={split_turns}"
+    counts = {weights: trained_tokens(tmp_path, chat(*weights), how) for weights in ((1, 1), (1, 0), (0, 1))}
+    assert 0 < counts[1, 0] < counts[0, 1] < counts[1, 1] == counts[1, 0] + counts[0, 1]
+
+
+def test_a_chat_in_which_nothing_counts_is_a_bad_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rows.jsonl"
+    turns = [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4", "weight": 0}]
+    file.write_text(json.dumps({"conversations": turns}) + "\n")
+    assert STEP.main(["-c", "tiny", f"data_prep.source={file}", "data_prep.workers=1"]) == 2
+    assert "rows.jsonl:1: no assistant turn that counts in the loss" in capsys.readouterr().err
+
+
+def test_what_else_turns_say_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    turns = [{"role": "user", "content": "2+2?", "mood": None}, {"role": "assistant", "content": "4", "grade": 5}]
+    for how in ([], ["data_prep.format=auto", "data_prep.messages_field=chat"]):
+        trained_tokens(tmp_path, {"chat" if how else "messages": turns, "history": [["a", "b"]]}, *how)
+        told = "; not read: history; left to the chat template, in turns: grade (another"
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"messages": [{"role": "assistant", "content": "4", "weight": 0}]}, "does not count in the loss"),
+        ({"messages": [{"role": "assistant", "content": "4"}], "System": "Be brief."}, "in 'System', which Automodel"),
+    ],
+)
+def test_what_another_library_does_not_read_is_refused_with_its_place(
+    tmp_path: Path, row: dict[str, Any], said: str
+) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"messages": []}\n' + json.dumps(row) + "\n")
+    with pytest.raises(UserError, match=rf"a\.jsonl:2: .*{said}"):
+        refuse_misread(str(file), None)
