@@ -153,13 +153,16 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"max_tokens": 5000}, "context is 4096"),
         ({"max_tokens": "9"}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens: Input should be greater than or equal to 1"),
+        ({"top_logprobs": 2}, "^top_logprobs needs logprobs: set it to true, or leave top_logprobs out$"),
         ({"temperature": 9}, "temperature"),
         ({"temperature": float("nan")}, "JSON"),
         ({"top_p": 0}, "top_p"),
         ({"n": 10**6}, "n: "),
         ({"stop": ["x"] * 99}, "stop"),
-        ({"stop": ""}, "^stop: Value error, is empty: give a text, or leave it out$"),
-        ({"stop": ["x", ""]}, "^stop: Value error, is empty: give a text, or leave it out$"),
+        ({"stop": ""}, "^stop: is empty: give a text, or leave it out$"),
+        ({"stop": ["x", ""]}, "^stop: is empty: give a text, or leave it out$"),
         ({"stream": "yes"}, "stream"),
         ({"seed": 2**70}, "seed|JSON"),
         ({"logit_bias": {"5": 100}}, "logit_bias"),
@@ -250,6 +253,44 @@ def test_bodies_that_are_too_large_or_never_come(url: str, monkeypatch: pytest.M
     assert b"400" in raw(url, head + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef").splitlines()[0]
     two = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
     assert re.match(rb"HTTP/1.1 40[03]", raw(url, two))
+
+
+def test_a_chunk_that_is_none_is_refused_and_is_no_failure_of_ours(
+    model: Model, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = b"Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serving(Api(model, ("small",), 12).app(None)) as url:
+        for path in (b"/v1/completions", b"/v1/nothing"):
+            found = raw(url, b"POST " + path + b" HTTP/1.1\r\n" + rest + b"zz\r\n")
+            assert found.startswith(b"HTTP/1.1 400 ") and found.count(b"HTTP/1.1") == 1
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=300) as connection:
+            connection.sendall(b"POST /v1/nothing HTTP/1.1\r\n" + rest)
+            found = b""
+            while not found.endswith(b"}}"):
+                found += connection.recv(65536)
+            assert found.startswith(b"HTTP/1.1 404 ")
+            connection.sendall(b"zz\r\n")
+            assert connection.recv(65536) == b""
+    assert (capfd.readouterr().err, caplog.text) == ("", "")
+
+
+def test_answers_that_are_not_finished_when_the_server_ends_are_told_so(
+    never_ends: Model, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.3)
+    asked = {"prompt": "Mira", "max_tokens": 4000, "temperature": 0}
+    bodies = [json.dumps(asked | {"stream": stream}).encode() for stream in (True, False)]
+    with ThreadPoolExecutor(2) as pool:
+        with serving(Api(never_ends, ("small",), 12).app(None)) as url:
+            answers = [pool.submit(ask, url, "/v1/completions", body) for body in bodies]
+            while never_ends.batch.load[0] < 2:
+                time.sleep(0.01)
+        (_, _, streamed), (status, _, whole) = (answer.result() for answer in answers)
+    assert json.loads(streamed.splitlines()[-2].removeprefix(b"data: ")) == json.loads(whole)
+    assert json.loads(whole)["error"]["message"] == "the server is shutting down"
+    assert status == 503
+    assert capfd.readouterr().err == ""
 
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"

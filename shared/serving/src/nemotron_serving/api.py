@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from nemotron_serving.batch import CannotAnswer, Full, TokenScore
 from nemotron_serving.choice import Choice, merged
-from nemotron_serving.guard import Guard, Refusal, json_of
+from nemotron_serving.guard import ENDING, Guard, Refusal, json_of
 from nemotron_serving.model import Model
 from nemotron_serving.prompt import Prompt, plain_messages
 from nemotron_serving.requests import Asked, ChatCompletion, Completion
@@ -212,6 +212,8 @@ class Streamed(StreamingResponse):
         """See the base class, which leaves its iterator open where sending fails."""
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:  # the server ends, which an end of the stream alone would not tell
+            await send({"type": "http.response.body", "body": _event(ENDING.content), "more_body": False})
         finally:
             for choice in self._choices:
                 choice.cancel()
@@ -267,8 +269,9 @@ def _answered(
 
 def _said(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
-    known = "there is no such field here" if problem["type"] == "extra_forbidden" else problem["msg"]
-    return f"{place[:200]}: {known}"
+    message = problem["msg"].removeprefix("Value error, ")
+    known = "there is no such field here" if problem["type"] == "extra_forbidden" else message
+    return f"{place[:200]}: {known}" if place else known
 
 
 async def _refused(request: Request, error: Exception) -> Response:
