@@ -239,6 +239,7 @@ def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "chat_template.jinja").write_text("<think> <tool_call> <function=f>")
     words = serve.vllm_words(Path("/x/vllm"), tmp_path, "sft", "127.0.0.1", 8000, 16, False)
     assert words[:3] == ["/x/vllm", "serve", str(tmp_path)]
+    assert words[words.index("--generation-config") + 1] == "vllm"
     assert words[-5:] == ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser",
                           "nemotron_v3"]  # fmt: skip
     with pytest.raises(UserError):
