@@ -248,9 +248,13 @@ def test_nothing_is_overwritten_unasked(store: Store, tmp_path: Path, capsys: py
     assert main(["export", "sft", "out", "--force"]) == 0
     assert main(["export", "sft", "out", "--force"]) == 0
     assert (out / "mine.txt").read_text() == "mine"
-    (out / "model-00001-of-00002.safetensors").write_bytes(b"")
-    assert main(["export", "sft", "out", "--force"]) == 2
-    assert "other weights" in capsys.readouterr().err
+    for foreign in (
+        "model-00001-of-00002.safetensors", "pytorch_model.bin", "adapter_config.json", "chat_template.jinja",
+    ):  # fmt: skip
+        (out / foreign).write_bytes(b"")
+        assert main(["export", "sft", "out", "--force"]) == 2
+        assert f"holds files that would be read with these: {foreign}" in capsys.readouterr().err
+        (out / foreign).unlink()
     (tmp_path / "file").write_text("")
     assert main(["export", "sft", "file"]) == 2
     assert main(["export", "sft", "new", "--push", "no-organisation"]) == 2
