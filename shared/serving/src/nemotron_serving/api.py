@@ -227,6 +227,8 @@ async def _whole(request: Request, choices: list[Choice]) -> None:
             await asyncio.sleep(0.2)
 
     answering = asyncio.gather(*(choice.finish() for choice in choices))
+    # one that is cancelled below is awaited by nobody, which asyncio would tell as an error
+    answering.add_done_callback(lambda done: done.cancelled() or done.exception())
     leaving = asyncio.create_task(gone())
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
