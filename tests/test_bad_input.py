@@ -33,6 +33,7 @@ CASES = {
                            files=chats(GOOD_CHAT, '{"messages": [')),
     "empty file": Case("sft", ("rows.jsonl", "no rows"), overrides=SOURCE, files={"rows.jsonl": ""}),
     "missing file": Case("pretrain", ("corpus.jsonl",), overrides=("data_prep.source=corpus.jsonl",)),
+    "empty path": Case("sft", ("data_prep.source: is empty: give a path",), overrides=("data_prep.source=",)),
     "missing field": Case("pretrain", ("rows.jsonl:1", "no field 'text'", "body"), overrides=SOURCE,
                           files={"rows.jsonl": '{"body": "x"}\n'}),
     "wrong type": Case("pretrain", ("rows.jsonl:1", "not a string", "data_prep.text_field=NAME"), overrides=SOURCE,

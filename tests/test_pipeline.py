@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from support import SHORT, nemotron
 
+from nemotron_app.main import Request
+from nemotron_app.pipeline import for_stage, require_configs
+from nemotron_app.table import PIPELINE, STAGES
+from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
 
 SHORT_PIPELINE = [f"{stage}.{override}" for stage, overrides in SHORT.items() for override in overrides]
@@ -44,6 +48,59 @@ def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
     again = run(*pipeline)
     assert again.stderr.count("unchanged: using") == 8
     assert versions(home) == dict.fromkeys(ARTIFACTS, 1)
+
+
+def asked(*overrides: str) -> Request:
+    return Request("super3", ("pipeline",), "tiny", (*overrides, "run.family=super3"), False, False)
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("train.train_iters=3", ["pretrain", "sft", "rl"]),
+        ("++optimizer.lr=1e-3", ["pretrain", "sft", "rl"]),
+        ("~checkpoint.save_interval", ["pretrain", "sft", "rl"]),
+        ("data_prep.split={train: 0.5, valid: 0.25, test: 0.25}", ["pretrain", "sft", "rl", "eval"]),
+        ("grpo.max_new_tokens=8", ["rl"]),
+        ("run.base=sft", ["eval"]),
+        ("run.seed=7", ["pretrain", "sft", "rl", "eval"]),
+        ("run.env.nodes=2", ["pretrain", "sft", "rl", "eval"]),
+        ("+model.overrides.hidden_size=96", ["pretrain", "sft", "rl", "eval"]),
+        ("+grpo.other=1", ["pretrain", "sft", "rl", "eval"]),
+        ("eval.evaluation.limit=5", ["eval"]),
+    ],
+)
+def test_an_override_without_a_stage_is_for_every_stage_that_has_the_setting(override: str, stages: list[str]) -> None:
+    request = asked(override)
+    assert [stage for stage in STAGES if len(for_stage(request, stage).overrides) == 2] == stages
+
+
+def test_what_one_stage_s_engine_has_alone_is_for_that_stage() -> None:
+    request = asked("rl.engine=nemo_rl", "policy.dtensor_cfg.cpu_offload=true")
+    assert for_stage(request, "sft").overrides == ("run.family=super3",)
+    assert for_stage(request, "rl").overrides == ("engine=nemo_rl", *request.overrides[1:])
+
+
+def test_a_setting_that_not_all_stages_have_stops_none_of_them() -> None:
+    require_configs(PIPELINE, asked("train.train_iters=3", "grpo.max_new_tokens=8"))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "grpo.max_new_tokenz=8",
+            "no stage has a setting 'grpo.max_new_tokenz'\n  did you mean 'grpo.max_new_tokens'?",
+        ),
+        ("~evaluation.limmit", "no stage has a setting 'evaluation.limmit'\n  did you mean 'evaluation.limit'?"),
+        ("peft.dim=8", "'peft.dim' is a key of NeMo Automodel"),
+        ("rl.train.train_iterz=3", "rl: command line: unknown key 'train.train_iterz'"),
+    ],
+)
+def test_a_setting_that_no_stage_has_is_refused(override: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        require_configs(PIPELINE, asked(override))
+    assert said in str(caught.value)
 
 
 @pytest.mark.slow

@@ -107,6 +107,19 @@ def test_the_newest_of_each_fine_tuning_stays_and_what_was_measured_of_it(store:
     assert plan_cleanup(store, 2).versions == []
 
 
+def test_an_evaluation_of_more_models_does_not_replace_the_comparison_of_a_fine_tuning(store: Store) -> None:
+    command = "python -m stages.sft.train -c .nemotron/finetune/chats-1/train-v1.yaml"
+    base = publish(store, {"a": "1"}, name="super3-pretrain-model")
+    tuned = publish(store, {"a": "1"}, producer=replace(PRODUCER, command=command))
+    aligned = publish(store, {"a": "1"}, name="super3-rl-model")
+    both = [base.as_parent("base"), tuned.as_parent("model")]
+    for parents in (both, [*both, aligned.as_parent("model")]):
+        publish(store, {"a": "1"}, name="super3-eval-results", parents=parents)
+    assert plan_cleanup(store, 1).versions == []
+    publish(store, {"a": "2"}, name="super3-eval-results", parents=both)
+    assert list(map(str, plan_cleanup(store, 1).versions)) == ["super3-eval-results:v1"]
+
+
 def test_leftovers_of_a_day_ago_go_and_younger_ones_stay(store: Store) -> None:
     publish(store, {"a": "1"})
     old, young = store.root / MODEL / ".tmp-index.json.x", store.root / MODEL / ".tmp-index.json.y"

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.files import require_plain_numbers
-from nemotron_shared.config.overrides import override, override_key
+from nemotron_shared.config.overrides import Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve, resolve_section, setting
 from nemotron_shared.errors import UserError
 
@@ -92,6 +93,7 @@ def test_a_file_elsewhere_builds_on_the_stage(configs: Path, tmp_path: Path) -> 
         ("tiny", ["train.iter=3"], "did you mean 'train.iters'"),
         ("tiny", ["backend=larg"], "did you mean 'large'"),
         ("tiny", ["train.lr=[1"], "command line: 'train.lr=[1'"),
+        ("tiny", ["run.data={~/a: 1}"], "'run.data={~/a: 1}' cannot be read: it has a character that needs quotes"),
         ("nowhere/x.yaml", [], "no such file: nowhere/x.yaml"),
         ("nowhere.yaml", [], "no config named 'nowhere.yaml'"),
     ],
@@ -338,6 +340,40 @@ def test_no_file_can_ask_for_code_not_even_in_a_list(configs: Path) -> None:
     ]  # fmt: skip
     made = resolve(composed.tree, lambda role, field: "")
     assert made["free"] == {"args": [{"n": 1}, [{}]]} and made["more"] == {"list": [{}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "~/models/mine",
+        "./my models/a (copy)/x",
+        "a=b.jsonl",
+        "s3://bucket/key?x=1&y=2",
+        "C:\\data\\x.jsonl",
+        "über/straße.jsonl",
+        "#1.jsonl",
+        "a,b.jsonl",
+        "it's.jsonl",
+        'the "new" one',
+        "data/[ab]*.jsonl",
+        "data/{a,b}.jsonl",
+        "hf://org/name@main",
+        "#### (.+)",
+        "a;b|c<d>!^`",
+        "~/${run.family}/x",
+        "",
+    ],
+)
+def test_a_value_is_what_was_typed(configs: Path, text: str) -> None:
+    composed = compose(configs, "default", [Said(f"run.data={text}", "env.toml [far]"), f"++run.more={text}"])
+    found = OmegaConf.to_container(composed.tree.run, resolve=False)
+    assert (found["data"], found["more"]) == (text, text)
+    assert composed.origins["run.data"] == "env.toml [far]"
+
+
+def test_the_entries_of_a_list_are_what_was_typed(configs: Path) -> None:
+    composed = compose(configs, "default", ["+run.more=[~/a b, ü=1,3,null]"])
+    assert composed.tree.run.more == ["~/a b", "ü=1", 3, None]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,46 @@ def test_a_child_whose_parent_is_gone_before_it_begins_ends() -> None:
     assert subprocess.run(command, check=False).returncode == -signal.SIGTERM
 
 
+IMPORTS = """
+import sys, time
+print("importing", flush=True)
+time.sleep(1)
+if __name__ == "__main__":
+    from nemotron_shared.errors import exit_code_of
+    from nemotron_shared.runtime.process import heed_signals
+    from nemotron_shared.runtime.stop import end_on_sigterm
+    end_on_sigterm()
+    sys.exit(exit_code_of(lambda: heed_signals() or time.sleep(60)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_comes_while_a_script_imports_is_heeded_by_the_script(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "stages" / "slow").mkdir(parents=True)
+    (tmp_path / "stages" / "slow" / "train.py").write_text(IMPORTS)
+    process = subprocess.Popen(
+        ending_with_us([sys.executable, "-m", "stages.slow.train"]),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "importing\n"
+    process.send_signal(number)
+    said = process.communicate(timeout=PATIENCE)[1]
+    assert (process.returncode, said) == (130, "interrupted; run the same command again to continue\n")
+
+
+def test_another_program_heeds_a_signal_at_once() -> None:
+    command = ending_with_us([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"])
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.terminate()
+    assert process.wait(PATIENCE) == -signal.SIGTERM
+
+
 def test_a_signal_waits_until_a_copy_was_made() -> None:
     came = []
     before = signal.signal(signal.SIGTERM, lambda *_: came.append("came"))

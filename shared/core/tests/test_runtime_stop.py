@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,26 @@ def test_a_broken_connection_to_a_stopped_rank_is_no_error(tmp_path: Path, monke
         send()
         monkeypatch.setattr("nemotron_shared.runtime.run.world_size", lambda: 2)
         raise RuntimeError("Connection closed by peer")
+
+
+ENDS = """
+import atexit, os, signal, sys, time
+from nemotron_shared.runtime import stop
+stop.ECHO_SECONDS = float(sys.argv.pop())
+atexit.register(lambda: (os.kill(os.getpid(), signal.SIGTERM), os.kill(os.getpid(), signal.SIGINT), time.sleep(0.1)))
+from stages.pretrain.data_prep import STEP
+sys.exit(STEP.main())
+"""
+
+
+@pytest.mark.parametrize(("echo_seconds", "code"), [(600, 2), (0, -signal.SIGTERM)])
+def test_an_echo_at_the_very_end_raises_nothing_and_what_hangs_there_can_be_ended(
+    tmp_path: Path, echo_seconds: int, code: int
+) -> None:
+    command = [sys.executable, "-c", ENDS, "-c", "no-such-config", str(echo_seconds)]
+    done = subprocess.run(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == code
+    assert "no config named 'no-such-config'" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_request_that_came_in_a_destructor_is_made_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -184,6 +184,7 @@ def exported(store: Store, changed: Any, config: Any) -> int:
     [
         ({"up_proj": np.full((4, 4), np.nan, np.float32)}, {}, "model.safetensors: its weights are damaged: model.lay"),
         ({"norm": np.full(4, np.inf, np.float32)}, {}, "model.norm.weight holds NaN or infinity"),
+        ({"up_proj": np.full((4, 4), 1e300)}, {}, "up_proj.weight holds numbers beyond the range of float32"),
         ({"lm_head": np.zeros((5, 4), np.float32)}, {}, "of another shape: lm_head.weight [5, 4], not [4, 4]"),
         ({}, {"num_hidden_layers": 2}, "9 tensors missing: model.layers.1."),
         ({}, {"tie_word_embeddings": True}, "tie_word_embeddings is true, and the weights hold a head of their own"),
@@ -204,6 +205,7 @@ def test_weights_that_nobody_could_load_are_not_exported(
     ("changed", "config", "noted"),
     [
         ({"lm_head": np.ones((4, 4), np.float32)}, {"tie_word_embeddings": True}, ""),
+        ({"up_proj": np.ones((4, 4), np.float64)}, {}, ""),
         ({}, {"quantization_config": {}}, "config.json was not compared with the weights: its weights are quantized"),
         ({}, {"model_type": "unheard"}, "config.json was not compared with the weights: transformers does not know"),
     ],
@@ -248,9 +250,13 @@ def test_nothing_is_overwritten_unasked(store: Store, tmp_path: Path, capsys: py
     assert main(["export", "sft", "out", "--force"]) == 0
     assert main(["export", "sft", "out", "--force"]) == 0
     assert (out / "mine.txt").read_text() == "mine"
-    (out / "model-00001-of-00002.safetensors").write_bytes(b"")
-    assert main(["export", "sft", "out", "--force"]) == 2
-    assert "other weights" in capsys.readouterr().err
+    for foreign in (
+        "model-00001-of-00002.safetensors", "pytorch_model.bin", "adapter_config.json", "chat_template.jinja",
+    ):  # fmt: skip
+        (out / foreign).write_bytes(b"")
+        assert main(["export", "sft", "out", "--force"]) == 2
+        assert f"holds files that would be read with these: {foreign}" in capsys.readouterr().err
+        (out / foreign).unlink()
     (tmp_path / "file").write_text("")
     assert main(["export", "sft", "file"]) == 2
     assert main(["export", "sft", "new", "--push", "no-organisation"]) == 2

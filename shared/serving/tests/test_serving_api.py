@@ -1,5 +1,6 @@
 """The server as its clients see it, well-meaning ones and others."""
 
+import gc
 import http.client
 import json
 import re
@@ -153,13 +154,16 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"max_tokens": 5000}, "context is 4096"),
         ({"max_tokens": "9"}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens: Input should be greater than or equal to 1"),
+        ({"top_logprobs": 2}, "^top_logprobs needs logprobs: set it to true, or leave top_logprobs out$"),
         ({"temperature": 9}, "temperature"),
         ({"temperature": float("nan")}, "JSON"),
         ({"top_p": 0}, "top_p"),
         ({"n": 10**6}, "n: "),
         ({"stop": ["x"] * 99}, "stop"),
-        ({"stop": ""}, "^stop: Value error, is empty: give a text, or leave it out$"),
-        ({"stop": ["x", ""]}, "^stop: Value error, is empty: give a text, or leave it out$"),
+        ({"stop": ""}, "^stop: is empty: give a text, or leave it out$"),
+        ({"stop": ["x", ""]}, "^stop: is empty: give a text, or leave it out$"),
         ({"stream": "yes"}, "stream"),
         ({"seed": 2**70}, "seed|JSON"),
         ({"logit_bias": {"5": 100}}, "logit_bias"),
@@ -252,6 +256,48 @@ def test_bodies_that_are_too_large_or_never_come(url: str, monkeypatch: pytest.M
     assert re.match(rb"HTTP/1.1 40[03]", raw(url, two))
 
 
+def test_a_chunk_that_is_none_is_refused_and_is_no_failure_of_ours(
+    model: Model, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = b"Host: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serving(Api(model, ("small",), 12).app(None)) as url:
+        for path in (b"/v1/completions", b"/v1/nothing"):
+            found = raw(url, b"POST " + path + b" HTTP/1.1\r\n" + rest + b"zz\r\n")
+            assert found.startswith(b"HTTP/1.1 400 ") and found.count(b"HTTP/1.1") == 1
+        place = urlsplit(url)
+        with socket.create_connection((place.hostname, place.port), timeout=300) as connection:
+            connection.sendall(b"POST /v1/nothing HTTP/1.1\r\n" + rest)
+            found = b""
+            while not found.endswith(b"}}"):
+                found += connection.recv(65536)
+            assert found.startswith(b"HTTP/1.1 404 ")
+            connection.sendall(b"zz\r\n")
+            assert connection.recv(65536) == b""
+    assert (capfd.readouterr().err, caplog.text) == ("", "")
+
+
+def test_answers_that_are_not_finished_when_the_server_ends_are_told_so(
+    never_ends: Model,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(server, "GRACE_SECONDS", 0.3)
+    asked = {"prompt": "Mira", "max_tokens": 4000, "temperature": 0}
+    bodies = [json.dumps(asked | {"stream": stream}).encode() for stream in (True, False)]
+    with ThreadPoolExecutor(2) as pool:
+        with serving(Api(never_ends, ("small",), 12).app(None)) as url:
+            answers = [pool.submit(ask, url, "/v1/completions", body) for body in bodies]
+            while never_ends.batch.load[0] < 2:
+                time.sleep(0.01)
+        (_, _, streamed), (status, _, whole) = (answer.result() for answer in answers)
+    assert json.loads(streamed.splitlines()[-2].removeprefix(b"data: ")) == json.loads(whole)
+    assert json.loads(whole)["error"]["message"] == "the server is shutting down"
+    assert status == 503
+    gc.collect()  # what nobody has asked for its exception says so now
+    assert (capfd.readouterr().err, caplog.text) == ("", "")
+
+
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -276,7 +322,7 @@ def test_a_connection_on_which_a_request_does_not_come_is_closed(
                 connection.sendall(b"a")
 
 
-def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model) -> None:
+def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model, caplog: pytest.LogCaptureFixture) -> None:
     place = urlsplit(url)
     body = json.dumps({"prompt": "Mira", "max_tokens": 4000, "temperature": 0, "stream": True}).encode()
     for content in (body, body.replace(b"true", b"false")):
@@ -294,6 +340,8 @@ def test_who_goes_away_keeps_nothing_busy(url: str, never_ends: Model) -> None:
             time.sleep(0.01)
             assert time.monotonic() - began < 300
     assert ask(url, "/health")[0] == 200
+    gc.collect()
+    assert caplog.text == ""
 
 
 def test_more_than_may_wait_are_told_when_to_come_again(client: openai.OpenAI, never_ends: Model) -> None:

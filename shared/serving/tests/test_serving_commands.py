@@ -38,8 +38,9 @@ def command(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     return lambda *words: main(list(words))
 
 
-def piped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+def piped(monkeypatch: pytest.MonkeyPatch, text: str | bytes) -> None:
+    content = text.encode() if isinstance(text, str) else text
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), errors="surrogateescape"))
 
 
 def test_a_pipe_gets_the_answer_and_nothing_else(
@@ -56,6 +57,17 @@ def test_a_pipe_gets_the_answer_and_nothing_else(
     assert "context is 4096" in capsys.readouterr().err
     piped(monkeypatch, " \n")
     assert command("chat", "small") == 2
+
+
+def test_a_pipe_that_is_no_text_is_one_error(
+    command: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped(monkeypatch, "Wie heißt sie?".encode("latin1"))
+    assert command("chat", "small") == 2
+    said = capsys.readouterr().err
+    assert "standard input: not a text in UTF-8" in said and "iconv -f latin1 -t utf-8" in said
+    piped(monkeypatch, "\ufeffMira\r\n".encode())
+    assert chat.read_pipe() == "Mira\n"
 
 
 def talk(model: Model, out: io.StringIO, think: str = "hide") -> chat.Talk:
@@ -199,15 +211,37 @@ def test_a_run_that_was_killed_goes_on(
     [("", "holds no prompts"), ("{", ":1: not JSON"), ('{"text": 1}', ":1: none of"), ("[1]", ":1: none of"),
      ('{"prompt": 3}', "not a text"), ('{"messages": [{"role": "x"}]}', "not one of"),
      ('{"messages": "x"}', "not one of"),
+     ('{"prompt": "a", "prompt": "b"}', ":1: has the key 'prompt' twice"),
+     ('{"messages": [{"role": "user", "content": "a", "content": "b"}]}', ":1: has the key 'content' twice"),
+     ('\n{"prompt": "\\ud800"}', "line 2: messages[0] has '\\ud800', a lone surrogate"),
+     ("Stra\udcdfe", "prompts.jsonl:1: not a text in UTF-8"),
      ('{"prompt": "%s"}' % ("x" * 9000), "line 1: the prompt has")],
 )  # fmt: skip
 def test_a_file_that_cannot_be_asked(
     command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, reason: str
 ) -> None:
-    (tmp_path / "prompts.jsonl").write_text(text)
+    (tmp_path / "prompts.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert command("generate", "small", "prompts.jsonl", "--out", "made.jsonl") == 2
     assert reason in capsys.readouterr().err
     assert not Path("made.jsonl").exists()
+
+
+def test_a_text_to_continue_has_characters_only(
+    command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "a\\ud800"}')
+    assert command("generate", "small", "prompts.jsonl", "--out", "made.jsonl", "--raw") == 2
+    assert "line 1: the text has '\\ud800', a lone surrogate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "said"), [("none.jsonl", "none.jsonl: there is no such file"), (".", ".: is a folder")]
+)
+def test_a_file_that_is_none(
+    command: Callable[..., int], capsys: pytest.CaptureFixture[str], file: str, said: str
+) -> None:
+    assert command("generate", "small", file, "--out", "made.jsonl") == 2
+    assert f"error: {said}\n  give the path of a text file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -239,6 +273,7 @@ def test_vllm_is_told_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "chat_template.jinja").write_text("<think> <tool_call> <function=f>")
     words = serve.vllm_words(Path("/x/vllm"), tmp_path, "sft", "127.0.0.1", 8000, 16, False)
     assert words[:3] == ["/x/vllm", "serve", str(tmp_path)]
+    assert words[words.index("--generation-config") + 1] == "vllm"
     assert words[-5:] == ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder", "--reasoning-parser",
                           "nemotron_v3"]  # fmt: skip
     with pytest.raises(UserError):

@@ -3,7 +3,8 @@
     1/7 pretrain data prep   2/7 pretrain   3/7 sft data prep   4/7 sft   5/7 rl data prep   6/7 rl   7/7 eval
 
 Each step reuses a finished result that nothing has changed, continues one that was cut off, or runs. An
-override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to all.
+override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to every stage that
+has the setting.
 
 Where nothing has been made yet, what the trainings import is imported once for all of them, and while the first one
 runs, the data of the others is prepared beside it (see `ahead.py`).
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemotron_app.ahead import Ahead
 from nemotron_app.launch import composed, config_of, run_step, stage_directory
+from nemotron_app.of_stages import for_one_stage, stages_with
 from nemotron_app.table import PIPELINE, STAGES, PipelineStep
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
@@ -92,17 +94,14 @@ def _run(step: PipelineStep, ahead: Ahead) -> tuple[int, bool, float]:
 
 
 def for_stage(request: "Request", stage: str) -> "Request":
-    """The request with the overrides that are meant for a stage, their stage's name cut off."""
-    return replace(request, overrides=tuple(filter(None, (for_one_stage(text, stage) for text in request.overrides))))
+    """The request with the overrides that are meant for a stage, their stage's name cut off.
 
-
-def for_one_stage(override: str, stage: str) -> str | None:
-    """An override as a stage means it; None where it is meant for another one."""
-    sign = override[: len(override) - len(override.lstrip("+~"))]
-    first, dot, rest = override[len(sign) :].partition(".")
-    if not dot or first not in STAGES:
-        return override
-    return f"{sign}{rest}" if first == stage else None
+    Raises:
+        UserError: an override that names no stage is no setting of any.
+    """
+    own = ((text, for_one_stage(text, stage)) for text in request.overrides)
+    meant = (said for text, said in own if said and (said != text or stage in stages_with(text, request)))
+    return replace(request, overrides=tuple(meant))
 
 
 def nothing_trained(steps: Sequence[PipelineStep], request: "Request") -> bool:

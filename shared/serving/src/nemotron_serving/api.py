@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from nemotron_serving.batch import CannotAnswer, Full, TokenScore
 from nemotron_serving.choice import Choice, merged
-from nemotron_serving.guard import Guard, Refusal, json_of
+from nemotron_serving.guard import ENDING, Guard, Refusal, json_of
 from nemotron_serving.model import Model
 from nemotron_serving.prompt import Prompt, plain_messages
 from nemotron_serving.requests import Asked, ChatCompletion, Completion
@@ -212,6 +212,8 @@ class Streamed(StreamingResponse):
         """See the base class, which leaves its iterator open where sending fails."""
         try:
             await super().__call__(scope, receive, send)
+        except asyncio.CancelledError:  # the server ends, which an end of the stream alone would not tell
+            await send({"type": "http.response.body", "body": _event(ENDING.content), "more_body": False})
         finally:
             for choice in self._choices:
                 choice.cancel()
@@ -225,6 +227,8 @@ async def _whole(request: Request, choices: list[Choice]) -> None:
             await asyncio.sleep(0.2)
 
     answering = asyncio.gather(*(choice.finish() for choice in choices))
+    # one that is cancelled below is awaited by nobody, which asyncio would tell as an error
+    answering.add_done_callback(lambda done: done.cancelled() or done.exception())
     leaving = asyncio.create_task(gone())
     try:
         await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -267,8 +271,9 @@ def _answered(
 
 def _said(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
-    known = "there is no such field here" if problem["type"] == "extra_forbidden" else problem["msg"]
-    return f"{place[:200]}: {known}"
+    message = problem["msg"].removeprefix("Value error, ")
+    known = "there is no such field here" if problem["type"] == "extra_forbidden" else message
+    return f"{place[:200]}: {known}" if place else known
 
 
 async def _refused(request: Request, error: Exception) -> Response:

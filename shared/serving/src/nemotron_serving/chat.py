@@ -50,7 +50,7 @@ def command(
 ) -> int:  # fmt: skip
     """See the head of this module."""
     terminal = sys.stdin.isatty()
-    piped = "" if terminal else sys.stdin.read()
+    piped = "" if terminal else read_pipe()
     if not terminal and not piped.strip():
         raise UserError("standard input holds no question", "pipe one in, or start it in a terminal")
     with chosen.ready(size=1) as model:
@@ -72,6 +72,19 @@ def command(
             elif talk.obey(text):
                 break
     return 0
+
+
+def read_pipe() -> str:
+    """All of standard input.
+
+    Raises:
+        UserError: it is no text in UTF-8.
+    """
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        what = f"standard input: not a text in UTF-8: {error}"
+        raise UserError(what, "convert it, such as with: iconv -f latin1 -t utf-8") from error
 
 
 def messages() -> Iterator[str]:

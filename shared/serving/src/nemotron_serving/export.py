@@ -66,22 +66,38 @@ def require_whole_export(artifact: Artifact, *, adapter: bool) -> None:
     """Refuse weights that nobody could load, before anything is written.
 
     Raises:
-        UserError: they are not finite, or not those of config.json.
+        UserError: they are not finite, also as float32, or not those of config.json.
     """
     files = exported_files(artifact, adapter=adapter)
+    weights = [files[name] for name in files if name.endswith(".safetensors")]
     from nemotron_engines.modeling.build import require_sound
     from nemotron_engines.modeling.loaded import is_quantized, require_finite
 
     config = config_of(artifact.path)
     known = config.get("model_type") in known_types() and not needs_code(config)
-    if known and not adapter and not is_quantized(config):
+    can_be_compared = known and not is_quantized(config)
+    if can_be_compared and not adapter:
         require_sound(artifact.path)
-        return
-    for name in (name for name in files if name.endswith(".safetensors")):
-        require_finite(files[name])
-    if not adapter:
+    else:
+        for file in weights:
+            require_finite(file)
+    for file in weights:
+        _require_range(file)
+    if not can_be_compared and not adapter:
         why = "its weights are quantized" if known else "transformers does not know its type without code of its own"
         say(f"[{artifact.reference}] its config.json was not compared with the weights: {why}")
+
+
+def _require_range(file: Path) -> None:
+    """Refuse numbers of double precision that are infinite where they are loaded, which is as float32 or less."""
+    from safetensors import safe_open
+
+    with safe_open(file, "pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118
+            is_double = tensors.get_slice(name).get_dtype() == "F64"
+            if is_double and not bool(tensors.get_tensor(name).float().isfinite().all()):
+                what = f"{file}: its weights are damaged: {name} holds numbers beyond the range of float32"
+                raise UserError(what, "download or make the model again")
 
 
 def send(folder: Path, names: list[str], repository: str, *, private: bool) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 
+from nemotron_data.sources.json_keys import repeated_key
 from nemotron_serving.options import Chosen, model_options, sampling_options
 from nemotron_shared.atomic import open_atomic, output_file
 from nemotron_shared.digest import file_digest, json_digest
@@ -89,12 +90,8 @@ def read_rows(file: Path, raw: bool, system: str | None) -> Iterator[Row]:
     Raises:
         UserError: there is none, or a line without one.
     """
-    try:
-        lines = file.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold the other ends of lines
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read: {error}", "give a text file, or JSON lines") from error
     found = 0
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text_of(file).split("\n"), start=1):  # JSON may hold the other ends of lines
         if line.strip():
             found += 1
             yield _row(f"{file}:{number}", number, line, file.suffix == ".jsonl", raw, system)
@@ -102,13 +99,30 @@ def read_rows(file: Path, raw: bool, system: str | None) -> Iterator[Row]:
         raise UserError(f"{file}: holds no prompts", f"write one on each line; in .jsonl as {', '.join(FIELDS)}")
 
 
+def _text_of(file: Path) -> str:
+    try:
+        content = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{file}: there is no such file", "give the path of a text file, or of JSON lines") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{file}: is a folder", "give the path of a text file, or of JSON lines") from error
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{file}:{line}: not a text in UTF-8: {error}", "save it in UTF-8") from error
+
+
 def _row(place: str, number: int, line: str, is_json: bool, raw: bool, system: str | None) -> Row:
     given: Any = {"prompt": line}
     if is_json:
         try:
             given = json.loads(line)
+            twice = repeated_key(line.encode("utf-8", "surrogatepass"))
         except (ValueError, RecursionError) as error:
             raise UserError(f"{place}: not JSON: {error}", "correct the line") from error
+        if twice is not None:
+            raise UserError(f"{place}: has the key '{twice}' twice", "give it once: which of the two is meant?")
     name = next((name for name in FIELDS if given.get(name)), None) if isinstance(given, dict) else None
     if name is None:
         raise UserError(f"{place}: none of {', '.join(FIELDS)}", "give the prompt one of these names")
@@ -184,8 +198,8 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
         def begin(row: Row) -> None:
             options: dict[str, Any] = {"enable_thinking": False} if asked["no_think"] else {}
             prompter = model.prompter
-            prompt = prompter.text(row.text) if row.messages is None else prompter.chat(row.messages, **options)
             try:
+                prompt = prompter.text(row.text) if row.messages is None else prompter.chat(row.messages, **options)
                 most = model.room(prompt, None, asked["max_tokens"])
             except UserError as error:
                 raise UserError(f"line {row.number}: {error.message}", error.remedy) from error

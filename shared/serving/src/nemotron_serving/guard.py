@@ -42,6 +42,10 @@ class Refusal(Exception):
         return JSONResponse(self.content, self.status, headers)
 
 
+ENDING = Refusal(503, "the server is shutting down")
+"""What those are told who wait for an answer when the server ends."""
+
+
 class Guard:
     """Asks for the key, or, where there is none, that the request was meant for this machine."""
 
@@ -53,7 +57,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        begun = False
+
         async def in_time(message: Message) -> None:
+            nonlocal begun
+            begun = True
             async with asyncio.timeout(SEND_SECONDS):  # a client that does not read keeps nothing alive
                 await send(message)
 
@@ -62,8 +70,12 @@ class Guard:
         except Refusal as refusal:
             await refusal.response()(scope, receive, in_time)
             return
-        with suppress(TimeoutError):
-            await self._app(scope, receive, in_time)
+        try:
+            with suppress(TimeoutError):
+                await self._app(scope, receive, in_time)
+        except asyncio.CancelledError:  # the server ends, and does not wait for this one
+            if not begun:
+                await ENDING.response()(scope, receive, in_time)
 
     def _require(self, path: str, headers: Headers) -> None:
         if self._key is None:

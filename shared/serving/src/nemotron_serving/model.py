@@ -59,7 +59,7 @@ class Model:
             asked = f" and the answer may have {wanted}" if wanted else ""
             what = f"the prompt has {used} tokens{asked}; the model's context is {self.context}"
             raise UserError(what, "ask with less text, or for a shorter answer")
-        return wanted or min(most, left)
+        return min(most, left) if wanted is None else wanted
 
 
 @contextmanager

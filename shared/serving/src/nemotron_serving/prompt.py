@@ -55,9 +55,10 @@ class Prompter:
             control: control tokens in it are meant as such.
 
         Raises:
-            UserError: it is far too long for the model, or the tokenizer fails at it.
+            UserError: it is far too long for the model, or no text, or the tokenizer fails at it.
         """
         self._require_room(text)
+        _require_characters("the text", text)
         return Prompt(self._encoded(text) if control or self._control is None else self._protected(text))
 
     def chat(
@@ -70,6 +71,8 @@ class Prompter:
         """
         if self.template is None:
             raise UserError("this model has no chat template", "give it text to continue, or another model")
+        for number, message in enumerate(messages):
+            _require_characters(f"messages[{number}]", message)
         held: list[str] = []
         safe = [self._held(message, held, message.get("role") == "assistant") for message in messages]
         safe_tools = None if tools is None else [self._held(tool, held, False) for tool in tools]
@@ -130,6 +133,15 @@ class Prompter:
     def _encoded(self, text: str) -> list[int]:
         with panics_told(text):
             return self.tokenizer(text, add_special_tokens=False).input_ids if text else []
+
+
+def _require_characters(place: str, value: Any) -> None:
+    """Refuse what JSON can write and no text can hold, for which the template or the tokenizer would be blamed."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        what = f"{place} has {error.object[error.start]!r}, a lone surrogate, which is no character"
+        raise UserError(what, "correct it: it was cut within a character, or read in a wrong encoding") from error
 
 
 def plain_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

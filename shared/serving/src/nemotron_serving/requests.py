@@ -21,6 +21,7 @@ SET_BY_SERVER = {
 
 Text = Annotated[str, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
+Length = Annotated[int, Field(strict=True, ge=1)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Flag = Annotated[bool, Field(strict=True)]
 
@@ -130,7 +131,8 @@ class ChatCompletion(Asked):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
-    max_completion_tokens: Count | None = None
+    max_tokens: Length | None = None
+    max_completion_tokens: Length | None = None
     logprobs: Flag | None = False
     top_logprobs: Annotated[int, Field(strict=True, ge=0, le=MOST_TOP)] | None = None
     tools: list[Tool] | None = None
@@ -156,6 +158,13 @@ class ChatCompletion(Asked):
             if name in SET_BY_SERVER or isinstance(option, dict | list):
                 raise ValueError(f"{name}: not an option of a template")
         return value
+
+    @model_validator(mode="after")
+    def tells_what_it_is_asked(self) -> "ChatCompletion":
+        """The likeliest tokens are told with the chosen ones, or not at all."""
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: set it to true, or leave top_logprobs out")
+        return self
 
     @property
     def limit(self) -> int | None:

@@ -100,6 +100,7 @@ def vllm_words(
 ) -> list[str]:
     """The command line of vLLM's own server for the same wishes; the key goes by its environment."""
     words = [str(program), "serve", str(folder), "--served-model-name", name, "--host", host, "--port", str(port)]
+    words += ["--generation-config", "vllm"]  # a request that says nothing of it draws with 1, as here
     words += ["--max-num-seqs", str(batch_size), *(["--trust-remote-code"] if trusted else [])]
     source = folder / "chat_template.jinja"
     template = source.read_text(encoding="utf-8") if source.is_file() else ""

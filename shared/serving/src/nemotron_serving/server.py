@@ -15,7 +15,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
 from nemotron_shared.errors import UserError
 
@@ -43,6 +43,16 @@ class Impatient(H11Protocol):
         self._expect_request()
         super().on_response_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """See the base class, which lets both it and the application answer, also where an answer has begun already."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # what the application says comes too late
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def _expect_request(self) -> None:
         self.loop.call_later(REQUEST_SECONDS, self._require_request, self.cycle)
 
@@ -53,7 +63,27 @@ class Impatient(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Ends on SIGTERM and Ctrl-C as the work that it is: exit code 0, and no signal raised again afterwards."""
+    """Ends on SIGTERM and Ctrl-C as the work that it is: exit code 0, and no signal raised again afterwards.
+
+    Whoever still waits for an answer at the end is told so; uvicorn's own end cuts them off, with a traceback for each.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See the base class."""
+        loop = asyncio.get_running_loop()
+        ends = loop.call_later(GRACE_SECONDS, self._end_answers), loop.call_later(GRACE_SECONDS + 1, self._hang_up)
+        await super().shutdown(sockets)
+        for end in ends:
+            end.cancel()
+
+    def _end_answers(self) -> None:
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    def _hang_up(self) -> None:
+        """For clients that do not read what they are told."""
+        for connection in [*self.server_state.connections]:
+            connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -103,7 +133,7 @@ def server_for(app: Starlette) -> Server:
             server_header=False,
             proxy_headers=False,
             limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS + 2,
             h11_max_incomplete_event_size=LARGEST_HEADERS,
         )
     )

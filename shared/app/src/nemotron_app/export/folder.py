@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,6 +27,11 @@ from nemotron_shared.runtime.models.weights import (
 README = "README.md"
 NAMES_OF_PLACES = ("_name_or_path", "name_or_path", "tokenizer_file", "special_tokens_map_file")
 SETTINGS = ("config.json", "generation_config.json", ADAPTER_CONFIG)
+READ_TOO = re.compile(
+    rf".*\.safetensors.*|(?:pytorch|adapter)_model.*\.bin.*|{re.escape(ADAPTER_CONFIG)}|{TOKENIZER_FILES.pattern}"
+)
+"""What makes a folder another model than the exported files are: weights, also as pickles, and an adapter's config; and
+parts of a tokenizer."""
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -90,14 +96,15 @@ def require_room(folder: Path, force: bool, kept: tuple[Path, ...] = ()) -> None
 
 
 def _take_place(made: Path, folder: Path, names: list[str]) -> None:
-    """Move the finished files to where they belong; weights of another export must not stay between them."""
+    """Move the finished files to where they belong; what a program would read with them must not stay between them."""
     if not folder.is_dir():
         made.rename(folder)
         sync(folder.parent)
         return
-    others = [path.name for path in folder.glob("*.safetensors*") if path.name not in names]
+    others = sorted(path.name for path in folder.iterdir() if READ_TOO.fullmatch(path.name) and path.name not in names)
     if others:
-        what = f"{folder}: holds other weights, which would be read with these: {', '.join(sorted(others)[:3])}"
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        what = f"{folder}: holds files that would be read with these: {', '.join(others[:3])}{more}"
         raise UserError(what, "remove them, or give a new folder")
     for name in names:
         os.replace(made / name, folder / name)  # noqa: PTH105 - one rename each, also over a file that is there

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from nemotron_app.launch import composed, config_of
-from nemotron_app.pipeline import for_one_stage
+from nemotron_app.of_stages import for_one_stage
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm

@@ -63,11 +63,16 @@ class _Uses:
     fine_tunings: dict[Reference, str] = field(default_factory=dict)
 
     def newest(self, name: str, versions: list[int], keep: int) -> set[int]:
-        """The newest `keep` versions of a name that come from the same fine-tuning, or from none."""
-        together: dict[frozenset[str], list[int]] = {}
+        """The newest `keep` versions of a name that come from the same fine-tuning, or from none.
+
+        Of a fine-tuning, an evaluation of other models than its own two is no newer version of its comparison.
+        """
+        together: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
         for version in versions:
-            found = origin(Reference(name, version), self.fine_tunings, self.parents)
-            together.setdefault(found, []).append(version)
+            reference = Reference(name, version)
+            found = origin(reference, self.fine_tunings, self.parents)
+            made_from = frozenset(parent.name for parent in self.parents.get(reference, ()) if found)
+            together.setdefault((found, made_from), []).append(version)
         return {version for ones in together.values() for version in ones[-keep:]}
 
 

@@ -28,6 +28,7 @@ from nemotron_shared.config.dialects import said_in_ours
 from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.failures import BROKEN, HOW_TO_WRITE, endless, first_line, not_composed, unreadable
 from nemotron_shared.config.files import YAML_LOADER, require_defaults
+from nemotron_shared.config.grammar import readable
 from nemotron_shared.config.keys import TRUST, keys_of_trust, leaf_keys
 from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override, override_key, who_says
 from nemotron_shared.config.references import engine_of
@@ -66,7 +67,7 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     family = next((text.partition("=")[2] for text in overrides if override_key(text) == "run.family"), "")
     path = find_config(config_dir, choice, family)
     trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}
-    overrides = [override for override in overrides if override_key(override) not in trust_keys]
+    overrides = [readable(override) for override in overrides if override_key(override) not in trust_keys]
     with TemporaryDirectory(prefix="nemotron-config-") as scratch:
         said = None if path.parent == config_dir.resolve() else translated(path, [config_dir], family)
         if said is None:

@@ -71,6 +71,14 @@ class SourceSection(Section):
     key_field: str | None
     """Field whose hash decides a row's split. `null`: the row's own text or question."""
 
+    @field_validator("source")
+    @classmethod
+    def is_named(cls, source: str | list[str] | None) -> str | list[str] | None:
+        """An empty path would be the working folder, which nobody means."""
+        if source in ("", []) or (isinstance(source, list) and not all(source)):
+            raise ValueError("is empty: give a path; './' means the working folder")
+        return source
+
     @field_validator("encoding")
     @classmethod
     def is_an_encoding(cls, name: str | None) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 
 from nemotron_shared.config.files import require_plain_numbers
+from nemotron_shared.config.keys import is_at
 from nemotron_shared.config.overrides import COMMAND_LINE
 from nemotron_shared.config.registry import Registry
 from nemotron_shared.errors import UserError, did_you_mean
@@ -169,6 +170,11 @@ def dialects() -> tuple[Dialect, ...]:
     return tuple(REGISTRY.load(name) for name in sorted(REGISTRY.places()))
 
 
+def understanding(key: str, known: Collection[str], engine: str | None) -> list[Dialect]:
+    """The libraries of a config, by its keys and its engine, that have such a key of their own."""
+    return [one for one in dialects() if one.engine in (None, engine) and one.fits(known) and one.knows(key)]
+
+
 def said_in_ours(
     overrides: Sequence[str], known: Collection[str], engine: str | None
 ) -> tuple[list[str], dict[str, str], list[str]]:
@@ -192,14 +198,15 @@ def said_in_ours(
         key = left.lstrip("+~").strip()
         if (
             not equals
-            or left.startswith(("~", "run."))
+            or left.startswith("~")
+            or key.startswith("run.")
             or any(key == one or key.startswith(f"{one}.") for one in known)
         ):
             said.append(override)
             continue
-        understood = [one for one in dialects() if one.engine in (None, engine) and one.fits(known) and one.knows(key)]
+        understood = understanding(key, known, engine)
         if not understood:
-            _refuse_other_library(key, yaml.safe_load(text), engine)
+            _refuse_other_library(key, text, known, engine)
             said.append(override)
             continue
         dialect = max(understood, key=lambda one: (one.meaning(key) is not None, one.engine is not None))
@@ -209,18 +216,31 @@ def said_in_ours(
         simple = found is None or isinstance(found[1], str)
         if not simple:
             require_plain_numbers(f"{COMMAND_LINE}: {key}", text)
-        for ours, value in dialect.settings(key, text if simple else yaml.safe_load(text)).items():
+        for ours, value in dialect.settings(key, text if simple else _value(text)).items():
             said.append(f"{'' if ours in known else '++'}{ours}={value if simple else json.dumps(value)}")
             theirs[ours] = key
     return said, theirs, notes
 
 
-def _refuse_other_library(key: str, value: Any, engine: str | None) -> None:
+def _refuse_other_library(key: str, text: str, known: Collection[str], engine: str | None) -> None:
+    sections = {one.split(".")[0] for one in known}
     for dialect in dialects():
-        if dialect.meaning(key) is None:
+        if dialect.meaning(key) is None or not dialect.fits(known):
             continue
-        ours = " ".join(f"{name}={json.dumps(said)}" for name, said in dialect.settings(key, value).items())
+        settings = dialect.settings(key, _value(text))
+        if not sections.issuperset(name.split(".")[0] for name in settings):
+            continue  # it is about what this config does not do at all
+        here = [f"{name}={json.dumps(said)}" for name, said in settings.items() if is_at(name, known)]
+        remedies = [f"here it is {' '.join(here)}"] if here else [] if settings else ["leave it out"]
         raise UserError(
             f"command line: '{key}' is a key of {dialect.library}, and the engine here is '{engine}'",
-            (f"here it is {ours}" if ours else "leave it out") + f", or choose engine={dialect.engine}",
+            ", or ".join([*remedies, f"choose engine={dialect.engine}"]),
         )
+
+
+def _value(text: str) -> Any:
+    """The value of an override; a text that is no YAML is meant as it stands."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text

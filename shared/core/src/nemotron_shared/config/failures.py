@@ -92,7 +92,9 @@ def unreadable(error: OverrideParseException, overrides: Sequence[str]) -> UserE
     """An override that is none in Hydra's grammar."""
     text = next((one for one in overrides if one == error.override), error.override)
     remedy = "write key=value, and quotes around a value with special characters: 'key=\"a, b\"'"
-    return UserError(f"{who_says(text, None)}: '{text}' cannot be read: {first_line(error)}", remedy)
+    why = first_line(error)
+    why = "it has a character that needs quotes" if why.startswith("LexerNoViableAltException") else why
+    return UserError(f"{who_says(text, None)}: '{text}' cannot be read: {why}", remedy)
 
 
 def endless(path: Path, config_dir: Path, error: Exception) -> UserError:

@@ -1,6 +1,6 @@
 """Dotted keys of a tree of values."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +11,11 @@ TRUST = "trust_remote_code"
 def leaf_keys(tree: DictConfig) -> Iterator[str]:
     """Dotted keys of all values; see `leaves`."""
     return (key for key, _ in leaves(OmegaConf.to_container(tree, resolve=False)))
+
+
+def is_at(key: str, known: Collection[str]) -> bool:
+    """Whether a key is one of those of a config, a section of it, or lies in one that is free or empty."""
+    return any(key == one or key.startswith(f"{one}.") or one.startswith(f"{key}.") for one in known)
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:

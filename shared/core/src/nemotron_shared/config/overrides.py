@@ -24,8 +24,8 @@ class Said(str):
 def override(key: str, value: str | Sequence[str]) -> str:
     """`key=value`, or `key=[one,'and two']`, in the quotes of Hydra's grammar where a text needs them."""
     if not isinstance(value, str):
-        return f"{key}=[{','.join(map(_quoted, value))}]"
-    return f"{key}={_quoted(value)}"
+        return f"{key}=[{','.join(map(quoted, value))}]"
+    return f"{key}={quoted(value)}"
 
 
 def override_key(override: str) -> str:
@@ -48,7 +48,7 @@ def is_group(override: str, folders: Sequence[Path]) -> bool:
     return any((folder / override_key(override)).is_dir() for folder in folders)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """In quotes, unless it can only be read as itself; a backslash stands for itself, unless a quote follows."""
     if PLAIN.fullmatch(text) and text.lower() not in OTHER_VALUES:
         return text

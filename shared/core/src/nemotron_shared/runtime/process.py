@@ -4,6 +4,7 @@
 
 The command is started through this file, which asks Linux for SIGTERM on the death of the parent and then becomes the
 command. A stage saves on SIGTERM; a program that starts others of its own is watched instead (`group=True`).
+What comes while a stage's script imports its libraries waits until the script can heed it: see `heed_signals`.
 """
 
 import os
@@ -22,6 +23,8 @@ GRACE_SECONDS = 5.0
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 ENDING = {signal.SIGINT, signal.SIGTERM}
+SCRIPTS = "stages."
+"""How the modules begin that call `heed_signals` themselves."""
 
 
 def ending_with_us(command: Sequence[str], *, group: bool = False) -> list[str]:
@@ -92,6 +95,11 @@ def forking() -> Generator[None]:
 
 def forked() -> None:
     """In a copy, once it has handlers of its own."""
+    heed_signals()
+
+
+def heed_signals() -> None:
+    """Let what asks this process to end come to it, and what came meanwhile come now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
@@ -131,6 +139,8 @@ def _start(parent: int, group: bool, command: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of this file when Ctrl-C comes now
     if sys.platform == "linux" and not group:
         end_with_parent(parent, signal.SIGTERM)
+        if command[1:2] == ["-m"] and command[2].startswith(SCRIPTS):
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         os.execvp(command[0], command)
     child = subprocess.Popen(command)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -36,11 +36,11 @@ from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan, require_usable
-from nemotron_shared.runtime.process import end_with_parent, use_no_code_of_this_folder
+from nemotron_shared.runtime.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import Run, open_run
 from nemotron_shared.runtime.segments import segments_of_result
-from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm
+from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.runtime.trackers import Trackers, tracked
 
@@ -115,13 +115,16 @@ class Step(Generic[ConfigT]):
         # A script's own folder heads sys.path, where `evaluate.py` would hide the library of that name.
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != self.directory]
         os.environ.setdefault("TQDM_DISABLE", "1")  # libraries' bars would write over our own progress line
-        program = f"{self.stage}/{self.verb}.py"
-        code = exit_code_of(lambda: self._main(parse_arguments(program, self.description, argv)))
+        code = exit_code_of(lambda: self._main(argv))
         if argv is None:
+            ignore_echoes()
             gc.freeze()  # the process ends: a last search for garbage in all that was imported takes 0.1 s
         return code
 
-    def _main(self, arguments: Arguments) -> int:
+    def _main(self, argv: Sequence[str] | None) -> int:
+        if argv is None:
+            heed_signals()
+        arguments = parse_arguments(f"{self.stage}/{self.verb}.py", self.description, argv)
         if arguments.dry_run:
             from nemotron_shared.runtime.dry_run import dry_run
 

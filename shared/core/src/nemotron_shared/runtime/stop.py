@@ -99,3 +99,19 @@ def stop_signals(run: Stoppable) -> Generator[None]:
 def end_on_sigterm() -> None:
     """Until a run is open, SIGTERM does what Ctrl-C does: end, with what is being written put in order."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def ignore_echoes() -> None:
+    """At the end of a process: what a request that came once more raises would be lost, and told, in Python's own exit.
+
+    Later than an echo it ends the process, which then hangs.
+    """
+    ended = time.monotonic()
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - ended >= ECHO_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, heard)

@@ -1,0 +1,73 @@
+"""Which stages of a pipeline an override is meant for.
+
+sft.train.train_iters=100     that stage
+train.train_iters=100         every stage that trains: the evaluation has no such setting
+policy.precision=float32      every stage whose engine's library has such a key
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nemotron_app.launch import composed, config_of, stage_directory
+from nemotron_app.table import STAGES
+from nemotron_shared.config.compose import find_config, shared_groups
+from nemotron_shared.config.dialects import dialects, understanding
+from nemotron_shared.config.keys import TRUST, is_at, leaf_keys
+from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_key
+from nemotron_shared.config.references import engine_of
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.families import families
+
+if TYPE_CHECKING:
+    from nemotron_app.main import Request
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a stage's config has, with the engine that is asked for."""
+
+    groups: Sequence[str]
+    keys: Sequence[str]
+    engine: str | None
+
+
+def for_one_stage(override: str, stage: str) -> str | None:
+    """An override as a stage means it; None where it is meant for another one."""
+    sign = override[: len(override) - len(override.lstrip("+~"))]
+    first, dot, rest = override[len(sign) :].partition(".")
+    if not dot or first not in STAGES:
+        return override
+    return f"{sign}{rest}" if first == stage else None
+
+
+def stages_with(override: str, request: "Request") -> Sequence[str]:
+    """The stages that an override without a stage's name is meant for.
+
+    Raises:
+        UserError: no stage has such a setting.
+    """
+    stages, key = families()[request.family].stages, override_key(override)
+    if key == "run.family":  # the command itself says it, to all
+        return stages
+    found = {stage: _settings(stage, request) for stage in stages}
+    if having := [stage for stage in stages if override in found[stage].groups or is_at(key, found[stage].keys)]:
+        return having
+    if having := [stage for stage in stages if understanding(key, found[stage].keys, found[stage].engine)]:
+        return having
+    # what adds a setting, or is refused for a reason of its own, each stage says itself
+    if override.startswith("+") or key.split(".")[-1] == TRUST or any(one.meaning(key) for one in dialects()):
+        return stages
+    known = list(dict.fromkeys(one for stage in stages for one in found[stage].keys))
+    what = f"{COMMAND_LINE}: no stage has a setting '{key}'"
+    raise UserError(what, did_you_mean(key, known, "see --dry-run for all keys"))
+
+
+def _settings(stage: str, request: "Request") -> _Settings:
+    directory = stage_directory(stage) / "config"
+    folders = [find_config(directory, config_of(request, stage)).parent, directory, *shared_groups()]
+    said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
+    groups = [text for text in said if is_group(text, folders)]
+    chosen = tuple(text for text in said if text in groups or override_key(text) == "run.family")
+    tree = composed(stage, replace(request, overrides=chosen)).tree
+    return _Settings(groups, list(leaf_keys(tree)), engine_of(tree))
