@@ -1,6 +1,6 @@
 """What one NVIDIA GPU does with our models: speed, utilisation and memory on each engine, and what bfloat16 changes.
 
-    python benchmarks/gpu.py results/ [--minutes 6] [--automodel-python .venv-automodel/bin/python]
+    python benchmarks/gpu.py results/ [--minutes 9] [--automodel-python .venv-automodel/bin/python]
     python benchmarks/gpu.py results/ --rehearse          on a machine without a GPU: the whole way, at toy sizes
 
 Writes results/gpu.json and results/gpu.txt. `ci/gpu.sh` makes the environments, runs `pytest -m gpu` and then this.
@@ -25,7 +25,7 @@ GRPO = "GRPO of TRL, vLLM generates"
 GRPO_MODULES = ["trl", "vllm", "nemotron_engines.modeling.build"]
 GRPO_SECONDS = 120.0
 SAMPLING = "log-probabilities, generated against trained"
-SAMPLING_SECONDS = 90.0
+SAMPLING_SECONDS = 180.0
 
 
 def main() -> int:
@@ -51,7 +51,7 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder for gpu.json and gpu.txt")
-    parser.add_argument("--minutes", type=float, default=6.0, help="time for all cases together (default: 6)")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time for all cases together (default: 9)")
     parser.add_argument("--transformers-python", default=sys.executable, help="interpreter (default: this one)")
     parser.add_argument("--automodel-python", default=sys.executable, help="interpreter that has nemo-automodel")
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter that has trl and vllm")

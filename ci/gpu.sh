@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check that needs a GPU, on a machine with one NVIDIA GPU, in under ten minutes once the environments are there:
+# Every check that needs a GPU, on a machine with one NVIDIA GPU, in about a quarter of an hour once the environments are there:
 # `pytest -m gpu`, then benchmarks/gpu.py. Writes gpu.json, gpu.txt and the tests' own log into a folder.
 #   ci/gpu.sh results                    makes the environments with uv (network; the kernels are compiled, which takes long)
 #   ci/gpu.sh --here results             uses the python3 of this shell as it is, for everything; it has our wheels
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 root=$PWD
 usage="usage: ci/gpu.sh [--here | --rehearse] [--minutes N] FOLDER"
 
-mode=uv minutes=6 out=
+mode=uv minutes=9 out=
 while [ $# -gt 0 ]; do
     case $1 in
     --here | --rehearse) mode=${1#--} ;;
@@ -36,7 +36,7 @@ environment() {
     local sync=(env "UV_PROJECT_ENVIRONMENT=$folder" uv sync --locked --inexact --package "$member")
     [ -n "$extra" ] && sync+=(--extra "$extra")
     "${sync[@]}" >&2 || echo "gpu: the environment '$name' cannot be made; see above" >&2
-    uv pip install --quiet --python "$folder/bin/python" pytest setuptools wheel ninja packaging >&2 || true
+    uv pip install --quiet --python "$folder/bin/python" pytest pytest-xdist setuptools wheel ninja packaging >&2 || true
     if [ "$kernels" = yes ]; then
         "${sync[@]}" --extra kernels --no-build-isolation-package mamba-ssm \
             --no-build-isolation-package causal-conv1d >&2 || echo "gpu: mamba-ssm and causal-conv1d do not build" >&2
@@ -62,10 +62,14 @@ rm -f "$tests"
 if [ "$mode" != rehearse ]; then
     "$transformers" -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else
         f"gpu: torch {torch.__version__} sees no GPU: it needs a build for CUDA and a driver that is new enough")'
-    # Three minutes: kernels are compiled and tuned once for each shape. Results are written test by test.
-    GPU_RESULTS=$tests timeout 180 "$transformers" -m pytest -o addopts= --import-mode=importlib -ra -m gpu tests/gpu ||
-        status=$?
-    [ "$status" = 124 ] && echo "gpu: the tests were ended after three minutes; those that had run are in the report" >&2
+    # Kernels are compiled and tuned for each shape, up to two minutes each on one core, so tests run side by side where
+    # pytest-xdist is there; a test that runs alone has times as well. Results are written test by test.
+    cores=$(nproc)
+    side=()
+    "$transformers" -c 'import xdist' 2>/dev/null && side=(-n "$((cores < 12 ? cores : 12))")
+    GPU_RESULTS=$tests timeout 420 "$transformers" -m pytest -o addopts= --import-mode=importlib -ra "${side[@]}" -m gpu \
+        tests/gpu || status=$?
+    [ "$status" = 124 ] && echo "gpu: the tests were ended after seven minutes; those that had run are in the report" >&2
 fi
 arguments=("$out" --minutes "$minutes" --transformers-python "$transformers" --automodel-python "$automodel"
     --vllm-python "$vllm" --tests "$tests")

@@ -1,6 +1,8 @@
 """The kernels of mamba-ssm and causal-conv1d against our reference kernels: outputs and gradients on a GPU."""
 
+import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -34,13 +36,19 @@ def compare(
     assert largest <= limit, {name: f"{value:.1e}" for name, value in all_of_them.items()}
 
 
+def record_times(record: Callable[[str, object], None], kernel: Any, reference: Any, inputs: kernels.Inputs) -> None:
+    """Forward and backward of both, unless other tests run on the GPU at the same time."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        record("kernel_ms", kernels.milliseconds(lambda: kernels.results(kernel, inputs)))
+        record("reference_ms", kernels.milliseconds(lambda: kernels.results(reference, inputs)))
+
+
 @pytest.mark.parametrize(("shape", "dtype", "packed"), ROWS, ids=NAMES)
 def test_scan(package, record_property, shape: str, dtype: str, packed: bool) -> None:
     kernel, reference = package(SCAN).mamba_chunk_scan_combined, mamba_ops.mamba_chunk_scan_combined
     inputs = kernels.scan_inputs(SHAPES[shape], DTYPES[dtype], "cuda", packed=packed)
     found, expected = kernels.results(kernel, inputs), kernels.results(reference, inputs)
-    record_property("kernel_ms", kernels.milliseconds(lambda: kernels.results(kernel, inputs)))
-    record_property("reference_ms", kernels.milliseconds(lambda: kernels.results(reference, inputs)))
+    record_times(record_property, kernel, reference, inputs)
     compare(record_property, found, expected, TOLERANCES[DTYPES[dtype]])
 
 
@@ -49,8 +57,7 @@ def test_convolution(package, record_property, shape: str, dtype: str, packed: b
     kernel, reference = package(CONVOLUTION).causal_conv1d_fn, mamba_ops.causal_conv1d_fn
     inputs = kernels.convolution_inputs(SHAPES[shape], DTYPES[dtype], "cuda", packed=packed)
     found, expected = kernels.results(kernel, inputs), kernels.results(reference, inputs)
-    record_property("kernel_ms", kernels.milliseconds(lambda: kernels.results(kernel, inputs)))
-    record_property("reference_ms", kernels.milliseconds(lambda: kernels.results(reference, inputs)))
+    record_times(record_property, kernel, reference, inputs)
     compare(record_property, found, expected, TOLERANCES[DTYPES[dtype]])
 
 

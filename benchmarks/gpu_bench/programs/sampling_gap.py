@@ -1,6 +1,6 @@
 """How far the log-probabilities of generating are from those of a training pass, with the kernels of this device.
 
-    python benchmarks/gpu_bench/programs/sampling_gap.py result.json --folder /tmp/sampling --tokens 100000
+    python benchmarks/gpu_bench/programs/sampling_gap.py result.json --folder /tmp/sampling --tokens 20000
 
 A small Super3 with random weights (or --model FOLDER) continues prompts of random tokens, in float32 and in mixed
 precision, token by token with a cache. Then one pass over the same tokens, padded on the left, gives each of them a
@@ -50,9 +50,9 @@ def main() -> int:
     parser.add_argument("result", type=Path)
     parser.add_argument("--folder", type=Path, required=True, help="where a model is written, if none is named")
     parser.add_argument("--model", type=Path, help="folder of a model (default: a small one with random weights)")
-    parser.add_argument("--tokens", type=int, default=100_000, help="to sample, in each precision")
-    parser.add_argument("--answers", type=int, default=256, help="of a batch")
-    parser.add_argument("--length", type=int, default=96, help="new tokens of an answer")
+    parser.add_argument("--tokens", type=int, default=20_000, help="to sample, in each precision")
+    parser.add_argument("--answers", type=int, default=128, help="of a batch")
+    parser.add_argument("--length", type=int, default=48, help="new tokens of an answer")
     options = parser.parse_args()
     model = load(options)
     found = {dtype: measure(model, dtype, options).figures() for dtype in DTYPES}
