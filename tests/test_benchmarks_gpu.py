@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +163,18 @@ def test_cases_are_configurations_of_the_stage(tmp_path: Path, case: training.Ca
     config = validate(SFTConfig, OmegaConf.to_container(composed.tree, resolve=True), composed.origins)
     assert (config.engine.name, config.engine.dtype) == (case.engine, case.dtype)
     assert config.engine.name != "automodel" or config.engine.peft is None
+
+
+@pytest.mark.slow
+def test_a_rehearsal_prepares_rows_and_trains_on_them(tmp_path: Path) -> None:
+    pythons = dict.fromkeys(training.ENGINES, sys.executable)
+    problems = {"transformers": [], "vllm": ["no vllm"]}
+    bench = training.Bench(tmp_path, pythons, problems, commands.Clock(30), False, None)
+    rows = training.prepare_data(bench, training.REHEARSAL_MODEL)
+    assert isinstance(rows, Path), rows
+    found = training.run_case(bench, replace(training.REHEARSAL[0], seconds=600))
+    assert (found.status, len(found.figures["losses"])) == ("done", 12), found.reason
+    assert training.model_sizes(training.REHEARSAL_MODEL, rows).vocabulary == 512
 
 
 def test_chats_are_the_same_again(tmp_path: Path) -> None:
