@@ -104,12 +104,13 @@ def test_data_over_two_nodes_has_the_bytes_of_one_process(slurm: Cluster, desk: 
 
 
 def test_the_failure_of_the_driver_is_that_of_the_job(slurm: Cluster, desk: Desk) -> None:
-    (desk.folder / "corpus.jsonl").write_text('{"text": "whole"}\n{"text": \n')
+    # past the rows that are read before a job is submitted
+    (desk.folder / "corpus.jsonl").write_text('{"text": "whole"}\n' * 40 + '{"text": \n')
     bad = (f"data_prep.source={desk.folder / 'corpus.jsonl'}", "data_prep.on_bad_row=error")
     here = desk.run(*PREPARE, *bad)
     job = desk.batch(*PREPARE, *bad, *ON_RAY)
     assert desk.wait(job) == here.returncode != 0
-    assert "corpus.jsonl:2" in desk.log(job)
+    assert "corpus.jsonl:41" in desk.log(job)
     nothing_is_left(slurm, desk.job(job))
 
 
