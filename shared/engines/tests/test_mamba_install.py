@@ -1,6 +1,9 @@
 """The reference kernels inside transformers' NemotronH: same model, packed rows apart, caches and padding right."""
 
+import importlib
 import logging
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -20,6 +23,7 @@ from nemotron_engines.kernels.mamba_install import (
     lift_time_step_limit,
 )
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_engines.stand_ins.automodel import STUB_MODULES, stub_packages
 from nemotron_shared.errors import UserError
 
 torch.set_num_threads(1)
@@ -247,3 +251,20 @@ def test_packed_inputs_count_documents_and_restart_positions():
 def test_packed_inputs_refuse_starts_that_divide_nothing(starts):
     with pytest.raises(UserError, match="packed row 1: seq_start_id"):
         packed_inputs([[0], starts], 5)
+
+
+@pytest.mark.parametrize("installed", [(), ("causal_conv1d",), ("mamba_ssm", "causal_conv1d")], ids=str)
+def test_automodel_without_a_gpu_meets_our_kernels_though_the_packages_are_installed(
+    installed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed packages import without a GPU, and fail only when they are called."""
+    for name in STUB_MODULES:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))  # so that it is gone afterwards
+        if name not in installed:
+            del sys.modules[name]
+    if "causal_conv1d" in installed:
+        vars(sys.modules["causal_conv1d"])["causal_conv1d_fn"] = None
+    stub_packages()
+    for name, members in STUB_MODULES.items():
+        module = importlib.import_module(name)
+        assert {member: getattr(module, member) for member in members} == members

@@ -50,10 +50,15 @@ def install() -> str | None:
     cuda.current_device = lambda: 0  # an int, because it is put into torch.device("cuda", ...)
     # transformers chooses its own kernels when its module is imported, and must not find the stubs.
     importlib.import_module("transformers.models.nemotron_h.modeling_nemotron_h")
-    for name, members in STUB_MODULES.items():
-        add_module(name, None, **members)
+    stub_packages()
     _build_on_cpu()
     return LINE
+
+
+def stub_packages() -> None:
+    """Make the modules, or give their functions to the packages that are installed: without a GPU these fail."""
+    for name, members in STUB_MODULES.items():
+        add_module(name, None, **members).__dict__.update(members)
 
 
 def _build_on_cpu() -> None:
