@@ -79,6 +79,63 @@ def test_a_power_a_root_and_one_fraction_are_values_and_formulas_are_compared_as
     assert judge(text, gold).lenient
 
 
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("\\boxed{1}", "1/x"), ("The answer is 100.", "100-x"), ("3", "3 - n"), ("2/y", "2/x"), ("12", "12/t"),
+        ("100-y", "100-x"), ("7", "7 mod n"), ("3", "3xy"), ("5", "5yx^2"), ("7pi", "7"), ("7 + x", "7"), ("7-", "7"),
+        ("7 doubled", "7"), ("7 tenths", "7"), ("7 degrees below zero", "7"), ("The answer is 7?", "7"),
+    ],
+)  # fmt: skip
+def test_a_number_in_a_formula_is_not_that_formula(text: str, gold: str) -> None:
+    assert not judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("\\frac{1}{x}", "1/x"), ("x^{-1}", "1/x"), ("\\boxed{-x+100}", "100-x"), ("\\boxed{x+1}", "1+x"),
+        ("5x^2y", "5yx^2"), ("10^-3", "0.001"), ("2^10", "1024"), ("0.333...", "1/3"), ("0.1(6)", "1/6"),
+        ("7 tenths", "0.7"), ("7,", "7"), ("42\u200b", "42"), ("12 a day", "12"), ("a 12-m pole", "12"),
+    ],
+)  # fmt: skip
+def test_the_same_value_written_otherwise_is_right(text: str, gold: str) -> None:
+    assert judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("1 hour 30 minutes", "90 minutes"), ("1 hour and 30 minutes", "1.5 hours"), ("1 h, 30 min", "90"),
+        ("It takes 2 hours and 5 minutes.", "2 hours 5 minutes"), ("125 minutes", "2 hours 5 minutes"),
+        ("7 feet 6 inches", "7.5 ft"), ("7 dollars and 50 cents", "7.50"), ("2 days 3 hours", "51 hours"),
+        ("12 months", "1 year"), ("42\u20ac", "42 euros"), ("7.50 \u20ac", "\u20ac7.5"), ("5 K", "5"), ("5k", "5000"),
+    ],
+)  # fmt: skip
+def test_a_quantity_counts_with_all_its_units(text: str, gold: str) -> None:
+    assert judge(text, gold).lenient
+
+
+@pytest.mark.parametrize(
+    ("text", "gold"),
+    [
+        ("1 hour and 30 minutes", "30"), ("2 hours and 5 minutes", "5"), ("5 lbs 3 oz", "3"),
+        ("5 dollars and 25 cents", "25"), ("5 MB", "5 GB"), ("5 years", "5 months"), ("5 A", "5 V"),
+        ("5 \u03a9", "5 V"), ("5 eV", "5 J"), ("5 acres", "5 hectares"), ("\u20ac42", "$42"), ("7 euros", "7 dollars"),
+    ],
+)  # fmt: skip
+def test_a_quantity_in_another_unit_is_another_quantity(text: str, gold: str) -> None:
+    assert not judge(text, gold).lenient
+
+
+@pytest.mark.parametrize("repeated", ["7 ", "1,", "x=7 ", "\\boxed{1", "1", "'", "\\frac{1}{", "step 1: 3+4=7. "])
+def test_an_answer_that_repeats_itself_for_pages_is_judged_by_its_end(repeated: str) -> None:
+    """In the time that it takes to read it: a model in training writes such answers."""
+    answer = repeated * (100_000 // len(repeated))
+    assert not judge(answer, "9").lenient
+    assert judge(f"{answer}\nThe answer is 9.", "9").strict
+
+
 def test_a_number_in_words_may_be_answered_with_figures() -> None:
     assert judge("The answer is 7.", "seven").strict
     assert judge("three", "3").strict

@@ -10,6 +10,7 @@ where it takes the claim back ("Wait, ...").
 import re
 from dataclasses import dataclass
 
+DEEPEST_MARKUP = 20
 OPEN, CLOSE = "<think>", "</think>"
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
@@ -87,34 +88,44 @@ def last_sentence(text: str) -> str:
 
 def unwrapped(text: str) -> str:
     """Without markup around it: bold, code, quotes, brackets of mathematics, \\text{...}, a final full stop."""
-    before = None
-    while text != before:
+    for _ in range(DEEPEST_MARKUP):
         before = text
         text = text.strip().strip("*_`").strip()
         text = re.sub(r"^(?:\$+|\\\(|\\\[)\s*([^$]*?)\s*(?:\$+|\\\)|\\\])\s*\.?$", r"\1", text, flags=re.DOTALL)
         text = re.sub(r"^\\(?:text|mathrm|textbf|mathbf|boxed|mbox)\s*\{([^{}]*)\}\.?$", r"\1", text)
         text = re.sub(r"^[\"'\u201c\u2018](.*)[\"'\u201d\u2019]\.?$", r"\1", text, flags=re.DOTALL)
         text = re.sub(r"(?<=[^.])[.!]$", "", text)
+        if text == before:
+            break
     return text
 
 
 def _boxes(text: str) -> list[tuple[int, Claim]]:
-    found: list[tuple[int, str, int]] = []
-    for opening in BOX.finditer(text):
-        if re.search(r"\bnot\W*$", text[: opening.start()]):
-            continue
-        depth, at = 1, opening.end()
-        while at < len(text) and depth:
-            depth += {"{": 1, "}": -1}.get(text[at], 0) if text[at - 1] != "\\" else 0
-            at += 1
-        if depth == 0:
-            found.append((opening.start(), text[opening.end() : at - 1], at))
+    closed = _closings(text)
+    found = [
+        (opening.start(), text[opening.end() : closed[opening.end() - 1]], closed[opening.end() - 1] + 1)
+        for opening in BOX.finditer(text)
+        if opening.end() - 1 in closed
+        and not re.search(r"\bnot\W*$", text[max(0, opening.start() - 40) : opening.start()])
+    ]
     if len(found) > 1:
         between = text[found[-2][2] : found[-1][0]]
         if "\n" not in between.strip() and not re.search(r"[.!?]\s", between) and len(between) < 40:
             # two boxes in one breath are two answers
             return [(found[-1][2], Claim(f"{found[-2][1]} or {found[-1][1]}", clean=False))]
     return [(end, Claim(inside.strip(), clean=True)) for _, inside, end in found]
+
+
+def _closings(text: str) -> dict[int, int]:
+    """Where each opened brace is closed."""
+    closed: dict[int, int] = {}
+    opened: list[int] = []
+    for sign in re.finditer(r"(?<!\\)[{}]", text):
+        if sign[0] == "{":
+            opened.append(sign.start())
+        elif opened:
+            closed[opened.pop()] = sign.start()
+    return closed
 
 
 def _hashes(text: str) -> list[tuple[int, Claim]]:
@@ -128,7 +139,7 @@ def _phrases(text: str) -> list[tuple[int, Claim]]:
         start = found.end() if found.re is PHRASE else found.start(1)
         end = SENTENCE_END.search(said)
         claim = said[: end.start()] if end else said
-        if BOX.search(claim) or DENIED.match(claim.lstrip("*_ ")):
+        if BOX.search(claim) or DENIED.match(claim.lstrip("*_ ")) or (end and end[0] == "?"):
             continue
         stop = start + (end.end() if end else len(said))
         marks.append((stop, Claim(unwrapped(claim), clean=not re.search(r"\w", text[stop:]))))

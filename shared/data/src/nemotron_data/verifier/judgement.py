@@ -13,6 +13,8 @@ from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words,
 from nemotron_data.verifier.symbols import in_latex, same_formula
 from nemotron_data.verifier.values import is_operand, is_value
 
+LONGEST_ANSWER = 10_000  # characters; of a longer one only the end is read, where an answer is
+LONGEST_NUMBER = 500  # characters, with its unit
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
 REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
@@ -87,6 +89,7 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said or "")
     if not said or wanted.is_nothing:
         return WRONG
+    said = said[-LONGEST_ANSWER:]
     marked = final_claim(said)
     alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
     fits = COMPARED[wanted.kind]
@@ -165,7 +168,7 @@ def _value(text: str) -> Fraction | None:
 
 def _from(sentence: str, start: int) -> str | None:
     """The number that begins there, with its unit."""
-    rest = re.sub(r"(?<=[\d)])\$|\*\*|__", "", plain(sentence)[start:])
+    rest = re.sub(r"(?<=[\d)])\$|\*\*|__", "", plain(sentence)[start : start + LONGEST_NUMBER])
     while rest and read_number(rest) is None:
         rest = rest.rpartition(" ")[0].rstrip(",;:").removesuffix(" in")
     return rest or None

@@ -21,6 +21,7 @@ LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 FORMULA = re.compile(
     r"\\[A-Za-z]|[\^_{}=<>\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
+    r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b"
 )
 HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
 """Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""

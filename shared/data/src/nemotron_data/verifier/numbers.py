@@ -11,10 +11,11 @@ import unicodedata
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from nemotron_data.verifier.units import unit_of
+from nemotron_data.verifier.units import in_one_unit, unit_of
 
 LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
 LARGEST_EXPONENT = 400
+NEAR = 100  # characters before and behind a number that say what it is
 SIGNS = str.maketrans({
     "\u2212": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-", "\u00d7": "*", "\u00b7": "*", "\u2044": "/",
     "\uff0e": ".", "\uff05": "%", "\uff0c": ",", "\u00bd": " 1/2", "\u00bc": " 1/4", "\u00be": " 3/4",
@@ -23,13 +24,19 @@ SIGNS = str.maketrans({
 POWERS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
 SUPERSCRIPT = re.compile(r"(?<=10)\s*([\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+)")
 SPACES = re.compile(r"[\u00a0\u2009\u202f\u2007]")
+INVISIBLE = re.compile(r"[\u200b-\u200d\u2060\ufeff]")
 LATEX = (
     (re.compile(r"\\[()\[\]]"), " "),
     (re.compile(r"\$(?=[^$\n]*\\[a-z])([^$\n]*)\$"), r" \1 "),
     (re.compile(r"(?<=\d)\s*\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r" \1/\2"),
     (re.compile(r"\\d?t?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}"), r"(\1)/(\2)"),
     (re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)"), r"(\1)/(\2)"),
-    (re.compile(r"(\d+)\.(\d*)\\overline\s*\{(\d{1,9})\}"), lambda found: _repeating(*found.groups())),
+    (re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,40})\\overline\s*\{(\d{1,9})\}"), lambda found: _repeating(*found.groups())),
+    (re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,40})\((\d{1,9})\)"), lambda found: _repeating(*found.groups())),
+    (
+        re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,9}?)(\d{1,9}?)\3{2,20}(?:\.{3}|\u2026|\\[lc]?dots\b)"),
+        lambda found: _repeating(*found.groups()),
+    ),
     (re.compile(r"\{,\}|,\\!|\\,(?=\d{3})"), ","),
     (re.compile(r"\\(?:left|right|,|;|:|!|quad|displaystyle)\b|\\[,;:! ]|~"), " "),
     (re.compile(r"\\(?:text|mathrm|textbf|mathbf|textit|operatorname|mbox)\s*\{([^{}]*)\}"), r" \1"),
@@ -52,19 +59,32 @@ NUMBER = re.compile(
 )
 # A unit: words without a figure among them; `m^2`, `m²`, `km/h`. A word is taken whole (`++`): in how many ways a long
 # one could be six is tried for hours.
-UNIT = re.compile(r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\"'()/]++(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*+){0,6}")
-ONE_UNIT = r"[A-Za-z]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
+UNIT = re.compile(
+    r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\u2126\u20ac\u00a3\u00a5\u20b9\"'()/]++(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*+){0,6}"
+)
+ONE_UNIT = r"[A-Za-z\u00b5\u03bc\u03a9\u2126]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
 UNIT_NAME = re.compile(
     rf"\s*-?\s*((?:(?:square|sq\.?|cubic)\s+)?{ONE_UNIT}(?:\s*(?:/|\bper\b)\s*{ONE_UNIT})?)(?![A-Za-z^/\u00b2\u00b3])"
 )
-OPERATION = re.compile(r"\s*+-?\s*+(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power)\b", re.I)
+OPERATION = re.compile(
+    r"\s*+-?\s*+(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power|mod(?:ulo)?|doubled|tripled"
+    r"|halved|(?:degrees\s+)?below\s+zero)\b"
+    # 100-x, 1/x, 7 + n; but 7 - a bit, 12-m poles, and 5/s
+    r"|\s*+(?:[+*^]\s*+[A-Za-z]|-\s*+[A-Za-z](?!\s+[a-z]{2})|/\s*+(?![smhdlg]\b)[A-Za-z])(?![A-Za-z\d'])",
+    re.IGNORECASE,
+)
 """What makes another number of one, where a unit would stand."""
 OPERATOR = re.compile(r"\b(?:half(?:\s+of)?|twice|double|triple|over|under|above|below)\s+[$\u20ac\u00a3]?$", re.I)
 """What makes another number, or a bound, of the one that follows."""
-VARIABLE = re.compile(r"\s*\*?\s*[abceinpqrtuvwxyz](?![A-Za-z])")
+VARIABLE = re.compile(r"\s*\*?\s*(?:pi\b|[abceinpqrtuvwxyz](?![A-Za-z]))")
+PRODUCT = re.compile(r"(?!cc)[abcxyz]{2,3}(?![A-Za-z])")
+"""Variables right behind a figure, as in 5xy."""
 SCALES = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
     "k": 10**3,
+    "halves": Fraction(1, 2), "thirds": Fraction(1, 3), "fifths": Fraction(1, 5), "sixths": Fraction(1, 6),
+    "sevenths": Fraction(1, 7), "eighths": Fraction(1, 8), "ninths": Fraction(1, 9), "tenths": Fraction(1, 10),
+    "hundredths": Fraction(1, 100), "thousandths": Fraction(1, 1000),
 }  # fmt: skip
 NAMED = {name: number for number, name in enumerate((
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -109,11 +129,11 @@ class Number:
 def plain(text: str) -> str:
     """Text with the signs of numbers in their plainest form: minus, spaces, LaTeX's fractions and units."""
     text = SUPERSCRIPT.sub(lambda found: "^" + found[1].translate(POWERS), text)
-    text = SPACES.sub(" ", text).translate(SIGNS)
+    text = INVISIBLE.sub("", SPACES.sub(" ", text)).translate(SIGNS)
     text = "".join(unicodedata.normalize("NFKC", sign) if unicodedata.category(sign) == "Nd" else sign for sign in text)
     for pattern, replaced in LATEX:
         text = pattern.sub(replaced, text)
-    return text
+    return in_one_unit(text)
 
 
 def read_number(text: str) -> Number | None:
@@ -128,8 +148,10 @@ def read_number(text: str) -> Number | None:
     if found is None:
         return _in_words(text)
     rest = text[found.end() :]
-    unit = UNIT.fullmatch(rest.strip().rstrip(".!").strip())
-    if unit is None or VARIABLE.match(rest) or OPERATION.match(rest):
+    unit = UNIT.fullmatch(rest.strip().rstrip(".!,;").strip())
+    if unit is None or unit[0].rstrip().endswith(("-", "/")) or VARIABLE.match(rest) or OPERATION.match(rest):
+        return None
+    if PRODUCT.match(rest) and not found[0][-1:].isspace():
         return None
     return _value(found, rest)
 
@@ -140,7 +162,7 @@ def numbers_in(text: str) -> list[tuple[int, Number]]:
     found = []
     for match in NUMBER.finditer(text):
         start = match.end() - len(match[0].lstrip())
-        before, after = text[:start], text[match.end() :]
+        before, after = text[max(0, start - NEAR) : start], text[match.end() : match.end() + NEAR]
         in_word = re.search(r"[\w.:/^\u00b1]$|\^\{$|\\pm\s*$|_\{?$", before) or re.match(r":\d|\w*\d|/\d|-\d", after)
         number = _value(match, after)
         operated = OPERATION.match(after) or OPERATOR.search(before)
@@ -171,12 +193,13 @@ def _value(found: re.Match[str], rest: str) -> Number | None:
     if "-" in (parts["sign"], parts["sign2"]):
         value = -value
     scale = re.match(r"\s*-?\s*([A-Za-z]+)\b", rest)
-    scaled = SCALES.get(scale[1].lower()) if scale else None
+    kelvin = scale and scale[1] == "K" and found[0][-1:].isspace()  # 5 K, but 5K and 1.5 k
+    scaled = SCALES.get(scale[1].lower()) if scale and not kelvin else None
     rest = rest[scale.end() :] if scale and scaled else rest
     unit = UNIT_NAME.match(rest)
     if unit and unit[1] == "in" and re.match(r"[.\s]*\w", rest[unit.end() :]):
         unit = None  # "60 in total", "60 in 2024"
-    found_unit = unit_of(unit[1]) if unit else unit_of("dollars") if parts["currency"] == "$" else None
+    found_unit = unit_of(unit[1]) if unit else unit_of(parts["currency"] or "")
     return Number(value * (scaled or 1), bool(parts["percent"]), found_unit)
 
 

@@ -25,6 +25,7 @@ WRITTEN = (
         lambda found: rf"\sqrt{{{next(filter(None, found.groups()))}}}",
     ),
     (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\^\s*(-\s*\d+|\d{2,})"), r"^{\1}"),
     (re.compile(r"(?<!\\)\bpi\b|\u03c0"), r"\\pi "),
     (re.compile(r"(?<!\\)\b(?:infinity|infty|inf)\b|\u221e"), r"\\infty "),
     (re.compile(r"\u2264|<="), r"\\leq "),

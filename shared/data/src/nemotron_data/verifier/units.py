@@ -4,6 +4,7 @@ unit_of("apples")      None: not one of these
 unit_of("minutes")     ("time", Fraction(60))
 unit_of("km/h")        ("length/time", Fraction(1000, 3600))
 unit_of("cm^2")        ("length^2", Fraction(1, 10000))
+in_one_unit("7 feet 6 inches")    "90 inches"
 """
 
 import re
@@ -15,6 +16,7 @@ UNITS: dict[str, dict[str, Fraction]] = {
         "h hr hrs hour hours": Fraction(3600), "day days": Fraction(86400), "week weeks": Fraction(604800),
         "ms millisecond milliseconds": Fraction(1, 1000),
     },
+    "months": {"month months": Fraction(1), "yr yrs year years": Fraction(12)},
     "length": {
         "mm millimeter millimeters millimetre millimetres": Fraction(1, 1000),
         "cm centimeter centimeters centimetre centimetres": Fraction(1, 100),
@@ -29,16 +31,25 @@ UNITS: dict[str, dict[str, Fraction]] = {
     },
     "volume": {"ml milliliter milliliters millilitre millilitres": Fraction(1, 1000),
                "l liter liters litre litres": Fraction(1)},
+    "length^2": {"acre acres": Fraction(40468564224, 10**7), "hectare hectares": Fraction(10**4)},
+    "data": {"byte bytes": Fraction(1), "kb": Fraction(10**3), "mb": Fraction(10**6), "gb": Fraction(10**9),
+             "tb": Fraction(10**12)},
     "energy": {"joule joules": Fraction(1), "kj kilojoule kilojoules": Fraction(1000), "kwh": Fraction(3600000),
-               "kcal": Fraction(4184)},
+               "kcal": Fraction(4184), "ev": Fraction(1602176634, 10**28)},
+    "current": {"ampere amperes amp amps": Fraction(1)},
+    "resistance": {"ohm ohms \u03c9": Fraction(1)},
+    "amount": {"mol mols mole moles": Fraction(1)},
     "power": {"watt watts": Fraction(1), "kw kilowatt kilowatts": Fraction(1000)},
     "force": {"newton newtons": Fraction(1), "kn kilonewton kilonewtons": Fraction(1000)},
     "tension": {"volt volts": Fraction(1), "kv kilovolt kilovolts": Fraction(1000)},
-    "pressure": {"pa pascal pascals": Fraction(1), "kpa kilopascal kilopascals": Fraction(1000)},
+    "pressure": {"pa pascal pascals": Fraction(1), "kpa kilopascal kilopascals": Fraction(1000),
+                 "atm": Fraction(101325), "bar": Fraction(10**5)},
     "frequency": {"hz hertz": Fraction(1), "khz kilohertz": Fraction(1000), "mhz megahertz": Fraction(10**6)},
     "celsius": {"celsius degreesc": Fraction(1)}, "fahrenheit": {"fahrenheit degreesf": Fraction(1)},
     "kelvin": {"kelvin kelvins": Fraction(1)},
-    "money": {"cent cents": Fraction(1, 100), "dollar dollars usd": Fraction(1)},
+    "money": {"cent cents": Fraction(1, 100), "dollar dollars usd $": Fraction(1)},
+    "euros": {"euro euros eur \u20ac": Fraction(1)}, "yen": {"yen jpy \u00a5": Fraction(1)},
+    "rupees": {"rupee rupees inr \u20b9": Fraction(1)},
 }  # fmt: skip
 BY_NAME = {
     name: (dimension, factor) for dimension, names in UNITS.items() for group, factor in names.items()
@@ -46,10 +57,21 @@ BY_NAME = {
 }  # fmt: skip
 
 
-LETTERS = {"J": "joule", "W": "watt", "N": "newton", "V": "volt"}
+LETTERS = {"J": "joule", "W": "watt", "N": "newton", "V": "volt", "A": "ampere", "K": "kelvin"}
 """Names of which the small letter means something else."""
 RATES = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour"}
-POWER = re.compile(r"(?:(square|sq\.?|cubic)\s+)?([a-z]+)(?:\^\{?([23])\}?|([\u00b2\u00b3]))?")
+COUNTED = ["time", "months", "length", "mass", "volume", "money"]
+NAMES = "|".join(
+    sorted((name for name in BY_NAME if BY_NAME[name][0] in COUNTED and name != "$"), key=len, reverse=True)
+)
+COMPOUND = re.compile(
+    rf"(?<![\w.,/])(?P<more>\d{{1,9}}(?:\.\d{{1,9}})?)\s?-?\s?(?P<large>(?!in\b)(?:{NAMES})),?\s?(?:and\s)?"
+    rf"\s?(?P<rest>\d{{1,9}}(?:\.\d{{1,9}})?)\s?(?P<small>{NAMES})(?![\w^/\u00b2\u00b3])",
+    re.IGNORECASE,
+)
+POWER = re.compile(
+    r"(?:(square|sq\.?|cubic)\s+)?([a-z]+|[\u03c9$\u20ac\u00a5\u20b9])(?:\^\{?([23])\}?|([\u00b2\u00b3]))?"
+)
 
 
 def unit_of(text: str) -> tuple[str, Fraction] | None:
@@ -71,3 +93,24 @@ def _power(text: str) -> tuple[str, Fraction] | None:
     power = 3 if "3" in (figure or "") or sign == "\u00b3" or word == "cubic" else 2 if word or figure or sign else 1
     dimension, factor = BY_NAME[name]
     return (dimension if power == 1 else f"{dimension}^{power}"), factor**power
+
+
+def in_one_unit(text: str) -> str:
+    """A quantity in two units or more becomes one in the last, money in the first.
+
+    "2 hours and 5 minutes" are "125 minutes".
+    """
+    before = None
+    while text != before:
+        before, text = text, COMPOUND.sub(_sum, text)
+    return text
+
+
+def _sum(found: re.Match[str]) -> str:
+    one, other = unit_of(found["large"]), unit_of(found["small"])
+    rest = Fraction(found["rest"])
+    if one is None or other is None or one[0] != other[0] or rest * other[1] >= one[1]:
+        return found[0]
+    total = Fraction(found["more"]) * one[1] + rest * other[1]
+    unit, factor = (found["large"], one[1]) if one[0] == "money" else (found["small"], other[1])
+    return f"{total / factor} {unit}"
