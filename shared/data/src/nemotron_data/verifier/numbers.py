@@ -10,6 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from nemotron_data.verifier.units import in_one_unit, unit_of
 
@@ -126,6 +127,7 @@ class Number:
         return self.value / 100 if self.percent else self.value
 
 
+@lru_cache(maxsize=256)  # one answer is looked at several times
 def plain(text: str) -> str:
     """Text with the signs of numbers in their plainest form: minus, spaces, LaTeX's fractions and units."""
     text = SUPERSCRIPT.sub(lambda found: "^" + found[1].translate(POWERS), text)
