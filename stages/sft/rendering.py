@@ -22,8 +22,8 @@ from nemotron_data.chat.rows import (
     counts,
     is_used_in,
     tools_of,
-    validate_messages,
 )
+from nemotron_data.chat.sound import validate_messages
 from nemotron_data.chat.template import Span, find_template, template_file
 from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
 from nemotron_data.formats.written import with_numbers_as_written
