@@ -149,6 +149,15 @@ def test_functions_are_the_tools_of_before() -> None:
         tools_of({**row, "tools": [{"name": "f"}]}, "tools")
 
 
+@pytest.mark.parametrize("tools", ["[not json", 5, True, [5], "[5]", {"name": "f"}, '{"name": "f"}'])
+def test_tools_that_are_no_list_of_objects_are_no_tools(tools: object) -> None:
+    for field in ("tools", "functions"):
+        with pytest.raises(UserError, match=f"^{field} is not a list of objects"):
+            tools_of({field: tools}, "tools")
+    for nothing in (None, [], "", {}):
+        assert tools_of({"tools": nothing}, "tools") is None
+
+
 def test_what_a_turn_of_sharegpt_says_besides_is_kept() -> None:
     (turn,) = from_sharegpt({"conversations": [{"from": "gpt", "value": "4", "weight": 0}]}, ChatFields())
     assert turn == {"role": "assistant", "content": "4", "weight": 0}

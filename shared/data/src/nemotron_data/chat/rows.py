@@ -151,16 +151,19 @@ def tools_of(row: dict[str, Any], field: str) -> Any:
     None where it has none.
 
     Raises:
-        UserError: it has both.
+        UserError: it has both, or they are no list of objects.
     """
     names = {name.lower(): name for name in row}
     tools = row.get(names.get(field.lower(), field))
     functions = row.get(names.get("functions", "functions"))
     if tools and functions:
         raise UserError(f"descriptions of tools twice: in '{field}' and 'functions'")
-    if functions and isinstance(listed := _listed(functions), list):
-        return [{"type": "function", "function": function} for function in listed]
-    return _listed(tools or functions) if tools or functions else None
+    if not tools and not functions:
+        return None
+    listed = _listed(tools or functions)
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise UserError(f"{field if tools else 'functions'} is not a list of objects")
+    return listed if tools else [{"type": "function", "function": function} for function in listed]
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
