@@ -231,7 +231,11 @@ def _with_text(message: Message) -> Message:
         else:
             image = "image" in str(kind)
             raise UserError(f"{'an image' if image else 'a part that is no text'} in the content: of type '{kind}'")
-    reasoning = {"reasoning_content": "".join(thoughts)} if thoughts else {}
+    thought = "".join(thoughts)
+    beside = next((message[name] for name in REASONING_NAMES if message.get(name)), thought)
+    if thoughts and beside != thought:
+        raise UserError("two different reasonings in one turn: in a part of the content and beside it")
+    reasoning = {"reasoning_content": thought} if thoughts else {}
     return {**message, **reasoning, "content": "".join(texts)}
 
 

@@ -39,12 +39,18 @@ def _problem_of(message: Message) -> str | None:
             return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
         if wish and role != "assistant":
             return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
+    if len({bool(message[name]) for name in COUNTING if message.get(name) is not None}) > 1:
+        said = " and ".join(f"'{name}' is {message[name]!r}" for name in COUNTING if message.get(name) is not None)
+        return f"a turn that both counts in the loss and does not: {said}"
     if calls and role != "assistant":
         return "tool calls outside an assistant turn"
     if not isinstance(content, str) and not (content is None and calls):
         return "content is not a string"
     if not all(isinstance(text, str) for text in reasoning):
         return "reasoning is not a string"
+    if len({text for text in reasoning if text.strip()}) > 1:
+        said = " and ".join(f"'{name}'" for name in REASONING_NAMES if message.get(name))
+        return f"two different reasonings in one turn: {said}"
     if calls and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
         return "malformed tool call"
     if role == "assistant" and not calls and not "".join([content or "", *reasoning]).strip():
