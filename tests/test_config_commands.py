@@ -179,3 +179,19 @@ def test_help_of_the_pipeline_has_examples(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_told_how_to_complete(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"_NEMOTRON_COMPLETE={shell}_complete" in ask(capsys, "completion", shell)
+
+
+def test_values_are_shown_as_the_type_that_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "config",
+        "show",
+        "sft/tiny",
+        "run.threads='2'",
+        "run.force=yes",
+        "data_prep.source='2'",
+        "optimizer.lr='1e-3'",
+    ]
+    told = json.loads(ask(capsys, *words, "--json"))["config"]
+    assert (told["run"]["threads"], told["run"]["force"]) == (2, True)
+    assert (told["data_prep"]["source"], told["optimizer"]["lr"]) == ("2", 0.001)
+    assert type(told["run"]["threads"]) is int

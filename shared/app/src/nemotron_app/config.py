@@ -21,7 +21,7 @@ from nemotron_app.explain import explained
 from nemotron_app.launch import stage_directory
 from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
 from nemotron_shared.config.keys import leaves
-from nemotron_shared.config.shown import on_one_line, with_origins
+from nemotron_shared.config.shown import as_used, on_one_line, with_origins
 from nemotron_shared.config.translation import translated
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
@@ -60,8 +60,7 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
     """Print all values of CONFIG with these overrides; references stand as they are written."""
     one_stage, choice = recipe(config, stage)
     one = composed(one_stage, choice, _only_settings(overrides))
-    require_valid(one_stage, one)
-    values = redact_values(tree(one))
+    values = redact_values(as_used(tree(one), require_valid(one_stage, one)))
     if as_json:
         tell_json({"config": values, "origins": one.origins})
     else:
