@@ -80,6 +80,8 @@ def test_every_setting_of_every_stage_can_be_explained(
     [
         (["config", "explain", "train.micro_batch_sise"], "did you mean 'train.micro_batch_size'?"),
         (["config", "explain", "lr"], "there is: optimizer.lr"),
+        (["config", "diff", "sft/tiny", "sft/tiny", "optimizer.lr=hello"], "command line: optimizer.lr: "),
+        (["config", "explain", "train.lr"], "there is: optimizer.lr"),
         (["config", "show", "tiny"], "say one: pretrain/tiny, sft/tiny, rl/tiny, eval/tiny"),
         (["config", "show", "sft/tinny"], "did you mean 'tiny'?"),
         (["config", "show", "sft/tiny", "tiny"], "settings are written key=value"),
