@@ -177,6 +177,14 @@ def test_what_a_turn_of_sharegpt_says_besides_is_kept() -> None:
     assert turn == {"role": "assistant", "content": "4", "weight": 0}
 
 
+def test_a_turn_of_sharegpt_with_two_texts_is_none_of_them() -> None:
+    said = {"from": "gpt", "value": "4"}
+    with pytest.raises(UserError, match="two different texts in one turn: in 'value' and in 'content'"):
+        from_sharegpt({"conversations": [said | {"content": "5"}]}, ChatFields())
+    for same in ("4", None):
+        assert from_sharegpt({"conversations": [said | {"content": same}]}, ChatFields()) == [bot("4")]
+
+
 def test_tool_arguments_become_objects():
     row = {"messages": [calling({"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}})]}
     assert from_messages(row, ChatFields())[0]["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}

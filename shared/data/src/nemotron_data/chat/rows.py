@@ -95,6 +95,8 @@ def _from_turn(turn: dict[str, Any]) -> Message:
     beside = {name: other for name, other in turn.items() if name not in ("from", "value")}
     if said == "function_call":
         return {**beside, "role": "assistant", "content": None, "tool_calls": _calls_in(value)}
+    if beside.get("content", value) not in (None, value):
+        raise UserError("two different texts in one turn: in 'value' and in 'content'")
     # a list, say, is no role; `validate_messages` tells of it
     role = SHAREGPT_ROLES.get(said.lower(), said) if isinstance(said, str) else said
     return _plain({**beside, "role": role, "content": value})
