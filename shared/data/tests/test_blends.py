@@ -63,7 +63,7 @@ def test_a_blend_keeps_weights_and_completes_local_paths(tmp_path):
         ({"datasets": [{**ENTRY, "weight": "2"}]}, "datasets.0.weight"),
         ({"datasets": [{**ENTRY, "weight": True}]}, "datasets.0.weight"),
         ('{"datasets": [{"name": "a", "path": "a", "weight": Infinity}]}', "datasets.0.weight"),
-        ({"datasets": [{**ENTRY, "weight": 1e308}]}, "a weight is a number up to 1e+18"),
+        ({"datasets": [{**ENTRY, "weight": 1e308}]}, "a weight is a number from 1e-18 to 1e+18"),
         ({"datasets": [{**ENTRY, "weight": 5e-324}]}, "datasets.0.weight"),
         ({"datasets": [{**ENTRY, "weight": 10**400}]}, "datasets.0.weight"),
         ({"datasets": [{"name": "a"}]}, "datasets.0.path"),

@@ -222,7 +222,8 @@ def _blend_error(path: Path, error: ValidationError) -> UserError:
     if first["type"] != "extra_forbidden":
         remedy = "an entry needs a name and a path, the rest is optional"
         if first["loc"][-1:] == ("weight",):
-            remedy = f"a weight is a number up to {LARGEST_WEIGHT:g}; only its ratio to the others counts"
+            bounds = f"{1 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
+            remedy = f"a weight is a number from {bounds}; only its ratio to the others counts"
         return UserError(f"{path}: {where}: {first['msg']}", remedy)
     known = Blend.model_fields if len(first["loc"]) == 1 else BlendEntry.model_fields
     remedy = did_you_mean(str(first["loc"][-1]), known, f"known are {', '.join(known)}; a comment begins with '_'")
