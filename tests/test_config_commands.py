@@ -80,6 +80,8 @@ def test_every_setting_of_every_stage_can_be_explained(
     [
         (["config", "explain", "train.micro_batch_sise"], "did you mean 'train.micro_batch_size'?"),
         (["config", "explain", "lr"], "there is: optimizer.lr"),
+        (["config", "diff", "sft/tiny", "sft/tiny", "optimizer.lr=hello"], "command line: optimizer.lr: "),
+        (["config", "explain", "train.lr"], "there is: optimizer.lr"),
         (["config", "show", "tiny"], "say one: pretrain/tiny, sft/tiny, rl/tiny, eval/tiny"),
         (["config", "show", "sft/tinny"], "did you mean 'tiny'?"),
         (["config", "show", "sft/tiny", "tiny"], "settings are written key=value"),
@@ -179,3 +181,19 @@ def test_help_of_the_pipeline_has_examples(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_told_how_to_complete(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"_NEMOTRON_COMPLETE={shell}_complete" in ask(capsys, "completion", shell)
+
+
+def test_values_are_shown_as_the_type_that_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "config",
+        "show",
+        "sft/tiny",
+        "run.threads='2'",
+        "run.force=yes",
+        "data_prep.source='2'",
+        "optimizer.lr='1e-3'",
+    ]
+    told = json.loads(ask(capsys, *words, "--json"))["config"]
+    assert (told["run"]["threads"], told["run"]["force"]) == (2, True)
+    assert (told["data_prep"]["source"], told["optimizer"]["lr"]) == ("2", 0.001)
+    assert type(told["run"]["threads"]) is int

@@ -15,6 +15,8 @@ CHATS = [
     for word in ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten") * 4
 ]
 
+TOOLS_OF_TEXT = json.dumps(CHATS[0] | {"tools": "[not json"}).encode()
+
 
 def write_chats(path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in CHATS))
@@ -143,6 +145,7 @@ def test_a_dry_run_of_a_preparation_says_what_it_reads(run, tmp_path: Path) -> N
         ("pretrain", "a.jsonl", b'{"text": "a"}\n{"text": 5}\n', "a.jsonl:2: the text is not a string"),
         ("sft", "a.jsonl", b'{"text": "a"}\n', "documents, not chats"),
         ("sft", "a.jsonl", b'{"messages": [{"role": "user", "content": "?"}]}\n', "a.jsonl:1: no assistant turn"),
+        ("sft", "a.jsonl", TOOLS_OF_TEXT, "a.jsonl:1: tools is not a list of objects"),
         ("rl", "a.jsonl", b'{"question": "2+2?"}\n', "a.jsonl:1: no field 'expected_answer'"),
         ("rl", "a.jsonl", b'{"dataset": "mine", "_hf_placeholder": {"row": 1}}\n', "placeholder: unknown data set"),
         ("eval", "a.csv", b"question,answer\n2+2?,4\n", "a.csv:2: no field 'expected_answer'"),

@@ -35,7 +35,7 @@ from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.eval import benchmarks
 from stages.eval.benchmarks import prepare_benchmark
-from stages.eval.questions import QuestionWork, collect, fields_read, task_row
+from stages.eval.questions import ASKED_ALREADY, OTHERWISE, QuestionWork, collect, fields_read, task_row
 from stages.eval.schema import EvalConfig, EvalData
 from stages.eval.tasks import FACTS, PROSE, QUESTIONS, SUMS, TASKS, TEXTS, installed_task
 
@@ -81,6 +81,10 @@ def own_tasks(task: Task[EvalConfig], output: Path) -> tuple[Tasks, Prepared[Eva
 
     # pack: each question once, and what belongs to it
     questions, texts = collect(prepared, settings.most_questions)
+    if repeated := prepared.totals.counts[ASKED_ALREADY]:
+        otherwise = prepared.totals.counts[OTHERWISE]
+        which = f", {otherwise:,} of them with another answer: the first one counts" if otherwise else ""
+        task.run.say(f"questions that an earlier row asks, left out: {repeated:,}{which}")
     if not questions and not texts:
         raise prepared.nothing_left("held-out question", "test")
     tasks: Tasks = {}

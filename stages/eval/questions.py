@@ -28,6 +28,8 @@ from nemotron_data.verifier.golds import count_gold
 from stages.eval.schema import EvalData
 
 ASKED = "asked.jsonl"
+ASKED_ALREADY = "asked already"
+OTHERWISE = "asked already, with another answer"
 TEST = "test"
 Rows = list[dict[str, Any]]
 
@@ -125,7 +127,9 @@ def collect(prepared: Prepared[EvalData], most: int | None) -> tuple[Rows, Rows]
             if not row:  # a text and no question
                 texts.append({"text": text})
             elif row["question"] in questions:
-                prepared.totals.counts["asked already"] += 1
+                prepared.totals.counts[ASKED_ALREADY] += 1
+                if row["expected"] != questions[row["question"]]["expected"]:
+                    prepared.totals.counts[OTHERWISE] += 1
             elif most is not None and len(questions) == most:
                 prepared.totals.counts["beyond most_questions"] += 1
             else:

@@ -22,8 +22,8 @@ from nemotron_data.chat.rows import (
     counts,
     is_used_in,
     tools_of,
-    validate_messages,
 )
+from nemotron_data.chat.sound import validate_messages
 from nemotron_data.chat.template import Span, find_template, template_file
 from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
 from nemotron_data.formats.written import with_numbers_as_written
@@ -141,13 +141,14 @@ class Conversations:
             only: the split that all rows of the data set belong to.
 
         Raises:
-            UserError: the row is no conversation. Refused: it lacks the field that decides its split.
+            UserError: no conversation, or its tools are none. Refused: it lacks the field that decides its split.
         """
         settings = self.settings
         wanted = settings.used_in_filter
         if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
             return
         messages = self.messages_of(row)
+        tools_of(row.value, settings.tools_field)
         if (only or Split(settings.split.model_dump(), salt="questions").only) is None:
             split_key(row.value, settings, first_question(messages))
 

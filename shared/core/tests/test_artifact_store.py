@@ -256,6 +256,16 @@ def test_the_path_of_a_version_is_that_version(store: Store, tmp_path: Path, mon
         store.resolve("my-model")
 
 
+def test_a_folder_of_other_things_is_no_artifact_and_nothing_in_it_is_to_be_removed(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "link").symlink_to("/nowhere")
+    with pytest.raises(UserError, match="not a file") as caught:
+        store.resolve(str(tmp_path / "etc"))
+    assert caught.value.remedy and "holds no artifact" in caught.value.remedy and "remove" not in caught.value.remedy
+
+
 @pytest.mark.parametrize("path", ["./\0b", "./" + "x/" * 2500, "./" + "x" * 300, "~nobody-of-that-name/x"])
 def test_a_name_that_no_folder_can_have_is_that_of_none(store: Store, path: str) -> None:
     with pytest.raises(NotFound, match="no such folder"):

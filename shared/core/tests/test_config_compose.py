@@ -91,6 +91,10 @@ def test_a_file_elsewhere_builds_on_the_stage(configs: Path, tmp_path: Path) -> 
     [
         ("tniy", [], "did you mean 'tiny'"),
         ("tiny", ["train.iter=3"], "did you mean 'train.iters'"),
+        ("tiny", ["other.iters=nan"], "did you mean 'train.iters'"),
+        ("tiny", ["=5"], "command line: '=5' names no setting"),
+        ("tiny", ["+=5"], "command line: '+=5' names no setting"),
+        ("tiny", ["train.iters=010"], "command line: train.iters: 010 is the number 8 in YAML"),
         ("tiny", ["backend=larg"], "did you mean 'large'"),
         ("tiny", ["train.lr=[1"], "command line: 'train.lr=[1'"),
         ("tiny", ["run.data={~/a: 1}"], "'run.data={~/a: 1}' cannot be read: it has a character that needs quotes"),

@@ -11,8 +11,8 @@ from nemotron_data.chat.rows import (
     from_sharegpt,
     is_used_in,
     tools_of,
-    validate_messages,
 )
+from nemotron_data.chat.sound import validate_messages
 from nemotron_shared.errors import UserError
 
 VALID = [
@@ -22,6 +22,7 @@ VALID = [
     [user(), calling(CALL), tool(tool_call_id="c1"), bot()],
     [user(), calling({"function": {"name": "f", "arguments": '{"a": 1}'}}), tool(), bot()],
     [user(name=None, tool_calls=None), bot(tool_calls=[])],
+    [user(), bot(reasoning_content="x", thinking="x", reasoning="")],
     [user(weight=0), bot(weight=0.0), user(weight=None), bot(weight=1, loss=True, train=None)],
 ]
 INVALID = [
@@ -34,6 +35,10 @@ INVALID = [
     ([user(), bot(weight=0), user(), bot(train=False)], "no assistant turn that counts in the loss"),
     ([user(), bot(weight=0.5)], "a weight that is neither 0 nor 1: 'weight' is 0.5"),
     ([user(), bot(loss="yes")], "a weight that is neither 0 nor 1: 'loss' is 'yes'"),
+    ([user(), bot(loss=False, train=True)], "a turn that both counts in the loss and does not: 'loss' is False and"
+                                            " 'train' is True"),
+    ([user(), bot(reasoning_content="x", thinking="y")], "two different reasonings in one turn: 'reasoning_content'"
+                                                         " and 'thinking'"),
     ([user(train=True), bot()], "a weight outside an assistant turn: 'train' of a turn of the user; only answers are"
                                 " learnt"),
     ([user([{"type": "text", "text": "x"}]), bot()], "content is not a string"),
@@ -149,9 +154,35 @@ def test_functions_are_the_tools_of_before() -> None:
         tools_of({**row, "tools": [{"name": "f"}]}, "tools")
 
 
+@pytest.mark.parametrize("tools", ["[not json", 5, True, [5], "[5]", {"name": "f"}, '{"name": "f"}'])
+def test_tools_that_are_no_list_of_objects_are_no_tools(tools: object) -> None:
+    for field in ("tools", "functions"):
+        with pytest.raises(UserError, match=f"^{field} is not a list of objects"):
+            tools_of({field: tools}, "tools")
+    for nothing in (None, [], "", {}):
+        assert tools_of({"tools": nothing}, "tools") is None
+
+
+def test_a_thought_beside_the_content_is_not_lost_to_one_within_it() -> None:
+    parts = [{"type": "thinking", "thinking": "x"}, {"type": "text", "text": "4"}]
+    for name in ("reasoning_content", "reasoning"):
+        with pytest.raises(UserError, match="two different reasonings in one turn"):
+            from_messages({"messages": [user(), bot(parts, **{name: "y"})]}, ChatFields())
+        same = from_messages({"messages": [user(), bot(parts, **{name: "x"})]}, ChatFields())
+        assert validate_messages(same) is None
+
+
 def test_what_a_turn_of_sharegpt_says_besides_is_kept() -> None:
     (turn,) = from_sharegpt({"conversations": [{"from": "gpt", "value": "4", "weight": 0}]}, ChatFields())
     assert turn == {"role": "assistant", "content": "4", "weight": 0}
+
+
+def test_a_turn_of_sharegpt_with_two_texts_is_none_of_them() -> None:
+    said = {"from": "gpt", "value": "4"}
+    with pytest.raises(UserError, match="two different texts in one turn: in 'value' and in 'content'"):
+        from_sharegpt({"conversations": [said | {"content": "5"}]}, ChatFields())
+    for same in ("4", None):
+        assert from_sharegpt({"conversations": [said | {"content": same}]}, ChatFields()) == [bot("4")]
 
 
 def test_tool_arguments_become_objects():

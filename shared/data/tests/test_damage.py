@@ -16,7 +16,8 @@ import pytest
 from prep_support import setting
 
 from nemotron_data.chat.formats import CHAT_FORMATS
-from nemotron_data.chat.rows import ChatFields, validate_messages
+from nemotron_data.chat.rows import ChatFields
+from nemotron_data.chat.sound import validate_messages
 from nemotron_data.prep.losses import Totals
 from nemotron_data.prep.merge import finish
 from nemotron_data.prep.plan import make_shards

@@ -186,3 +186,10 @@ def test_a_wrong_blend_is_not_read(tmp_path, content):
     (tmp_path / "blend.json").write_text(content)
     with pytest.raises(UserError, match=r"blend\.json"):
         read_blend(tmp_path / "blend.json")
+
+
+def test_weights_whose_sum_is_no_number_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "x", DOCUMENTS)
+    (tmp_path / "blend.json").write_text('{"train": [1e308, "x", 1e308, "x"]}')
+    with pytest.raises(UserError, match="'train': its weights are too large to be added"):
+        read_blend(tmp_path / "blend.json")

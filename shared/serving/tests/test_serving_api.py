@@ -10,15 +10,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from importlib.resources import files
+from inspect import signature
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
+from transformers import PreTrainedTokenizerBase
 
 from nemotron_serving import guard, server
 from nemotron_serving.api import Api
 from nemotron_serving.model import Model
+from nemotron_serving.requests import NOT_FOR_TEMPLATES, SET_BY_SERVER
 from nemotron_serving.server import serving
 
 KEY = "0123456789abcdef"
@@ -173,6 +176,14 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"tool_choice": "required"}, "tool_choice"),
         ({"chat_template_kwargs": {"messages": []}}, "not an option"),
         ({"chat_template_kwargs": {"self": 1}}, "not an option"),
+        ({"chat_template_kwargs": {"padding": True}}, "padding: not an option of a template"),
+        ({"temperature": True}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_p": True}, "top_p"),
+        ({"frequency_penalty": False}, "frequency_penalty"),
+        ({"user": 5}, "user"),
+        ({"metadata": 5}, "metadata"),
+        ({"store": 1}, "store"),
         ({"messages": [{"role": "user", "text": "content by another name"}]}, r"messages\[0\] has no content"),
         ({"max_toknes": 3}, "max_toknes: there is no such field"),
     ],
@@ -184,6 +195,12 @@ def test_what_cannot_be_answered_as_asked_is_refused(url: str, change: dict[str,
     assert status == 400
     assert re.search(reason, error["message"]), error
     assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_no_argument_of_transformers_passes_for_an_option_of_a_template() -> None:
+    taken = {*signature(PreTrainedTokenizerBase.apply_chat_template).parameters} - {"kwargs"}
+    assert len(taken) > 10
+    assert taken <= SET_BY_SERVER | NOT_FOR_TEMPLATES
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,18 @@ def test_an_answer_that_is_a_number_keeps_its_digits(tmp_path: Path, prepare: Pr
     assert [row["expected"] for row in rows_of(folder, name)] == ["3.14159265358979323846", "0.50"]
 
 
+def test_a_question_that_comes_again_with_another_answer_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = [("2+2?", "4"), ("2+2?", "4"), ("2+2?", "5"), ("3+3?", "6")]
+    rows = [{"question": question, "expected_answer": answer} for question, answer in answers]
+    source = f"data_prep.source={write(tmp_path / 'a.jsonl', rows)}"
+    words = [source, "data_prep.split={train: 0, valid: 0, test: 1}", f"run.home={tmp_path / 'home'}"]
+    assert STEP.main(["-c", "local", "data_prep.workers=1", *words]) == 0
+    said = "questions that an earlier row asks, left out: 2, 1 of them with another answer: the first one counts"
+    assert said in capsys.readouterr().err
+
+
 def test_the_built_in_rows_give_three_tasks_of_unique_questions(prepare: Prepare) -> None:
     folder = prepare("tiny", "data_prep.split={train: 1.0, valid: 0.0, test: 0.0}")
     assert list(read_tasks(folder)) == ["sums", "facts", "prose"]

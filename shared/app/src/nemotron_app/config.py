@@ -20,8 +20,9 @@ from nemotron_app import complete
 from nemotron_app.explain import explained
 from nemotron_app.launch import stage_directory
 from nemotron_app.recipes import composed, names, recipe, require_valid, title, tree
+from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.keys import leaves
-from nemotron_shared.config.shown import on_one_line, with_origins
+from nemotron_shared.config.shown import as_used, on_one_line, with_origins
 from nemotron_shared.config.translation import translated
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
@@ -60,8 +61,7 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
     """Print all values of CONFIG with these overrides; references stand as they are written."""
     one_stage, choice = recipe(config, stage)
     one = composed(one_stage, choice, _only_settings(overrides))
-    require_valid(one_stage, one)
-    values = redact_values(tree(one))
+    values = _values(one_stage, one)
     if as_json:
         tell_json({"config": values, "origins": one.origins})
     else:
@@ -77,8 +77,9 @@ def show(config: str, overrides: tuple[str, ...], stage: str | None, as_json: bo
 @AS_JSON
 def diff(first: str, second: str, overrides: tuple[str, ...], stage: str | None, as_json: bool) -> int:
     """Print the settings in which two configs differ; the overrides are those of the second."""
-    before = dict(leaves(redact_values(tree(composed(*recipe(first, stage), [])))))
-    after = dict(leaves(redact_values(tree(composed(*recipe(second, stage), _only_settings(overrides))))))
+    (one_stage, one), (other_stage, other) = recipe(first, stage), recipe(second, stage)
+    before = dict(leaves(_values(one_stage, composed(one_stage, one, []))))
+    after = dict(leaves(_values(other_stage, composed(other_stage, other, _only_settings(overrides)))))
     changed = {
         key: (before.get(key, "(not there)"), after.get(key, "(not there)"))
         for key in [*before, *(key for key in after if key not in before)]
@@ -121,6 +122,15 @@ def translate(file: Path) -> int:
         say(note)
     tell(found.text, end="")
     return 0
+
+
+def _values(stage: str, config: Composed) -> dict[str, Any]:
+    """What is shown of a config.
+
+    Raises:
+        UserError: a value is wrong.
+    """
+    return redact_values(as_used(tree(config), require_valid(stage, config)))
 
 
 def _only_settings(words: tuple[str, ...]) -> list[str]:

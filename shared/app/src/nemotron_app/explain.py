@@ -36,7 +36,7 @@ def _unknown(key: str, stages: Sequence[str], known: Sequence[str]) -> UserError
     of = "" if len(stages) == len(STAGES) else f" in {' and '.join(stages)}"
     others = [stage for stage in STAGES if stage not in stages]
     having = [stage for stage in others if any(f"{one}.".startswith(f"{key}.") for one, _ in _words(stage))]
-    by_last = [one for one in known if one.rpartition(".")[2] == key]
+    by_last = [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
     if having:
         remedy: str | None = f"it is one of {' and '.join(having)}: nemotron config explain {key} --stage {having[0]}"
     elif by_last:

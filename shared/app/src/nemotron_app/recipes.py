@@ -10,6 +10,7 @@ from nemotron_app.launch import stage_directory
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.files import read_text
 from nemotron_shared.config.references import resolve
+from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -76,8 +77,8 @@ def composed(stage: str, choice: str, overrides: Sequence[str]) -> Composed:
     return compose(stage_directory(stage) / "config", choice, overrides)
 
 
-def require_valid(stage: str, config: Composed) -> None:
-    """Check the values by the stage's schema, as far as they are known without an artifact.
+def require_valid(stage: str, config: Composed) -> StageConfig | None:
+    """Check the values by the stage's schema, as far as they are known without an artifact; None where they are not.
 
     Raises:
         UserError: naming where each wrong value was set.
@@ -86,8 +87,8 @@ def require_valid(stage: str, config: Composed) -> None:
         values = resolve(config.tree, lambda role, name: f"<{name} of {role}>")
     except UserError as error:  # a variable of the environment, or another value, that is not there
         say(f"the values are not checked: {error.message}")
-        return
-    validate(import_module(f"stages.{stage}.train").STEP.schema, values, config.origins)
+        return None
+    return validate(import_module(f"stages.{stage}.train").STEP.schema, values, config.origins)
 
 
 def tree(config: Composed) -> Mapping[str, object]:

@@ -9,20 +9,22 @@ MOST_PROMPTS = 256
 MOST_STOPS = 16
 MOST_TOP = 20
 SET_BY_SERVER = {
-    "self",
-    "messages",
-    "tools",
-    "add_generation_prompt",
-    "bos_token",
-    "eos_token",
-    "pad_token",
-    "unk_token",
+    *("self", "messages", "tools", "add_generation_prompt"),
+    *("bos_token", "eos_token", "pad_token", "unk_token"),
+    *("raise_exception", "strftime_now", "range", "dict", "lipsum", "cycler", "joiner", "namespace"),
 }
+NOT_FOR_TEMPLATES = {
+    *("conversation", "documents", "chat_template", "continue_final_message", "tokenize", "padding", "truncation"),
+    *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs"),
+    *("load_audio_from_video", "processor_kwargs", "sanitize_control_tokens"),
+}
+"""What `apply_chat_template` of transformers takes besides: no template is told of it, and nothing here does it."""
 
 Text = Annotated[str, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=0)]
 Length = Annotated[int, Field(strict=True, ge=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Number = Annotated[float, Field(strict=True)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Flag = Annotated[bool, Field(strict=True)]
 
 
@@ -41,7 +43,7 @@ class Asked(BaseModel):
 
     model: Text | None = None
     max_tokens: Count | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
+    temperature: Annotated[float, Field(strict=True, ge=0, le=2)] | None = 1.0
     top_p: Share | None = 1.0
     n: Annotated[int, Field(strict=True, ge=1, le=MOST_CHOICES)] | None = 1
     seed: Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)] | None = None
@@ -49,15 +51,15 @@ class Asked(BaseModel):
     stream: Flag | None = False
     stream_options: StreamOptions | None = None
     # of no consequence to an answer
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    prompt_cache_key: Any = None
-    safety_identifier: Any = None
+    user: Text | None = None
+    metadata: dict[str, Any] | None = None
+    store: Flag | None = None
+    service_tier: Text | None = None
+    prompt_cache_key: Text | None = None
+    safety_identifier: Text | None = None
     # obeyed only where they ask for nothing
-    presence_penalty: float | None = 0
-    frequency_penalty: float | None = 0
+    presence_penalty: Number | None = 0
+    frequency_penalty: Number | None = 0
     logit_bias: dict[str, Any] | None = None
 
     @field_validator("presence_penalty", "frequency_penalty", "logit_bias")
@@ -155,7 +157,7 @@ class ChatCompletion(Asked):
     def only_options(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """Options are numbers, texts and truth values, and replace nothing that the server sets."""
         for name, option in (value or {}).items():
-            if name in SET_BY_SERVER or isinstance(option, dict | list):
+            if name in SET_BY_SERVER | NOT_FOR_TEMPLATES or isinstance(option, dict | list):
                 raise ValueError(f"{name}: not an option of a template")
         return value
 

@@ -25,6 +25,7 @@ from nemotron_shared.errors import NotFound, UserError
 
 NOBODY = Producer("external", "", "", "", "", "", None, "", {})
 STRAY = ": not in the manifest"
+NO_ARTIFACT = "that folder holds no artifact: give one of model or data files, or NAME[:VERSION] such as sft:v2"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Artifact:
         Its manifest exists in memory only. `digest` hashes a file, or knows that it has not changed since it did.
         """
         path = folder_at(path)
-        files = file_table(path, hidden=False, digest=digest)
+        files = file_table(path, hidden=False, digest=digest, remedy=NO_ARTIFACT)
         if not files:
             raise UserError(f"{path}: holds no files", "give the folder that holds the model's or data's files")
         manifest = Manifest(
@@ -193,12 +194,20 @@ def file_table(
     hidden: bool = True,
     known: Mapping[str, str] | None = None,
     digest: Callable[[Path], str] = file_digest,
+    remedy: str = "remove it, or link to files one by one",
 ) -> dict[str, FileEntry]:
-    """Hash what `contents` finds, unless its digest is known."""
+    """Hash what `contents` finds, unless its digest is known.
+
+    Args:
+        remedy: what to do about something that is no file.
+
+    Raises:
+        UserError: there is such a thing, or a file that cannot be read.
+    """
     found = contents(root, hidden=hidden)
     for path in found.values():
         if not path.is_file():
-            raise UserError(f"{path}: not a file, or a link to none", "remove it, or link to files one by one")
+            raise UserError(f"{path}: not a file, or a link to none", remedy)
 
     def entry(name: str) -> FileEntry:
         return FileEntry((known or {}).get(name) or digest(found[name]), found[name].stat().st_size)

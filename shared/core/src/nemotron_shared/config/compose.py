@@ -27,10 +27,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from nemotron_shared.config.dialects import said_in_ours
 from nemotron_shared.config.expansion import bounded
 from nemotron_shared.config.failures import BROKEN, HOW_TO_WRITE, endless, first_line, not_composed, unreadable
-from nemotron_shared.config.files import YAML_LOADER, require_defaults
+from nemotron_shared.config.files import YAML_LOADER, require_defaults, require_plain_numbers
 from nemotron_shared.config.grammar import readable
 from nemotron_shared.config.keys import TRUST, keys_of_trust, leaf_keys
-from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override, override_key, who_says
+from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override, override_key, require_key, who_says
 from nemotron_shared.config.references import engine_of
 from nemotron_shared.config.sources import TooManyFiles, hydra_over
 from nemotron_shared.config.translation import Translated, config_names, key_lines, translated
@@ -62,8 +62,12 @@ def compose(config_dir: Path, choice: str, overrides: Sequence[str]) -> Composed
     """Merge the config `choice` (a name in `config_dir`, or a path) with `overrides`.
 
     Raises:
-        UserError: no such config, a broken YAML file, a malformed override, or an override of an unknown key.
+        UserError: no such config, a broken YAML file, a malformed override, one of an unknown key, or one of a number
+            that YAML takes for another.
     """
+    for text in overrides:
+        require_key(text)
+        require_plain_numbers(f"{who_says(text, None)}: {override_key(text)}", text.partition("=")[2])
     family = next((text.partition("=")[2] for text in overrides if override_key(text) == "run.family"), "")
     path = find_config(config_dir, choice, family)
     trust_keys = {key: COMMAND_LINE for key in map(override_key, overrides) if key.split(".")[-1] == TRUST}

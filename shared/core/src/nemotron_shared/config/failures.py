@@ -18,6 +18,7 @@ from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
 
 MOST_SAID = 300
+ALL_KEYS = "see --dry-run for all keys"
 HOW_TO_WRITE = "docs/configuration.md shows how files and settings are written"
 BROKEN = (
     HydraException,
@@ -55,9 +56,9 @@ def not_composed(
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
-    return UserError(
-        f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", did_you_mean(key, known, "see --dry-run for all keys")
-    )
+    alike = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]  # of another section
+    remedy = did_you_mean(key, alike, f"did you mean '{alike[0]}'?") if alike else did_you_mean(key, known, ALL_KEYS)
+    return UserError(f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", remedy)
 
 
 def _not_there(path: Path, folders: Sequence[Path], error: MissingConfigException) -> UserError:

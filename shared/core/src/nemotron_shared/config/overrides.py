@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemotron_shared.errors import UserError
+
 COMMAND_LINE = "command line"
 PLAIN = re.compile(r"[/.]*[A-Za-z][\w./:@-]*", re.ASCII)
 OTHER_VALUES = ("null", "true", "false", "nan", "inf")
@@ -31,6 +33,16 @@ def override(key: str, value: str | Sequence[str]) -> str:
 def override_key(override: str) -> str:
     """The dotted key that an override touches, without its `+`, `++` or `~`."""
     return override.partition("=")[0].lstrip("+~").strip()
+
+
+def require_key(override: str) -> None:
+    """Refuse an override that sets nothing: `=5`.
+
+    Raises:
+        UserError: naming it.
+    """
+    if not override_key(override):
+        raise UserError(f"{who_says(override, None)}: '{override}' names no setting", "write key=value")
 
 
 def who_says(override: str, theirs: str | None) -> str:

@@ -4,6 +4,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
+
+
+def as_used(values: Mapping[str, Any], config: BaseModel | None) -> Mapping[str, Any]:
+    """A config's values, those that its schema takes for another type as it takes them: the text "2" as the number 2.
+
+    Args:
+        config: what the schema made of them; None where they are not valid.
+    """
+    return values if config is None else _as_used(values, config.model_dump(by_alias=True, warnings=False))
+
+
+def _as_used(value: Any, used: Any) -> Any:
+    if isinstance(value, Mapping):
+        known = used if isinstance(used, Mapping) else {}
+        return {name: _as_used(child, known.get(name)) for name, child in value.items()}
+    is_reference = isinstance(value, str) and "${" in value
+    is_read = isinstance(value, str | int) and isinstance(used, bool | int | float)
+    same = type(value) is type(used) or (type(value), type(used)) == (int, float)
+    return used if is_read and not is_reference and not same else value
 
 
 def with_origins(config: Mapping[str, Any], origins: Mapping[str, str]) -> Iterator[str]:

@@ -4,11 +4,12 @@ Nothing is written. The exit code is 0 only when the step could start.
 """
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nemotron_shared.artifacts import Source
-from nemotron_shared.config.shown import with_origins
+from nemotron_shared.config.shown import as_used, with_origins
 from nemotron_shared.errors import UserError
 from nemotron_shared.redaction import redact_values
 from nemotron_shared.runtime.arguments import Arguments
@@ -32,7 +33,7 @@ class Preview:
     """Everything `--dry-run` shows."""
 
     command: str
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     origins: dict[str, str]
     inputs: dict[str, str | None]
     produces: str
@@ -75,7 +76,7 @@ def make_preview(step: "Step", arguments: Arguments) -> Preview:
     estimate = checked.estimate
     return Preview(
         command=shlex.join([*command, "-c", arguments.config, *arguments.overrides]),
-        config=checked.values,
+        config=as_used(checked.values, config),
         origins=checked.composed.origins,
         inputs=checked.shown,
         produces=step.produces.format(family=checked.run.family),

@@ -1,4 +1,4 @@
-"""Rows to messages, for each format of the table in `formats.py`; and why a conversation cannot be trained on.
+"""Rows to messages, for each format of the table in `formats.py`; `sound.py` says which can be trained on.
 
 {"messages": [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}], "used_in": ["nano_v3"]}
 """
@@ -22,7 +22,6 @@ COUNTING = ("weight", "loss", "train")
 """By which a turn says whether it counts in the loss: 0 or false, 1 or true."""
 PAIR = ("user", "assistant")
 TEXT_PARTS = ("text", "input_text", "output_text")
-ORDINARY = {"role", "content"}
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -96,6 +95,8 @@ def _from_turn(turn: dict[str, Any]) -> Message:
     beside = {name: other for name, other in turn.items() if name not in ("from", "value")}
     if said == "function_call":
         return {**beside, "role": "assistant", "content": None, "tool_calls": _calls_in(value)}
+    if beside.get("content", value) not in (None, value):
+        raise UserError("two different texts in one turn: in 'value' and in 'content'")
     # a list, say, is no role; `validate_messages` tells of it
     role = SHAREGPT_ROLES.get(said.lower(), said) if isinstance(said, str) else said
     return _plain({**beside, "role": role, "content": value})
@@ -108,7 +109,7 @@ def _calls_in(text: Any) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"malformed tool call: {error}") from error
     return [
-        _parsed_call({"type": "function", "function": call}) for call in (found if isinstance(found, list) else [found])
+        parsed_call({"type": "function", "function": call}) for call in (found if isinstance(found, list) else [found])
     ]
 
 
@@ -152,16 +153,19 @@ def tools_of(row: dict[str, Any], field: str) -> Any:
     None where it has none.
 
     Raises:
-        UserError: it has both.
+        UserError: it has both, or they are no list of objects.
     """
     names = {name.lower(): name for name in row}
     tools = row.get(names.get(field.lower(), field))
     functions = row.get(names.get("functions", "functions"))
     if tools and functions:
         raise UserError(f"descriptions of tools twice: in '{field}' and 'functions'")
-    if functions and isinstance(listed := _listed(functions), list):
-        return [{"type": "function", "function": function} for function in listed]
-    return _listed(tools or functions) if tools or functions else None
+    if not tools and not functions:
+        return None
+    listed = _listed(tools or functions)
+    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+        raise UserError(f"{field if tools else 'functions'} is not a list of objects")
+    return listed if tools else [{"type": "function", "function": function} for function in listed]
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
@@ -213,7 +217,7 @@ def _plain(message: Message) -> Message:
         others = {name: value for name, value in message.items() if name != "function_call"}
         message = {**others, "content": message.get("content"), "tool_calls": _calls_in(call)}
     if calls := message.get("tool_calls"):
-        message = {**message, "tool_calls": _each(calls, _parsed_call)}
+        message = {**message, "tool_calls": _each(calls, parsed_call)}
     return _with_text(message) if isinstance(message.get("content"), list) else message
 
 
@@ -229,11 +233,16 @@ def _with_text(message: Message) -> Message:
         else:
             image = "image" in str(kind)
             raise UserError(f"{'an image' if image else 'a part that is no text'} in the content: of type '{kind}'")
-    reasoning = {"reasoning_content": "".join(thoughts)} if thoughts else {}
+    thought = "".join(thoughts)
+    beside = next((message[name] for name in REASONING_NAMES if message.get(name)), thought)
+    if thoughts and beside != thought:
+        raise UserError("two different reasonings in one turn: in a part of the content and beside it")
+    reasoning = {"reasoning_content": thought} if thoughts else {}
     return {**message, **reasoning, "content": "".join(texts)}
 
 
-def _parsed_call(call: dict[str, Any]) -> dict[str, Any]:
+def parsed_call(call: dict[str, Any]) -> dict[str, Any]:
+    """A call of a tool with its arguments as an object, where they are JSON text."""
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call
@@ -244,67 +253,6 @@ def _parsed_call(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def validate_messages(messages: Any) -> str | None:
-    """Why a conversation cannot be trained on, as one of a few fixed phrases to count by, or None if it can."""
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return "messages is not a list of objects"
-    if not messages:
-        return "no messages"
-    call_ids: list[Any] = []
-    for message in messages:
-        if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
-            continue
-        if reason := _problem_of(message) or _problem_of_answer(message, call_ids):
-            return reason
-        call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
-    answers = [message for message in messages if message["role"] == "assistant"]
-    if not answers:
-        return "no assistant turn"
-    return None if any(map(counts, answers)) else "no assistant turn that counts in the loss"
-
-
 def counts(message: Message) -> bool:
     """Whether a turn counts in the loss, as far as it says so itself."""
     return all(message.get(name) in (None, 1) for name in COUNTING)
-
-
-def _problem_of(message: Message) -> str | None:
-    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
-    reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
-    if role not in ROLES:
-        return f"unknown role: {role!r}; known are {', '.join(ROLES)}"
-    for name in COUNTING:
-        if (wish := message.get(name)) is not None and wish not in (0, 1):
-            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
-        if wish and role != "assistant":
-            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
-    if calls and role != "assistant":
-        return "tool calls outside an assistant turn"
-    if not isinstance(content, str) and not (content is None and calls):
-        return "content is not a string"
-    if not all(isinstance(text, str) for text in reasoning):
-        return "reasoning is not a string"
-    if calls and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
-        return "malformed tool call"
-    if role == "assistant" and not calls and not "".join([content or "", *reasoning]).strip():
-        return "empty assistant turn"
-    return None
-
-
-def _is_tool_call(call: Any) -> bool:
-    function = _parsed_call(call).get("function") if isinstance(call, dict) else None
-    wanted = {"name": str, "arguments": dict}
-    return isinstance(function, dict) and all(isinstance(function.get(key), kind) for key, kind in wanted.items())
-
-
-def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
-    """A tool's message must say which call it answers, as far as the calls have ids."""
-    if message["role"] != "tool":
-        return None
-    if not call_ids:
-        return "tool message without a tool call"
-    if None not in call_ids and message.get("tool_call_id") is None:
-        return "tool message without tool_call_id"
-    if None not in call_ids and message["tool_call_id"] not in call_ids:
-        return "tool_call_id of no tool call"
-    return None

@@ -188,11 +188,10 @@ def _as_templates_expect(message: Message) -> Message:
     if RESHAPED.isdisjoint(message) and None not in message.values():
         return message
     given = {key: value for key, value in message.items() if value is not None}
-    for name in REASONING_NAMES:
-        if name in given:
-            given["reasoning_content"] = given[name]
-            given.setdefault("thinking", given[name])
-            break
+    named = [given[name] for name in REASONING_NAMES if name in given]
+    if named:
+        said = next(filter(None, named), named[0])  # tables have an empty text under the names that a row does not use
+        given |= {"reasoning_content": said, "thinking": given.get("thinking") or said}
     return given
 
 

@@ -260,6 +260,8 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
                 raise UserError(what, "put the pair into the folder, and name it relative to that")
             _check_blend_entry(path, split, *entry)
             blend[split].append(entry)
+        if sum(weight for weight, _ in blend[split]) == math.inf:
+            raise UserError(f"{path}: '{split}': its weights are too large to be added", "write smaller ones")
     return blend
 
 

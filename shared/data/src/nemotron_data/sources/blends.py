@@ -25,6 +25,8 @@ from nemotron_shared.errors import UserError, did_you_mean
 
 SHIPPED = "blend:"
 LONGEST_NAME = 200
+LARGEST_WEIGHT = 1e18
+"""Numbers of tokens may be weights, too; sums, and products with tokens, stay finite."""
 MOST_BLEND_BYTES = 16 << 20  # a .json file beyond it is data; it is not read whole to find out
 
 
@@ -36,7 +38,7 @@ class BlendEntry(BaseModel):
     """Unique in its list; the folder of the prepared data set is called so."""
     path: str = Field(min_length=1)
     """A file, folder or glob, relative to the blend file or absolute; or an s3://, gs:// or hf:// address."""
-    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    weight: float = Field(default=1.0, ge=1 / LARGEST_WEIGHT, le=LARGEST_WEIGHT, allow_inf_nan=False)
     split: str | None = Field(default=None, min_length=1)
     """For hf:// paths, as is `subset`."""
     subset: str | None = Field(default=None, min_length=1)
@@ -218,7 +220,11 @@ def _blend_error(path: Path, error: ValidationError) -> UserError:
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or "the top level"
     if first["type"] != "extra_forbidden":
-        return UserError(f"{path}: {where}: {first['msg']}", "an entry needs a name and a path, the rest is optional")
+        remedy = "an entry needs a name and a path, the rest is optional"
+        if first["loc"][-1:] == ("weight",):
+            bounds = f"{1 / LARGEST_WEIGHT:g} to {LARGEST_WEIGHT:g}"
+            remedy = f"a weight is a number from {bounds}; only its ratio to the others counts"
+        return UserError(f"{path}: {where}: {first['msg']}", remedy)
     known = Blend.model_fields if len(first["loc"]) == 1 else BlendEntry.model_fields
     remedy = did_you_mean(str(first["loc"][-1]), known, f"known are {', '.join(known)}; a comment begins with '_'")
     return UserError(f"{path}: unknown key '{where}'", remedy)

@@ -10,7 +10,8 @@ from typing import Any
 
 from nemotron_data.chat.confined import open_template
 from nemotron_data.chat.formats import CHAT_FORMATS, TURNS, from_any
-from nemotron_data.chat.rows import ChatFields, tools_of, validate_messages
+from nemotron_data.chat.rows import ChatFields, tools_of
+from nemotron_data.chat.sound import validate_messages
 from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.prep.reader import TOLERATE
 from nemotron_data.sources.blends import Blend, load_blend

@@ -142,8 +142,7 @@ def _require(body: Any, chat: bool) -> None:
     require(body.get("model") in (None, "tiny"), "another model")
     for name, low, high in (("temperature", 0, 2), ("top_p", 0, 1)):
         value = body.get(name)
-        numeric = value is None or is_number(value) or isinstance(value, str | bool)
-        require(numeric, f"{name} that is no number")
+        require(value is None or is_number(value), f"{name} that is no number")
         require(not is_number(value) or low <= value <= high, f"{name} out of its range")
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)

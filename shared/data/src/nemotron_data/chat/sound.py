@@ -1,0 +1,77 @@
+"""Why a conversation cannot be trained on.
+
+[{"role": "user", "content": "2+2?"}]  ->  "no assistant turn"
+"""
+
+from typing import Any
+
+from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, ROLES, Message, counts, parsed_call
+
+ORDINARY = {"role", "content"}
+
+
+def validate_messages(messages: Any) -> str | None:
+    """Why a conversation cannot be trained on, as one of a few fixed phrases to count by, or None if it can."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return "messages is not a list of objects"
+    if not messages:
+        return "no messages"
+    call_ids: list[Any] = []
+    for message in messages:
+        if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
+            continue
+        if reason := _problem_of(message) or _problem_of_answer(message, call_ids):
+            return reason
+        call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
+    answers = [message for message in messages if message["role"] == "assistant"]
+    if not answers:
+        return "no assistant turn"
+    return None if any(map(counts, answers)) else "no assistant turn that counts in the loss"
+
+
+def _problem_of(message: Message) -> str | None:
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
+    if role not in ROLES:
+        return f"unknown role: {role!r}; known are {', '.join(ROLES)}"
+    for name in COUNTING:
+        if (wish := message.get(name)) is not None and wish not in (0, 1):
+            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
+        if wish and role != "assistant":
+            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
+    if len({bool(message[name]) for name in COUNTING if message.get(name) is not None}) > 1:
+        said = " and ".join(f"'{name}' is {message[name]!r}" for name in COUNTING if message.get(name) is not None)
+        return f"a turn that both counts in the loss and does not: {said}"
+    if calls and role != "assistant":
+        return "tool calls outside an assistant turn"
+    if not isinstance(content, str) and not (content is None and calls):
+        return "content is not a string"
+    if not all(isinstance(text, str) for text in reasoning):
+        return "reasoning is not a string"
+    if len({text for text in reasoning if text.strip()}) > 1:
+        said = " and ".join(f"'{name}'" for name in REASONING_NAMES if message.get(name))
+        return f"two different reasonings in one turn: {said}"
+    if calls and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
+        return "malformed tool call"
+    if role == "assistant" and not calls and not "".join([content or "", *reasoning]).strip():
+        return "empty assistant turn"
+    return None
+
+
+def _is_tool_call(call: Any) -> bool:
+    function = parsed_call(call).get("function") if isinstance(call, dict) else None
+    wanted = {"name": str, "arguments": dict}
+    return isinstance(function, dict) and all(isinstance(function.get(key), kind) for key, kind in wanted.items())
+
+
+def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
+    """A tool's message must say which call it answers, as far as the calls have ids."""
+    if message["role"] != "tool":
+        return None
+    if not call_ids:
+        return "tool message without a tool call"
+    if None not in call_ids and message.get("tool_call_id") is None:
+        return "tool message without tool_call_id"
+    if None not in call_ids and message["tool_call_id"] not in call_ids:
+        return "tool_call_id of no tool call"
+    return None
