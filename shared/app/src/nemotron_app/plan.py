@@ -148,7 +148,7 @@ def _lines(stage: str, choice: str, shown: dict[str, Any]) -> Iterator[str]:
         name, _, said = line.partition(": ")
         yield f"  {name:<{width}}  {said}"
     if shown["problems"]:
-        yield "  what stands in its way"
+        yield "  what would stop it"
         yield from (f"    {line}" for problem in shown["problems"] for line in problem.splitlines())
     if shown["estimate"] is not None:
         yield "  assumed"
