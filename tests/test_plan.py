@@ -22,6 +22,9 @@ FEW = ("pretrain/super3", "sft/tiny", "rl/nano3")
 NO_SIZE = ("one_gpu", "local", "qa", "nano3_lora_automodel", "nano3_lora_one_gpu")
 """Configs that say nothing of GPUs: they are planned for the machine that asks."""
 
+TOO_FEW = ("pretrain/nano3", "sft/nano3", "sft/ultra3")
+"""Bridge names these recipes after fewer GPUs than hold them: its own Slurm scripts start them on 4, 2 and 48 nodes."""
+
 
 @pytest.fixture(autouse=True)
 def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +51,7 @@ def test_every_config_has_a_plan(config: str, capsys: pytest.CaptureFixture[str]
         assert 6e8 < sum(estimate["memory"].values()) < 1e9  # the process counts, too
         assert estimate["device"] == "CPU core" and estimate["seconds"] < 300
     elif not config.endswith(NO_SIZE):
-        assert estimate["device"] == "H100" and estimate["fits"], estimate["memory"]
+        assert estimate["device"] == "H100" and estimate["fits"] == (config not in TOO_FEW), estimate["memory"]
         assert not any("cannot be shared out" in problem for problem in found["problems"])
 
 
@@ -124,6 +127,29 @@ def test_what_does_not_fit_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "sft/nano3", "L40S"]) == 0
     shown = capsys.readouterr().out
     assert "DOES NOT FIT" in shown and "what would stop it" in shown and "assumed" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["192xH100", "engine.tensor_model_parallel_size=3"], "32 attention heads"),
+        (["48xH100", "engine.expert_model_parallel_size=24"], "512 routed experts into 24 parts"),
+    ],
+)
+def test_a_layout_that_megatron_refuses_is_told(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "pretrain/super3", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "what would stop it" in shown and told in shown and f"set {words[1].partition('=')[0]} to one of" in shown
+
+
+def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = plan(capsys, "pretrain/nano3", "engine.recipe=qwen.qwen3.qwen3_8b_pretrain_config")
+    assert any("12 bytes of each parameter" in said for said in found["estimate"]["assumptions"])
+    (known,) = plan(capsys, "pretrain/nano3")
+    assert known["estimate"]["memory"]["optimizer"] == 12 * known["estimate"]["parameters"] / 8
+    assert not any("12 bytes" in said for said in known["estimate"]["assumptions"])
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ class Layout:
     shards: weights and gradients are shared out over all devices, too; the optimizer always is where `spread`.
     trained: False where adapters are trained and the weights are frozen.
     activation: bytes of each value that is kept for the backward pass.
+    assumed: sentences about what the config does not tell.
     """
 
     devices: int
@@ -41,6 +42,7 @@ class Layout:
     trained: bool = True
     recomputed: Recomputed = "nothing"
     activation: int = 2
+    assumed: tuple[str, ...] = ()
 
     @property
     def replicas(self) -> int:
