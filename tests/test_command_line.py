@@ -31,6 +31,8 @@ def test_help_imports_nothing_heavy(run) -> None:
         ("nemotron super3 sft train.micro", ["train.micro_batch_size="]),
         ("nemotron super3 rl -c tiny grpo.max_new", ["grpo.max_new_tokens="]),
         ("nemotron config di", ["diff"]),
+        ("nemotron super3 rl engine=n", ["nemo_rl"]),
+        ("nemotron plan sft/tiny engine=auto", ["automodel"]),
         ("nemotron super3 eval -c h", ["held_out"]),
         ("nemotron config show sft/ti", ["sft/tiny"]),
         ("nemotron config explain grpo.te", ["grpo.temperature"]),
@@ -55,6 +57,13 @@ def test_a_shell_offers_what_is_in_the_store_and_no_config_of_another_stage(run,
     assert offered("nemotron artifacts show super3-s") == "plain,super3-sft-model\n"
     assert "plain,tiny" in offered("nemotron super3 sft -c ") and "held_out" not in offered("nemotron super3 sft -c ")
     assert offered("nemotron super3 sft optimizer.lr=").strip() == ""
+    assert (
+        offered("nemotron chat ") == offered("nemotron super3 sft run.model=") == "plain,sft\nplain,super3-sft-model\n"
+    )
+    assert offered("nemotron super3 sft run.model=./m") == "file,./m\n"
+    assert offered("nemotron finetune super3-sft-model ch") == "file,ch\n"
+    assert offered("nemotron super3 sft data_prep.source=") == "file,data_prep.source=\n"
+    assert offered("nemotron data inspect super3-sft-m") == "file,super3-sft-m\n"
 
 
 @pytest.mark.parametrize(

@@ -149,9 +149,11 @@ class Nemotron(click.Group):
             raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
     """The words that may come next: a model or a command, what a model can do, and settings of its stage."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
+    if "=" in incomplete:
+        return complete.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
     known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect", "import"), 3: STAGES}.get(
         len(before), ()
     )
