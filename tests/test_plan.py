@@ -1,6 +1,7 @@
 """`nemotron plan`, for every config of every training."""
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -60,6 +61,11 @@ def test_gpus_are_those_that_are_named(capsys: pytest.CaptureFixture[str]) -> No
     assert [few["estimate"]["devices"], many["estimate"]["devices"]] == [64, 128]
     assert few["estimate"]["device"] == "GB200"
     assert few["estimate"]["seconds"] > 1.8 * many["estimate"]["seconds"]
+
+
+def test_few_tokens_a_second_are_not_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "sft/local"]) == 0
+    assert re.search(r", 0\.\d+ tokens/s on each", capsys.readouterr().out)
 
 
 def test_settings_change_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,6 +164,8 @@ def test_the_optimizer_of_an_unknown_recipe_is_assumed_large(capsys: pytest.Capt
         (["pretrain/supr3"], "no config named 'supr3'", "super3"),
         (["pretain/super3"], "no stage 'pretain'", "pretrain"),
         (["none.yaml"], "there is no file none.yaml", "STAGE/NAME"),
+        (["sft/tiny", "--", "-1"], "'-1' is no number of GPUs", "64xH100"),
+        (["sft/tiny", "engine.peft=lora"], "engine.peft is a section, and not 'lora'", "engine.peft={alpha: ..., dim"),
         (["sft/nano3", "0xH100"], "0 GPUs", "64xH100"),
         (["sft/nano3", "999999999xH100"], "999999999 GPUs", "100,000"),
         (["sft/nano3", "8xFOO"], "no GPU named 'FOO' is known", "A100-40GB, A100-80GB, H100"),

@@ -72,6 +72,8 @@ def parse_gpus(text: str) -> tuple[int, str]:
     Raises:
         UserError: it is none of these, or more GPUs than there are anywhere.
     """
+    if re.match(r"[-+]?[\d.]+", text) and not text[0].isdigit():
+        raise UserError(f"'{text}' is no number of GPUs", f"say a number from 1 to {MOST:,}: 64xH100")
     found = GPUS.fullmatch(text.strip())
     if found is None or not any(found.groups()):
         raise UserError(f"'{text}' says no GPUs", "say how many of which: 64xH100")
