@@ -94,7 +94,9 @@ def test_the_version_is_the_package_version(run) -> None:
     [
         (["suppr3", "sft"], "did you mean 'super3'"),
         (["super3", "stf"], "did you mean 'sft'"),
-        (["super3"], "what shall super3 do?"),
+        (["super3"], "super3 needs a command"),
+        (["nano3", "finetune", "--help"], "say it without nano3: nemotron finetune"),
+        (["nano3", "finetun", "--help"], "no command 'finetun' for nano3"),
         (["super3", "data", "prep", "srt"], "say: data prep"),
         (["super3", "sft", "tiny"], "for the config: -c tiny"),
         (["super3", "sft", "tinny"], "overrides are written key=value"),
@@ -127,6 +129,7 @@ def test_a_mistake_is_one_clear_error(run, words: list[str], message: str) -> No
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stderr.count("error:") == 1
+    assert result.stderr.lower().count("did you mean") <= 1
 
 
 def test_a_dry_run_shows_origins_inputs_and_command(run) -> None:
