@@ -354,7 +354,7 @@ def test_answers_that_were_held_out_are_shown_without_right_and_wrong(
     asked = "<|im_start|>user\nWho asks?<|im_end|>\n<|im_start|>assistant\n"
     files, scores = {}, []
     for model, value in {"base": 4.0, "sft": 0.5}.items():
-        row = {"question": asked, "expected": "Nobody.", "bits": 8 * value, "bytes": 8}
+        row = {"question": asked, "expected": "<think></think>Nobody.", "bits": 8 * value, "bytes": 8}
         rows = [{"id": 0, **row, "output": f"says {model}"}, {"id": 1, **row}]  # the first ones only were asked
         files[f"samples/{model}/held_out.jsonl"] = lines(rows)
         interval = [value - 0.1, value + 0.1]
@@ -369,7 +369,7 @@ def test_answers_that_were_held_out_are_shown_without_right_and_wrong(
     text = page_of(store).text
     assert "user: Who asks?" in text and "Who asks? <|im_end|>" not in text
     assert "4.000 bits per byte says base" in text and "0.500 bits per byte says sft" in text
-    assert "✗ wrong" not in text and "No answers have been kept" not in text
+    assert "</think>" not in text and "✗ wrong" not in text and "No answers have been kept" not in text
     build_report(store, FAMILY).print()
     said = capsys.readouterr().out
     assert "held_out bits per byte" in said and "0.500 [0.400, 0.600]" in said

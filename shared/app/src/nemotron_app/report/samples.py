@@ -62,8 +62,8 @@ def choose_questions(samples: Samples, models: Sequence[str]) -> list[Question]:
     return [
         Question(
             id=key,
-            question=_asked(first[key]),
-            expected=str(first[key]["expected"]),
+            question=_read(first[key], "question"),
+            expected=_read(first[key], "expected"),
             answers=[_answer(model, answered[key]) for model, answered in rows.items()],
             same_pattern=None if None in pattern else len(group),
         )
@@ -85,9 +85,9 @@ def _right(row: Mapping[str, Any]) -> bool | None:
     return None if "bits" in row else row["score"] >= 1
 
 
-def _asked(row: Mapping[str, Any]) -> str:
-    """The question; of a row that was held out, its turns without the template's marks."""
-    return _shortened(plain_turns(row["question"])) if "bits" in row else str(row["question"])
+def _read(row: Mapping[str, Any], name: str) -> str:
+    """A text of a row; of one that was held out, without the marks of the chat template."""
+    return _shortened(plain_turns(row[name])) if "bits" in row else str(row[name])
 
 
 def _shortened(text: str) -> str:
