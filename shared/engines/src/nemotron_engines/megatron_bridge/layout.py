@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from nemotron_engines.estimate.layouts import Layout, section
+from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.megatron_bridge.optimizer import known_width, optimizer_bytes
+from nemotron_engines.overrides import section
 from nemotron_shared.config.training import TrainingConfig
 
 UNKNOWN = "memory: nothing is known of this recipe's optimizer, so 12 bytes of each parameter are assumed, the most"

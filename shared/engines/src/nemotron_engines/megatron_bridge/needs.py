@@ -6,12 +6,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
-from nemotron_engines.estimate.model import fields_of
 from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.megatron_bridge.optimizer import optimizer_bytes
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.megatron_bridge.splits import split_problems
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
+from nemotron_engines.modeling.described import fields_of
 from nemotron_engines.overrides import foreign_code
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs

@@ -3,8 +3,8 @@ where the recipe says so."""
 
 from fnmatch import fnmatch
 
-from nemotron_engines.estimate.layouts import section
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
+from nemotron_engines.overrides import section
 
 PARTS = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2, "uint8": 1}

@@ -4,9 +4,9 @@ GPUs: TransformerConfig, MambaMixer, the linear layers, the MoE layer and Hybrid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from nemotron_engines.estimate.layouts import section
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
 from nemotron_engines.modeling.facts import DEFAULTS
+from nemotron_engines.overrides import section
 from nemotron_shared.runtime.needs import Problem
 
 UNEVEN = (
