@@ -35,7 +35,7 @@ def split_problems(engine: MegatronBridgeEngine, fields: Mapping[str, Any]) -> I
     """
     model = section(engine.overrides, "model")
     for key, rules in _rules(engine, DEFAULTS | dict(fields), model).items():
-        asked = [rule for rule in rules if rule.field not in model]
+        asked = [rule for rule in rules if rule.count and rule.field not in model]
         size = getattr(engine, key)
         broken = [rule for rule in asked if not rule.fits(rule.count, size)]
         if broken:
