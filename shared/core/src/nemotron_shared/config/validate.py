@@ -62,7 +62,8 @@ def _fault(
         return f"{where}: missing key '{key}'\n  set it{or_begin}"
     if details["type"] in NO_SECTION and (known := _beside(schema, values, [*names, ""])):
         keys = ", ".join(f"{name}: ..." for name in known)
-        return f"{where}: {key} is a section, and not {details['input']!r}\n  write its keys: {key}={{{keys}}}"
+        remedy = f"write its keys: {key}={{{keys}}}" + f"; what they mean: nemotron config explain {key}"
+        return f"{where}: {key} is a section, and not {details['input']!r}\n  {remedy}"
     if below:
         return f"{where}: {key}: {message}"
     if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):
