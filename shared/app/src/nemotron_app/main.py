@@ -292,7 +292,7 @@ def _check_command(family: str, command: list[str]) -> None:
     if command[0] not in COMMANDS:
         wrong = command[0]
         if wrong in OTHER_COMMANDS:
-            raise UserError(f"'{wrong}' is no command of a model", f"say it without {family}: nemotron {wrong}")
+            raise UserError(f"no command '{wrong}' for {family}", f"say it without {family}: nemotron {wrong}")
         raise UserError(
             f"no command '{wrong}' for {family}", did_you_mean(wrong, COMMANDS, f"there are: {', '.join(COMMANDS)}")
         )
