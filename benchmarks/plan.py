@@ -1,4 +1,4 @@
-"""Judge `nemotron plan` by published runs: fit its coefficients, and foretell each run from the others.
+"""Judge `nemotron plan` by published runs: fit its coefficients, and predict each run from the others.
 
 python benchmarks/plan.py            # the tables
 python benchmarks/plan.py --write    # and put them into docs/plan.md
@@ -74,7 +74,7 @@ def fitted(runs: list[Run]) -> list[float]:
     return optimize.nnls(matrix, np.ones(len(runs)))[0].tolist()
 
 
-def foretold(runs: list[Run], same: str | None = None) -> list[float]:
+def predicted(runs: list[Run], same: str | None = None) -> list[float]:
     """Tokens per second and GPU of each run from the others; `same`: from those where this key differs."""
     found = []
     for index, run in enumerate(runs):
@@ -85,9 +85,9 @@ def foretold(runs: list[Run], same: str | None = None) -> list[float]:
 
 def judged(runs: list[Run]) -> str:
     """The table of all runs and the errors, as Markdown."""
-    alone, model, gpu = (foretold(runs, same) for same in (None, "model", "gpu"))
+    alone, model, gpu = (predicted(runs, same) for same in (None, "model", "gpu"))
     lines = [
-        "| model | GPUs | precision | layout | published tokens/s/GPU | foretold from the others | error |",
+        "| model | GPUs | precision | layout | published tokens/s/GPU | predicted from the others | error |",
         "|---|---|---|---|--:|--:|--:|",
     ]
     for run, said in zip(runs, alone, strict=True):

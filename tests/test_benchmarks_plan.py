@@ -24,8 +24,8 @@ def test_the_coefficients_are_those_that_the_published_runs_give(runs: list[benc
 
 
 @pytest.mark.parametrize("same", [None, "model", "gpu"])
-def test_runs_are_foretold_from_the_others(runs: list[benchmark.Run], same: str | None) -> None:
-    said = benchmark.foretold(runs, same)
+def test_runs_are_predicted_from_the_others(runs: list[benchmark.Run], same: str | None) -> None:
+    said = benchmark.predicted(runs, same)
     errors = [abs(value / run.row["tokens"] - 1) for value, run in zip(said, runs, strict=True)]
     assert len(errors) >= 19
     assert statistics.median(errors) <= 0.15

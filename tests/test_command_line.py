@@ -31,6 +31,8 @@ def test_help_imports_nothing_heavy(run) -> None:
         ("nemotron super3 sft train.micro", ["train.micro_batch_size="]),
         ("nemotron super3 rl -c tiny grpo.max_new", ["grpo.max_new_tokens="]),
         ("nemotron config di", ["diff"]),
+        ("nemotron super3 rl engine=n", ["nemo_rl"]),
+        ("nemotron plan sft/tiny engine=auto", ["automodel"]),
         ("nemotron super3 eval -c h", ["held_out"]),
         ("nemotron config show sft/ti", ["sft/tiny"]),
         ("nemotron config explain grpo.te", ["grpo.temperature"]),
@@ -55,6 +57,13 @@ def test_a_shell_offers_what_is_in_the_store_and_no_config_of_another_stage(run,
     assert offered("nemotron artifacts show super3-s") == "plain,super3-sft-model\n"
     assert "plain,tiny" in offered("nemotron super3 sft -c ") and "held_out" not in offered("nemotron super3 sft -c ")
     assert offered("nemotron super3 sft optimizer.lr=").strip() == ""
+    assert (
+        offered("nemotron chat ") == offered("nemotron super3 sft run.model=") == "plain,sft\nplain,super3-sft-model\n"
+    )
+    assert offered("nemotron super3 sft run.model=./m") == "file,./m\n"
+    assert offered("nemotron finetune super3-sft-model ch") == "file,ch\n"
+    assert offered("nemotron super3 sft data_prep.source=") == "file,data_prep.source=\n"
+    assert offered("nemotron data inspect super3-sft-m") == "file,super3-sft-m\n"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,9 @@ def test_the_version_is_the_package_version(run) -> None:
     [
         (["suppr3", "sft"], "did you mean 'super3'"),
         (["super3", "stf"], "did you mean 'sft'"),
-        (["super3"], "what shall super3 do?"),
+        (["super3"], "super3 needs a command"),
+        (["nano3", "finetune", "--help"], "say it without nano3: nemotron finetune"),
+        (["nano3", "finetun", "--help"], "no command 'finetun' for nano3"),
         (["super3", "data", "prep", "srt"], "say: data prep"),
         (["super3", "sft", "tiny"], "for the config: -c tiny"),
         (["super3", "sft", "tinny"], "overrides are written key=value"),
@@ -118,6 +129,7 @@ def test_a_mistake_is_one_clear_error(run, words: list[str], message: str) -> No
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stderr.count("error:") == 1
+    assert result.stderr.lower().count("did you mean") <= 1
 
 
 def test_a_dry_run_shows_origins_inputs_and_command(run) -> None:

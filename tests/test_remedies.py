@@ -73,6 +73,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it on such a machine; what works here: nemotron engine list": {},
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
+    "; what they mean: nemotron config explain {key}": {"key": ["engine.peft"]},
+    "say it without {family}: nemotron {wrong}": {"family": ["super3"], "wrong": ["doctor", "runs"]},
     "see: nemotron config show {stages[0]}/local": {"stages[0]": ["sft"]},
     "it is one of {' and '.join(having)}: nemotron config explain {key} --stage {having[0]}": {
         "' and '.join(having)": ["rl"],

@@ -85,5 +85,5 @@ def artifact(home: Path) -> Path:
 
 def work_seconds(contestant: Contestant, usage: Usage) -> float | None:
     """Seconds of our work phase, where the stage says them: "read 205.0 MB in 1.08 s: ..."."""
-    found = re.findall(r"\bMB in ([\d.]+) s: ", usage.output)
+    found = re.findall(r"\b(?:[kM]B|bytes) in ([\d.]+) s: ", usage.output)
     return float(found[-1]) if found else None

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nemotron_app.check.expectations import all_expectations, read_expectations
 from nemotron_app.main import dispatch
@@ -15,9 +16,18 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.families import architecture
 from nemotron_shared.stages import STAGES
 
+ROOT = Path(__file__).resolve().parents[3]
 EXPECTED = all_expectations()
 MEASURED = ("super3", "ultra3", "super49b")
 GOOD = "{id: a, what: a, metric: loss, how: last, pass: {at_most: 1}, remedy: none}"
+
+
+def test_the_page_shows_a_run_of_the_tiny_recipe() -> None:
+    recipe = yaml.safe_load((ROOT / "stages/pretrain/config/expect/tiny.yaml").read_text(encoding="utf-8"))
+    steps, page = recipe["when"]["train.train_iters"], (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    assert f"finished; step {steps} of {steps}\n" in page and f"expected: {recipe['title']} (" in page
+    shown = re.findall(r"^pass +(\S+)", page, re.MULTILINE)
+    assert shown == [expectation["id"] for expectation in recipe["expectations"]]
 
 
 def test_the_recipes_of_the_guides_and_the_tiny_ones_have_expectations() -> None:

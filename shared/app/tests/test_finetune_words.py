@@ -9,6 +9,7 @@ import pytest
 
 from nemotron_app.finetune.command import _is_override
 from nemotron_app.finetune.compare import Comparison
+from nemotron_app.finetune.plan import _warn_of_held_out
 from nemotron_shared.artifacts import Artifact
 
 
@@ -17,6 +18,23 @@ def test_a_file_whose_name_looks_like_an_override_is_a_file(tmp_path: Path, monk
     assert _is_override("train.train_iters=5") and _is_override("a=b.jsonl")
     (tmp_path / "a=b.jsonl").touch()
     assert not _is_override("a=b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["train.jsonl", "validation.jsonl"], "validation.jsonl will be trained on, too"),
+        (["a/chats-train.csv", "a/chats_dev.csv", "test.csv"], "chats_dev.csv, test.csv will be trained on, too"),
+        (["test.jsonl"], None),
+        (["contest.jsonl", "evaluation.txt", "latest.jsonl"], None),
+    ],
+)
+def test_a_file_that_is_named_as_held_out_is_told(
+    names: list[str], told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _warn_of_held_out([f"/data/{name}" for name in names])
+    said = capsys.readouterr().err
+    assert told in said if told else not said
 
 
 def test_texts_with_other_ends_of_lines_are_compared(tmp_path: Path) -> None:

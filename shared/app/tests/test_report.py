@@ -337,6 +337,57 @@ def test_an_evaluation_of_a_fine_tuning_is_named_and_hides_no_other(
     assert build_report(store, FAMILY).collected.artifacts["sft-model"].reference == tuned.reference
 
 
+def test_a_name_that_does_not_exist_is_told_with_the_nearest(whole: Store) -> None:
+    home = str(whole.home)
+    with pytest.raises(UserError, match="there is no artifact 'super3-rl-modl'") as told:
+        dispatch(["report", "super3-rl-modl", "--home", home])
+    assert told.value.remedy == "did you mean 'super3-rl-model'?"
+    with pytest.raises(UserError, match="'super3-rl-model:v1' names a part"):
+        dispatch(["report", "super3-rl-model:v1", "--home", home])
+
+
+def test_answers_that_were_held_out_are_shown_without_right_and_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store, evaluation=False)
+    asked = "<|im_start|>user\nWho asks?<|im_end|>\n<|im_start|>assistant\n"
+    files, scores = {}, []
+    for model, value in {"base": 4.0, "sft": 0.5}.items():
+        row = {"question": asked, "expected": "<think></think>Nobody.", "bits": 8 * value, "bytes": 8}
+        rows = [{"id": 0, **row, "output": f"says {model}"}, {"id": 1, **row}]  # the first ones only were asked
+        files[f"samples/{model}/held_out.jsonl"] = lines(rows)
+        interval = [value - 0.1, value + 0.1]
+        score = {"model": model, "task": "held_out", "metric": "bits_per_byte", "value": value, "n": 2}
+        scores.append(score | {"ci95": interval})
+    about = {"kind": "answer", "metric": "bits_per_byte", "n": 2, "lower_is_better": True}
+    models = {"base": made["pretrain-model"], "sft": made["sft-model"]}
+    named = {name: {"reference": one.reference, "label": LABELS[name]} for name, one in models.items()}
+    found = results({}) | {"tasks": {"held_out": about}, "models": named, "scores": scores}
+    files["results.json"] = json.dumps(found | {"comparisons": [], "overlap": {}})
+    publish(store, "eval-results", "EvalResultsArtifact", files, {"model": models["sft"], "base": models["base"]})
+    text = page_of(store).text
+    assert "user: Who asks?" in text and "Who asks? <|im_end|>" not in text
+    assert "4.000 bits per byte says base" in text and "0.500 bits per byte says sft" in text
+    assert "</think>" not in text and "✗ wrong" not in text and "No answers have been kept" not in text
+    build_report(store, FAMILY).print()
+    said = capsys.readouterr().out
+    assert "held_out bits per byte" in said and "0.500 [0.400, 0.600]" in said
+
+
+def test_an_older_artifact_that_is_not_shown_is_not_called_newer(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    made = build_pipeline(store)
+    files = {"results.json": json.dumps(results({"sft": made["sft-model"].reference}))}
+    named = publish(store, "eval-results", "EvalResultsArtifact", files, {"model": made["sft-model"]})
+    later = ["super3-rl-data:v1", "super3-rl-model:v1", "super3-eval-data:v1"]
+    for moment, newer in (("2020-01-01T00:00:00+00:00", []), ("2999-01-01T00:00:00+01:00", later)):
+        for kind in ("rl-data", "rl-model", "eval-data"):
+            file = made[kind].path / "manifest.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"created_at": moment}))
+        assert build_report(store, FAMILY, results=named).collected.newer == newer
+
+
 def test_table_fits_a_terminal(whole: Store) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     build_report(whole, FAMILY, pipeline=PIPELINE).print(console)
@@ -382,7 +433,7 @@ def test_memory_and_the_load_of_experts_are_drawn(tmp_path: Path) -> None:
     parents = {"data": made["pretrain-data"]}
     publish(store, "pretrain-model", "ModelArtifact", {"metrics.jsonl": lines(rows)}, parents, segments=segments)
     text = page_of(store).text
-    assert "memory, most 1.50 GB" in text and "Memory held, GB" in text
+    assert "peak memory 1.50 GB" in text and "Memory held, GB" in text
     assert "Zed 9, 4 cores, 16 GB of memory" in text
     assert re.search(r"Busiest expert by layer, × even share\s+layer 3 layer 11", text)
     assert "Loss by step, logarithmic" in text
@@ -416,7 +467,7 @@ def test_durations_come_from_the_manifests(tmp_path: Path) -> None:
     publish(store, "sft-data", "SFTDataArtifact", {"x": "x"}, {}, segments=[began | {"seconds": 75.26}])
     publish(store, "sft-model", "ModelArtifact", files, {}, segments=[began, began | {"seconds": 4.0}])
     text = page_of(store).text
-    assert "2 of 8 steps done, 1 min 19 s together" in text
+    assert "2 of 8 steps done, 1 min 19 s in total" in text
     assert "1 min 15 s" in text and "4.0 s (last of 2 attempts)" in text
 
 

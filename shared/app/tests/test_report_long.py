@@ -62,7 +62,7 @@ def test_the_moving_mean_is_that_of_all_values(log: Path) -> None:
     assert len(mean) > 500 and all(value == pytest.approx(wanted[step]) for step, value in mean)
     assert smoothed(line)[-1].name == f"mean of {window} points"
     large, small = panels(read_log(log))
-    assert large is not None and "lowest and highest" in large.note and small
+    assert large is not None and "keeping minima and maxima" in large.note and small
 
 
 def test_a_drawing_keeps_extremes_ends_and_gaps() -> None:

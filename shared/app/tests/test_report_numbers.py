@@ -54,6 +54,13 @@ def test_chart_leaves_gaps_where_values_are_not_finite() -> None:
     assert line_chart("loss", [Series("loss", [(1, math.nan)])], width=300, height=140) is None
 
 
+def test_a_single_point_is_a_dot() -> None:
+    one, two = Series("loss", [(1, 2.0)]), Series("loss", [(1, 2.0), (2, 1.0)])
+    chart = line_chart("loss", [one, two], width=300, height=140)
+    assert chart is not None
+    assert [len(curve.dots) for curve in chart.curves] == [1, 0]
+
+
 @pytest.mark.parametrize(
     ("bins", "labels"),
     [

@@ -98,7 +98,7 @@ def test_models_are_compared_with_their_scores(store: Store, capsys: pytest.Capt
         (["--compare", "sft-model:v1", "sft-modl:v1"], "sft-modl"),
         (["--compare", "sft-model:v1", "sft-data:v1"], "super3-sft-data:v1 has no log of a training"),
         (["--compare", "--live"], "two different pages"),
-        (["--live"], "no training runs"),
+        (["--live"], "no training is running"),
         (["--live", "--json"], "--live is for people"),
     ],
 )

@@ -108,6 +108,8 @@ class WithEngine(StageConfig):
         ({"name": "smal"}, "engine.name: no engine named 'smal'\n  did you mean 'small'?"),
         ({"name": "huge"}, "engine.name: no engine named 'huge'\n  there are: small, big"),
         ({"device": "cpu"}, "missing key 'engine.name'"),
+        ({"name": "big", "parallel": "fast"}, "engine.parallel is a section, and not 'fast'\n  write its keys: "),
+        ({"name": "big", "parallel": "fast"}, "engine.parallel={tensor: ...}"),
         (["big"], "engine: Input should be a valid dictionary"),
     ],
 )

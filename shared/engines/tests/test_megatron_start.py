@@ -16,7 +16,7 @@ from nemotron_shared.runtime.step import Task
 def folder_with(path: Path, *files: str) -> Path:
     for name in files:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).touch()
+        (path / name).write_text("{}")
     return path
 
 
@@ -66,8 +66,11 @@ def told(model: Path | None, **engine: Any) -> list[str]:
         "keep_checkpoint": False,
         "start_from": "weights",
         "peft": SimpleNamespace(scheme=None),
+        "recipe": None,
+        **dict.fromkeys((f"{kind}_model_parallel_size" for kind in ("tensor", "pipeline", "expert")), 1),
     } | engine
-    config = SimpleNamespace(engine=SimpleNamespace(**values), run=SimpleNamespace(model=None))
+    architecture = SimpleNamespace(architecture="nano3_tiny", overrides={})
+    config = SimpleNamespace(engine=SimpleNamespace(**values), run=SimpleNamespace(model=None), model=architecture)
     return [problem.message for problem in problems(cast(Any, config), task(model).inputs)]
 
 

@@ -1,4 +1,4 @@
-"""What may come next on a line, for the shells: configs, settings, artifacts.
+"""What may come next on a line, for the shells: configs, settings and their values, artifacts, files.
 
 Each function is a `shell_complete` of click. It imports what it needs when a shell asks, since the commands are
 declared at every start.
@@ -11,6 +11,10 @@ from click.shell_completion import CompletionItem
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.stages import STAGES
+
+ARTIFACTS = {"model": "model", "base": "model", "data": "data"}
+FILES = ("source", "home", "path", "file", "folder", "train", "valid", "test", "questions", "architecture")
+"""The last words of the keys whose values are artifacts, or files."""
 
 
 def beginning(incomplete: str, known: Iterable[str]) -> list[CompletionItem]:
@@ -26,10 +30,12 @@ def configs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     return beginning(incomplete, [f"{stage}/{name}" for stage in STAGES for name in names(stage)])
 
 
-def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def overrides(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
     """Settings of the config that stands before, or that --from names."""
     from nemotron_app.recipes import recipes
 
+    if "=" in incomplete:
+        return values(incomplete, list(STAGES))
     asked = ctx.params.get("second") or ctx.params.get("config") or ctx.params.get("base")
     if asked is None:
         return []
@@ -50,6 +56,27 @@ def settings(stage: str, config: str | None, incomplete: str, prefix: str = "") 
     except UserError:
         return []
     return [f"{prefix}{key}=" for key, _ in known if f"{prefix}{key}".startswith(incomplete)]
+
+
+def values(incomplete: str, stages: Iterable[str]) -> list[CompletionItem]:
+    """What may follow `KEY=`: engines, artifacts, files; each with its key, as the shells want it."""
+    key, _, begun = incomplete.partition("=")
+    if key.lstrip("+") == "engine":
+        known = sorted({name for stage in stages for name in _engines(stage)})
+        return [CompletionItem(f"{key}={name}") for name in known if name.startswith(begun)]
+    last = key.rpartition(".")[2]
+    if last in ARTIFACTS:
+        names = [name for name in _named(f"-{ARTIFACTS[last]}", None) if name.startswith(begun)]
+        return [CompletionItem(f"{key}={name}") for name in names] or [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(incomplete, type="file")] if last in FILES else []
+
+
+def _engines(stage: str) -> list[str]:
+    from nemotron_app.launch import stage_directory
+    from nemotron_shared.config.compose import shared_groups
+
+    folders = (stage_directory(stage) / "config", *shared_groups())
+    return [file.stem for folder in folders for file in (folder / "engine").glob("*.yaml")]
 
 
 def of_pipeline(config: str | None, incomplete: str) -> list[str]:
@@ -73,7 +100,35 @@ def explained(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
 
 def artifacts(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names in the store."""
+    return beginning(incomplete, _named("", _home(ctx)))
+
+
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Models in the store, by their names and the short ones."""
+    return beginning(incomplete, _named("-model", _home(ctx)))
+
+
+def data(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Prepared data in the store, by its names and the short ones."""
+    return beginning(incomplete, _named("-data", _home(ctx)))
+
+
+def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files; the shell knows them."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def _home(ctx: click.Context) -> str | None:
+    above = ctx.parent.params if ctx.parent else {}
+    return ctx.params.get("home") or above.get("home")
+
+
+def _named(end: str, home: str | None) -> list[str]:
+    """Names in the store that end so; where only some are asked for, the short ones, too."""
+    from nemotron_shared.artifacts.names import DEFAULT_FAMILY, SHORT_NAMES
     from nemotron_shared.artifacts.store import Store
 
-    above = ctx.parent.params if ctx.parent else {}
-    return beginning(incomplete, Store.open(ctx.params.get("home") or above.get("home")).names())
+    known = [name for name in Store.open(home).names() if name.endswith(end)]
+    shortest = {kind: name for name, kind in reversed(SHORT_NAMES.items())}
+    short = [name for kind, name in shortest.items() if end and f"{DEFAULT_FAMILY}-{kind}" in known]
+    return [*sorted(short), *known]

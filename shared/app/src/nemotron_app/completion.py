@@ -14,6 +14,7 @@ from typing import ClassVar
 import click
 from click.shell_completion import (
     BashComplete,
+    CompletionItem,
     ZshComplete,
     add_completion_class,
     get_completion_class,
@@ -32,6 +33,11 @@ class Bash(BashComplete):
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value != *[=.] ]] || compopt -o nospace"
     ).replace('COMP_WORDS="${COMP_WORDS[*]}"', 'COMP_WORDS="${COMP_LINE:0:$COMP_POINT}"')
 
+    def format_completion(self, item: CompletionItem) -> str:
+        """Of `key=value` the value alone: bash takes what stands after `=` for a word of its own."""
+        _, equals, value = item.value.partition("=")
+        return f"{item.type},{value if equals and value else item.value}"
+
     def get_completion_args(self) -> tuple[list[str], str]:
         """See the base class."""
         line = os.environ["COMP_WORDS"]
@@ -43,11 +49,12 @@ class Bash(BashComplete):
 
 
 class Zsh(ZshComplete):
-    """Without a space after `key=`."""
+    """Without a space after `key=`, and with the files that may follow it."""
 
     source_template: ClassVar[str] = (
         ZshComplete.source_template.replace("local -a completions\n", "local -a completions open\n")
         .replace(IF_PLAIN, f'if [[ "$key" == *[=.] ]]; then\n                open+=("$key")\n            el{IF_PLAIN}')
+        .replace("_path_files -f", "compset -P '*='\n            _path_files -f")
         .replace(IF_FOUND, f'if [ -n "$open" ]; then\n        compadd -U -S "" -a open\n    fi\n\n    {IF_FOUND}')
     )
 

@@ -135,7 +135,7 @@ def _values(stage: str, config: Composed) -> dict[str, Any]:
 
 def _only_settings(words: tuple[str, ...]) -> list[str]:
     if stray := next((word for word in words if "=" not in word and not word.startswith("~")), None):
-        raise UserError(f"'{stray}' after the config means nothing", "settings are written key=value")
+        raise UserError(f"unexpected argument '{stray}' after the config", "settings are written key=value")
     return list(words)
 
 

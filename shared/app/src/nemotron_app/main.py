@@ -117,6 +117,7 @@ def dispatch(words: list[str]) -> int:
             group = error.ctx.command
             known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
             remedy = did_you_mean(wrong[1], known, remedy) or remedy
+            raise UserError(error.message, remedy) from error  # click's own words would suggest it a second time
         raise UserError(error.format_message(), remedy) from error
 
 
@@ -149,9 +150,11 @@ class Nemotron(click.Group):
             raise UserError(what, "it belongs to the ordinary environment: uv sync --all-packages") from error
 
 
-def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
     """The words that may come next: a model or a command, what a model can do, and settings of its stage."""
     before = [word for word in ctx.params.get("words") or () if not _is_override(word)]
+    if "=" in incomplete:
+        return complete.values(incomplete, before[-1:] if before[-1:] and before[-1] in STAGES else STAGES)
     known = {0: (*families(), *OTHER_COMMANDS), 1: COMMANDS, 2: ("prep", "inspect", "import"), 3: STAGES}.get(
         len(before), ()
     )
@@ -202,6 +205,8 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
     if options["asks_help"] or not names:
         from nemotron_app.guide import guide
 
+        if names[1:] and names[0] in families() and names[1] not in COMMANDS:
+            _check_command(names[0], names[1:])
         tell(guide(names), end="")
         return 0
     family, *command = names
@@ -283,9 +288,11 @@ def _no_model(word: str, words: list[str]) -> UserError:
 
 def _check_command(family: str, command: list[str]) -> None:
     if not command:
-        raise UserError(f"what shall {family} do?", f"say one of: {', '.join(COMMANDS)}; see: nemotron --help")
+        raise UserError(f"{family} needs a command", f"say one of: {', '.join(COMMANDS)}; see: nemotron --help")
     if command[0] not in COMMANDS:
         wrong = command[0]
+        if wrong in OTHER_COMMANDS:
+            raise UserError(f"no command '{wrong}' for {family}", f"say it without {family}: nemotron {wrong}")
         raise UserError(
             f"no command '{wrong}' for {family}", did_you_mean(wrong, COMMANDS, f"there are: {', '.join(COMMANDS)}")
         )
@@ -299,7 +306,7 @@ def _check_command(family: str, command: list[str]) -> None:
 
         is_config = command[0] in STAGES and command[1] in names(command[0])
         remedy = f"for the config: -c {command[1]}" if is_config else "overrides are written key=value"
-        raise UserError(f"'{command[1]}' after '{command[0]}' means nothing", remedy)
+        raise UserError(f"unexpected argument '{command[1]}' after '{command[0]}'", remedy)
     stage = command[-1]
     if stage in STAGES and stage not in families()[family].stages:
         raise UserError(f"{family} has no {stage} stage", f"it has: {', '.join(families()[family].stages)}")

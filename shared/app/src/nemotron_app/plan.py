@@ -72,6 +72,8 @@ def parse_gpus(text: str) -> tuple[int, str]:
     Raises:
         UserError: it is none of these, or more GPUs than there are anywhere.
     """
+    if re.match(r"[-+]?[\d.]+", text) and not text[0].isdigit():
+        raise UserError(f"'{text}' is no number of GPUs", f"say a number from 1 to {MOST:,}: 64xH100")
     found = GPUS.fullmatch(text.strip())
     if found is None or not any(found.groups()):
         raise UserError(f"'{text}' says no GPUs", "say how many of which: 64xH100")
@@ -148,7 +150,7 @@ def _lines(stage: str, choice: str, shown: dict[str, Any]) -> Iterator[str]:
         name, _, said = line.partition(": ")
         yield f"  {name:<{width}}  {said}"
     if shown["problems"]:
-        yield "  what stands in its way"
+        yield "  what would stop it"
         yield from (f"    {line}" for problem in shown["problems"] for line in problem.splitlines())
     if shown["estimate"] is not None:
         yield "  assumed"

@@ -26,6 +26,12 @@ MOST_NAMES = 30  # fields that a message lists
 Tree = dict[str, Any]
 
 
+def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of an engine's own keys, empty where it has none."""
+    value = overrides.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
 @dataclass(frozen=True)
 class Strict:
     """What is refused.

@@ -28,7 +28,7 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 
 
 @click.command("export", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=complete.artifacts)
+@click.argument("model", metavar="NAME[:V] | FOLDER | hf://ORG/NAME", shell_complete=complete.models)
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--adapter/--merged", "adapter", default=False, help="the adapter alone, or the whole weights (default)")
 @click.option("--licence", "--license", metavar="ID", help="the licence, where the model does not bring one along")

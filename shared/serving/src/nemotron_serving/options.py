@@ -51,7 +51,7 @@ def model_options(default_newest: bool) -> Callable[[Callable[..., int | None]],
             "model",
             metavar=f"[{MODEL}]" if default_newest else MODEL,
             required=not default_newest,
-            shell_complete=complete.artifacts,
+            shell_complete=complete.models,
         )
         @click.option(
             "--device", type=click.Choice(["auto", "cpu"]), default="auto", help="auto: a GPU if there is one"

@@ -24,8 +24,8 @@ USE = ("chat {model}", "serve {model}", "export {model} my-model")
 
 
 @click.command("finetune", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("model", metavar="MODEL", shell_complete=complete.artifacts)
-@click.argument("data", metavar="DATA... [key=value ...]", nargs=-1, required=True)
+@click.argument("model", metavar="MODEL", shell_complete=complete.models)
+@click.argument("data", metavar="DATA... [key=value ...]", nargs=-1, required=True, shell_complete=complete.files)
 @click.option("-d", "--dry-run", is_flag=True, help="show the choices and the stages' commands; train nothing")
 @click.option("--again", is_flag=True, help="choose anew what an earlier run chose for the same model and data")
 @click.option("--trust-code", is_flag=True, help="run the Python files of a model that cannot do without")

@@ -50,8 +50,7 @@ class Comparison:
         which = "rows that were held out" if held_back else "rows, all of which were trained on"
         shown = []
         for answer in self.answers:
-            asked = TURN.sub(r"\1: ", answer["question"].rpartition("<|im_start|>assistant")[0] or answer["question"])
-            shown += ["", f"  {_short(asked, end=True)}"]
+            shown += ["", f"  {_short(plain_turns(answer['question']), end=True)}"]
             shown += [f"    {name:<9} {_short(answer[name])}" for name in ("expected", "before", "after")]
         first, last = self.scores[0], self.scores[-1]
         loss = f"bits per byte of {last['n']} {which}: {first['value']:.3f} before, {last['value']:.3f} after"
@@ -59,6 +58,12 @@ class Comparison:
             low, high = self.difference["ci95"]
             loss += f" (difference {self.difference['difference']:+.3f}, 95% {low:+.3f} to {high:+.3f})"
         return [loss, *shown]
+
+
+def plain_turns(question: str) -> str:
+    """A conversation up to the answer that is asked for, without the marks of its template."""
+    turns = TURN.sub(r"\1: ", question.rpartition("<|im_start|>assistant")[0] or question)
+    return CONTROL.sub(" ", turns).strip()
 
 
 def _short(text: str, *, end: bool = False) -> str:

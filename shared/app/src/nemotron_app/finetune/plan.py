@@ -1,11 +1,12 @@
 """What a fine-tuning will do: its stage, its family, and the config that holds what was chosen."""
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from nemotron_app.launch import stage_directory
@@ -43,6 +44,8 @@ FIELDS = {
     "pretrain": ("text_field", "text_template"),
 }
 OF_DATA = "run.data: "
+HELD_OUT = {"valid", "validation", "val", "dev", "test", "heldout"}
+"""Words in the name of a file whose rows were probably not meant for training."""
 SAID_BY_WORDS = ("run.model", "run.data", "data_prep.source")
 
 
@@ -171,6 +174,7 @@ def make_plan(
         home_was_given=str(look.store.home) != str(Store.open(None).home),
     )
     say(f"[finetune] {plan.reference}, {', '.join(data)}: {reason}")
+    _warn_of_held_out([file.path for file in files])
     if again:
         for file in plan.folder.glob("*.yaml"):
             file.unlink()
@@ -180,6 +184,16 @@ def make_plan(
         _choose_data(plan, fields)
     plan.require_startable()
     return plan
+
+
+def _warn_of_held_out(paths: Sequence[str]) -> None:
+    """Say that files are trained on, too, which by their names were to be held out."""
+    names = [PurePosixPath(path).name for path in paths]
+    meant = [name for name in names if HELD_OUT & set(re.split(r"[^a-z]+", name.lower()))]
+    if meant and len(meant) < len(names):
+        it = "it" if len(meant) == 1 else "them"
+        remedy = f"to hold {it} out, leave {it} out here; docs/finetune.md says how to measure on {it}"
+        say(f"[finetune] WARNING: {', '.join(meant)} will be trained on, too: all files are pooled; {remedy}")
 
 
 def _choose_data(plan: Plan, fields: Mapping[str, str]) -> None:

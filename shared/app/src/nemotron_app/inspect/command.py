@@ -36,7 +36,7 @@ command.add_command(import_)
 
 
 @command.command("inspect", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
-@click.argument("path", shell_complete=complete.artifacts)
+@click.argument("path", shell_complete=complete.data)
 @click.option("--split", metavar="NAME", help="show examples of this split (default: the first)")
 @click.option("--rows", type=NATURAL, default=5, show_default=True, metavar="N", help="how many examples")
 @click.option("--row", type=NATURAL, metavar="I", help="show only this one, counted from 0")

@@ -189,7 +189,7 @@ def _curve(line: Series, x_of: Callable[[float], float], y_of: Callable[[float],
         pen_up = False
     shown = [(x, y) for x, y in points if math.isfinite(y)]
     style = line.look if line.tint is None else f"{line.look} tint-{line.tint % TINTS}"
-    dots = [(x_of(x), y_of(y)) for x, y in shown] if line.look == "check" else []
+    dots = [(x_of(x), y_of(y)) for x, y in shown] if line.look == "check" or len(shown) == 1 else []
     return Curve(line.name, style, "".join(parts), dots, [f"{x:g}" for x, _ in shown], [f"{y:.4g}" for _, y in shown])
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -154,13 +155,19 @@ def collect(store: Store, family: str, pipeline: Mapping[str, Any], results: Art
 
 
 def _newer(store: Store, family: str, artifacts: Mapping[str, Artifact]) -> list[str]:
-    found = []
+    """The latest of each kind, where it is later than the one shown; of a kind that is not shown, than all of them."""
+    found, last = [], max(map(_published, artifacts.values()))
     for kind in STEPS:
-        shown = artifacts[kind].manifest.version if kind in artifacts else 0
         newest = max(store.versions(f"{family}-{kind}"), default=0)
         with suppress(UserError):  # a damaged one is told of elsewhere
-            found += [store.load(f"{family}-{kind}", newest).reference] if newest > shown else []
+            latest, shown = store.load(f"{family}-{kind}", newest), artifacts.get(kind)
+            later = newest > shown.manifest.version if shown else _published(latest) > last
+            found += [latest.reference] if later else []
     return found
+
+
+def _published(artifact: Artifact) -> datetime:
+    return datetime.fromisoformat(artifact.manifest.created_at)
 
 
 def choose(store: Store, family: str, results: Artifact | None = None) -> Chosen:

@@ -18,7 +18,7 @@ from nemotron_app.report.trained import Trained, training_named
 from nemotron_app.rich_table import open_console, print_table, text_of
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.artifacts.names import parse_reference
+from nemotron_shared.artifacts.names import is_path, parse_reference
 from nemotron_shared.atomic import output_file, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import families
@@ -69,9 +69,12 @@ def _evaluation(look: Look, names: tuple[str, ...]) -> Artifact:
 
 
 def _no_name_wanted(look: Look, names: tuple[str, ...]) -> UserError:
+    """What is meant by names that are no evaluation; raises `UserError` where one of them does not exist."""
     given = " ".join(names)
     if names[0] in families():
         return UserError(f"'{given}' is a model family", f"its report: nemotron report --family {names[0]}")
+    if len(names) == 1 and not _is_folder_or_run(look, given):
+        look.store.resolve(given, family=look.family)
     beside = "to lay it beside another training, name both after --compare"
     if len(names) > 1:
         beside = f"to lay them beside each other: nemotron report --compare {given}"
@@ -82,6 +85,10 @@ def _no_name_wanted(look: Look, names: tuple[str, ...]) -> UserError:
         f"the report is about all stages together, and '{given}' names a part",
         f"{beside}\n  the whole: nemotron report{about_one}",
     )
+
+
+def _is_folder_or_run(look: Look, name: str) -> bool:
+    return is_path(name) or Path(name).is_dir() or (look.store.home / "runs" / name).is_dir()
 
 
 def _compare(look: Look, names: tuple[str, ...], page: Path) -> int:

@@ -7,13 +7,13 @@ from typing import Any
 
 from nemotron_app.report import wording
 from nemotron_app.report.charts import StripAxis, strip_axis
-from nemotron_app.report.results import in_order, sample_task
+from nemotron_app.report.results import in_order, shown_task
 from nemotron_shared.stages import TRAINING
 
 Results = Mapping[str, Any]
 MODEL_OF_STAGE = {stage.name: stage.model for stage in TRAINING if stage.model}
 # A base model has not learned to answer, so what it is scored by is the text that it predicts.
-KINDS_FOR = {"pretrain": ("text", "choice", "generate", "code", "instructions")}
+KINDS_FOR = {"pretrain": ("text", "choice", "generate", "code", "instructions", "answer")}
 KINDS = ("generate", "choice", "code", "instructions", "answer", "text")
 BETTER, WORSE, UNCLEAR = "better", "worse", "no clear change"
 
@@ -69,7 +69,7 @@ def stage_score(results: Results, stage: str) -> Mapping[str, Any] | None:
 
 def headline(results: Results) -> str | None:
     """`Exact match on the 400 questions of sums: 2.0% (base), 41.2% (after SFT), 93.0% (after RL).`"""
-    task = sample_task(results) or next(iter(in_order(results, "task")), None)
+    task = shown_task(results)
     scores = [entry for entry in results["scores"] if entry["task"] == task]
     if not scores:
         return None

@@ -104,6 +104,16 @@ class _Sample(_Part):
     score: Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class _HeldOut(_Part):
+    """How well one model predicts an answer that was held out; only the first ones have an `output` of its own."""
+
+    id: int | str
+    question: str
+    expected: Any
+    bits: Annotated[float, Field(ge=0)]
+    bytes: Count
+
+
 def _check(kind: type[BaseModel], value: object, place: str) -> None:
     try:
         kind.model_validate(value)
@@ -168,18 +178,23 @@ def _rows(file: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{file}:{number}: not valid JSON", AGAIN) from error
         if line:
-            _check(_Sample, row, f"{file}:{number}")
+            _check(_HeldOut if isinstance(row, dict) and "bits" in row else _Sample, row, f"{file}:{number}")
             rows.append(row)
     return rows
 
 
 def sample_task(results: Mapping[str, Any]) -> str | None:
     """The task whose answers are worth reading: generated ones before choices; texts have none."""
-    for kind in ("generate", "choice", "code", "instructions"):
+    for kind in ("generate", "choice", "code", "instructions", "answer"):
         for name in in_order(results, "task"):
             if results["tasks"][name]["kind"] == kind:
                 return name
     return None
+
+
+def shown_task(results: Mapping[str, Any]) -> str | None:
+    """The one task that stands for all of them: that whose answers are shown, else the first."""
+    return sample_task(results) or next(iter(in_order(results, "task")), None)
 
 
 def in_order(results: Mapping[str, Any], key: str) -> list[str]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any
 
+from nemotron_app.finetune.compare import plain_turns
+
 QUESTIONS_SHOWN = 8
 MOST_CHARACTERS, MOST_LINES = 300, 5
 THINKING = re.compile(r"(?s)\s*(?:<think>)?(.*?)</think>\s*(.*)")
@@ -20,23 +22,28 @@ Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Answer:
-    """What one model wrote, shortened where it is long; `thinking` is what stands before `</think>`."""
+    """What one model wrote, shortened where it is long; `thinking` is what stands before `</think>`.
+
+    Of an answer that was held out, `right` is None and `bits` says how many bits per byte the expected one takes.
+    """
 
     model: str
-    right: bool
+    right: bool | None
     thinking: str
     text: str
+    bits: float | None = None
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question, its expected answer, and how many questions have the same pattern of right and wrong."""
+    """One question, its expected answer, and how many questions have the same pattern of right and
+    wrong; None where nothing is right or wrong."""
 
     id: Any
     question: str
     expected: str
     answers: list[Answer]
-    same_pattern: int
+    same_pattern: int | None
 
 
 def choose_questions(samples: Samples, models: Sequence[str]) -> list[Question]:
@@ -44,23 +51,23 @@ def choose_questions(samples: Samples, models: Sequence[str]) -> list[Question]:
     rows = {model: {row["id"]: row for row in samples[model]} for model in models}
     if not rows:
         return []
-    groups: defaultdict[tuple[bool, ...], list[Any]] = defaultdict(list)
+    groups: defaultdict[tuple[bool | None, ...], list[Any]] = defaultdict(list)
     first = next(iter(rows.values()))
     for key in first:
-        if all(key in answered for answered in rows.values()):
-            groups[tuple(answered[key]["score"] >= 1 for answered in rows.values())].append(key)
-    largest_first = sorted(groups.values(), key=len, reverse=True)
-    in_turn = [key for key in chain.from_iterable(zip_longest(*largest_first)) if key is not None]
+        if all("output" in answered.get(key, {}) for answered in rows.values()):
+            groups[tuple(_right(answered[key]) for answered in rows.values())].append(key)
+    largest_first = sorted(groups.items(), key=lambda item: len(item[1]), reverse=True)
+    in_turn = [key for key in chain.from_iterable(zip_longest(*(keys for _, keys in largest_first))) if key is not None]
     chosen = set(in_turn[:QUESTIONS_SHOWN])
     return [
         Question(
             id=key,
-            question=str(first[key]["question"]),
-            expected=str(first[key]["expected"]),
+            question=_read(first[key], "question"),
+            expected=_read(first[key], "expected"),
             answers=[_answer(model, answered[key]) for model, answered in rows.items()],
-            same_pattern=len(group),
+            same_pattern=None if None in pattern else len(group),
         )
-        for group in largest_first
+        for pattern, group in largest_first
         for key in group
         if key in chosen
     ]
@@ -70,7 +77,17 @@ def _answer(model: str, row: Mapping[str, Any]) -> Answer:
     output = str(row["output"])
     thought = THINKING.fullmatch(output)
     thinking, text = (thought[1].strip(), thought[2].strip()) if thought else ("", output.strip())
-    return Answer(model, row["score"] >= 1, _shortened(thinking), _shortened(text))
+    bits = row["bits"] / max(1, row["bytes"]) if "bits" in row else None
+    return Answer(model, _right(row), _shortened(thinking), _shortened(text), bits)
+
+
+def _right(row: Mapping[str, Any]) -> bool | None:
+    return None if "bits" in row else row["score"] >= 1
+
+
+def _read(row: Mapping[str, Any], name: str) -> str:
+    """A text of a row; of one that was held out, without the marks of the chat template."""
+    return _shortened(plain_turns(row[name])) if "bits" in row else str(row[name])
 
 
 def _shortened(text: str) -> str:

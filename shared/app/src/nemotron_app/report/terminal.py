@@ -15,7 +15,7 @@ from nemotron_app import rich_table
 from nemotron_app.report import wording
 from nemotron_app.report.collect import STEPS, Collected
 from nemotron_app.report.findings import MODEL_OF_STAGE, overlap_in_short, score_of
-from nemotron_app.report.results import sample_task
+from nemotron_app.report.results import shown_task
 from nemotron_app.report.tables import rejected_rows
 from nemotron_app.report.times import seconds_of
 from nemotron_app.report.training import facts, key_metric
@@ -30,7 +30,7 @@ PLAIN = str.maketrans("–−", "--")
 def print_table(collected: Collected, html_path: Path, console: "Console | None" = None) -> None:
     """One line for each artifact, then where the page is; in ASCII where the output is no terminal."""
     console = console or rich_table.open_console()
-    results, task = collected.results, sample_task(collected.results)
+    results, task = collected.results, shown_task(collected.results)
     score = f"{task} {wording.metric_name(results['tasks'][task]['metric'])}" if task else "score"
     rows = [_row(collected, kind) for kind in STEPS]
     if not console.is_terminal:
@@ -110,4 +110,4 @@ def summary(collected: Collected) -> dict[str, Any]:
 
 def _score(collected: Collected, kind: str) -> Mapping[str, Any] | None:
     model = MODEL_OF_STAGE.get(kind.removesuffix("-model"))
-    return score_of(collected.results, model, sample_task(collected.results)) if model else None
+    return score_of(collected.results, model, shown_task(collected.results)) if model else None

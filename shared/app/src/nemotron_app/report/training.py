@@ -193,7 +193,7 @@ def _panel(
     if chart is None:
         return None
     thinned = max(len(line.points) for line in series) > charts.MAX_POINTS
-    notes = ["logarithmic"] * chart.logarithmic + ["lowest and highest of neighbours drawn"] * thinned
+    notes = ["logarithmic"] * chart.logarithmic + ["thinned, keeping minima and maxima"] * thinned
     return Panel(title, ", ".join(notes), chart)
 
 

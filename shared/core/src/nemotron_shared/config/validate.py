@@ -15,6 +15,8 @@ from nemotron_shared.errors import UserError, did_you_mean
 
 Schema = TypeVar("Schema", bound=BaseModel)
 MOST_FAULTS = 8
+NO_SECTION = {"model_type", "model_attributes_type", "dict_type"}
+"""What pydantic calls a value where there should be keys."""
 
 
 def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str, str]) -> Schema:
@@ -58,6 +60,10 @@ def _fault(
         whole = "" not in origins  # a config has defaults to begin with, any other file has not
         or_begin = ", or begin the file with 'defaults: [default, _self_]'" if whole else ""
         return f"{where}: missing key '{key}'\n  set it{or_begin}"
+    if details["type"] in NO_SECTION and (known := _beside(schema, values, [*names, ""])):
+        keys = ", ".join(f"{name}: ..." for name in known)
+        remedy = f"write its keys: {key}={{{keys}}}" + f"; what they mean: nemotron config explain {key}"
+        return f"{where}: {key} is a section, and not {details['input']!r}\n  {remedy}"
     if below:
         return f"{where}: {key}: {message}"
     if not key or (isinstance(details["input"], dict) and details["type"] == "value_error"):

@@ -35,7 +35,7 @@ _doing = Doing()
 
 
 def doing(what: str) -> None:
-    """Name what begins now: `importing libraries`, `step 12/900`."""
+    """Name what begins now: `importing libraries`, `at work on step 12/900`."""
     _doing.what, _doing.since = what, time.monotonic()
 
 

@@ -98,12 +98,16 @@ def lines(estimate: Estimate) -> Iterator[tuple[str, str]]:
     shares = [f"{name} {100 * value / step:.0f} %" for name, value in estimate.step_seconds.items() if value]
     parts = f" ({', '.join(shares)})" if len(shares) > 1 else ""
     rate = estimate.tokens_per_step / step / estimate.devices
-    yield "a step", f"{duration(step)}, {rate:,.0f} tokens/s on each{parts}"
+    yield "a step", f"{duration(step)}, {_rate(rate)} tokens/s on each{parts}"
     steps, name = (FEW_STEPS, f"{FEW_STEPS} steps") if estimate.steps_are_a_limit else (estimate.steps, "all steps")
     hours = steps * step * estimate.devices / HOUR
     kind = "core" if one.startswith("CPU") else "GPU"
     used = f"{hours:,.{0 if hours >= 10 else 2}f}" if hours >= 0.01 else "under 0.01"
     yield name, f"{duration(steps * step)}, {used} {kind} hours"
+
+
+def _rate(tokens: float) -> str:
+    return f"{tokens:,.0f}" if tokens >= 10 else f"{tokens:.2g}"
 
 
 def _verdict(estimate: Estimate) -> str:

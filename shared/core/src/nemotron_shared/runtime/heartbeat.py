@@ -1,7 +1,7 @@
 """A line every few seconds while nothing else is said, so that a slow machine is told from one that stands still.
 
 [super3-rl-model] importing libraries, 0:10
-[super3-rl-model] step 3/45, 0:05
+[super3-rl-model] at work on step 3/45, 0:05
 """
 
 import sys

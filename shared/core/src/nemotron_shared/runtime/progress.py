@@ -53,7 +53,7 @@ class Progress:
         self._began = self._shown = time.monotonic()
         self._first_step, self._last_step = step, last
         self._first_tokens = tokens or 0
-        doing(f"step {step + 1}/{last}")
+        doing(f"at work on step {step + 1}/{last}")
         if distributed.rank() == 0:
             self.run.metrics.cut_after(step)
 
@@ -83,4 +83,8 @@ class Progress:
             share = [bar(step / max(1, self._last_step))] if show is renew and sys.stderr.isatty() else []
             show(f"[{self.run.name}] {'  '.join([*share, *words, f'{clock(left)} left'])}")
             self._shown = now
-        doing(f"step {min(step + 1, self._last_step)}/{self._last_step}" if step < self._last_step else "finishing")
+        doing(
+            f"at work on step {min(step + 1, self._last_step)}/{self._last_step}"
+            if step < self._last_step
+            else "finishing"
+        )

@@ -80,8 +80,15 @@ class Progress:
         if kind is None:
             seconds = max(1e-3, time.monotonic() - self._begun)
             tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
-            said = f"read {self._done / 1e6:,.1f} MB in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}"
+            said = f"read {amount_of(self._done)} in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}"
             self._setting.announce(said)
+
+
+def amount_of(read: int) -> str:
+    """Bytes in a unit that leaves digits."""
+    if read < 1e3:
+        return f"{read} bytes"
+    return f"{read / 1e6:,.1f} MB" if read >= 1e5 else f"{read / 1e3:,.1f} kB"
 
 
 def speed_of(read: int, seconds: float) -> str:

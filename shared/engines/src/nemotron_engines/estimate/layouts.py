@@ -1,9 +1,8 @@
 """How a training shares a model and its rows out over GPUs, as its engine's section says it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 
@@ -23,6 +22,7 @@ class Layout:
     shards: weights and gradients are shared out over all devices, too; the optimizer always is where `spread`.
     trained: False where adapters are trained and the weights are frozen.
     activation: bytes of each value that is kept for the backward pass.
+    assumed: sentences about what the config does not tell.
     """
 
     devices: int
@@ -41,6 +41,7 @@ class Layout:
     trained: bool = True
     recomputed: Recomputed = "nothing"
     activation: int = 2
+    assumed: tuple[str, ...] = ()
 
     @property
     def replicas(self) -> int:
@@ -71,12 +72,6 @@ def layout_of(config: TrainingConfig, devices: int, row_tokens: int) -> Layout:
     if config.engine.name not in SHARING:
         return _whole(config, plain)
     return import_module(f"nemotron_engines.{config.engine.name}.layout").layout(config, plain)
-
-
-def section(overrides: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A section of an engine's own keys, empty where it has none."""
-    value = overrides.get(name)
-    return value if isinstance(value, Mapping) else {}
 
 
 def _whole(config: TrainingConfig, plain: Layout) -> Layout:

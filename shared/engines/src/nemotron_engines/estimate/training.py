@@ -7,9 +7,8 @@ from nemotron_engines.estimate.layouts import Layout, layout_of
 from nemotron_engines.estimate.memory import CONTEXT_BYTES, PROCESS_BYTES, memory_parts
 from nemotron_engines.estimate.speed import core_seconds, step_seconds
 from nemotron_engines.estimate.work import Work, active_parameters, work_of
-from nemotron_engines.modeling.architecture import load_architecture
-from nemotron_engines.modeling.facts import NEMOTRON_H, parameters_of
-from nemotron_shared.atomic import read_json
+from nemotron_engines.modeling.described import fields_of
+from nemotron_engines.modeling.facts import parameters_of
 from nemotron_shared.config.schema import TransformersEngine
 from nemotron_shared.config.training import GRPOConfig, TrainingConfig
 from nemotron_shared.runtime.devices import CORE, DEVICES, Device, device_named
@@ -21,14 +20,6 @@ from nemotron_shared.runtime.needs import Needs
 
 RECIPES_GPU = "H100"
 """What the recipes are made for."""
-KINDS = {"linear_attention": "M", "mamba": "M", "moe": "E", "full_attention": "*", "attention": "*", "mlp": "-"}
-UNIFORM: dict[str, dict[str, Any]] = {
-    "super49b": {
-        "hybrid_override_pattern": "*-" * 80, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
-        "head_dim": 128, "intermediate_size": 27_237, "vocab_size": 128_256,
-    }
-}  # fmt: skip
-"""Models whose layers differ in width, by one with equal layers and as many parameters (49.9B)."""
 PUBLISHED_GRPO, OF_ACTIVE = 1102, 3.3e9
 """Tokens per second and GPU of a whole step of GRPO with Qwen3-30B-A3B on 32 H100 (NeMo-RL 0.6), and its active
 parameters."""
@@ -40,7 +31,7 @@ GENERATION = 0.8
 
 def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, needs: Needs) -> Estimate | None:
     """Memory, disk and time of a training; None for a model whose layers are no pattern."""
-    fields = _fields(config, inputs)
+    fields = fields_of(config, inputs)
     if fields is None:
         return None
     vocab = vocabulary_of(config, fields, inputs.get("data"))
@@ -70,26 +61,8 @@ def estimate_training(config: TrainingConfig, inputs: Inputs, machine: Machine, 
         steps=steps,
         steps_are_a_limit=isinstance(config, GRPOConfig) and steps >= NO_END,
         step_seconds=_seconds(config, work, device, layout, active, whose),
-        assumptions=tuple(_assumptions(config, device, whose, vocab)),
+        assumptions=tuple(_assumptions(config, layout, device, whose, vocab)),
     )
-
-
-def _fields(config: TrainingConfig, inputs: Inputs) -> dict[str, Any] | None:
-    """Of the model to start from, or of the architecture; None where its layers are not known as a pattern."""
-    model = inputs.get("model")
-    file = model.path / "config.json" if model is not None else None
-    if file is not None and file.is_file():
-        fields = read_json(file)
-        kinds = fields.get("layers_block_type")
-        if kinds and all(kind in KINDS for kind in kinds):
-            fields["hybrid_override_pattern"] = "".join(KINDS[kind] for kind in kinds)
-    else:
-        section: Any = config.model
-        fields = UNIFORM.get(section.architecture) or load_architecture(section.architecture, section.overrides)
-    known = fields.get("model_type", NEMOTRON_H) == NEMOTRON_H and isinstance(
-        fields.get("hybrid_override_pattern"), str
-    )
-    return fields if known else None
 
 
 def _whose(config: TrainingConfig, inputs: Inputs) -> str:
@@ -177,7 +150,7 @@ def _how_many_steps(config: GRPOConfig) -> str:
     )
 
 
-def _assumptions(config: TrainingConfig, device: Device | None, whose: str, vocab: int) -> list[str]:
+def _assumptions(config: TrainingConfig, layout: Layout, device: Device | None, whose: str, vocab: int) -> list[str]:
     """One sentence each."""
     said = []
     if device is not None:
@@ -194,11 +167,12 @@ def _assumptions(config: TrainingConfig, device: Device | None, whose: str, voca
         said.append("completions with their prompts: half of the longest sequence, or twice max_new_tokens")
         how = "scaled from one published run of GRPO by active parameters" if device else "0.8 of training"
         said.append(_how_many_steps(config))
-        said.append(f"generation: {how}; this was judged against nothing")
+        said.append(f"generation: {how}; this was not checked against any measurement")
     else:
         said.append("rows are full")
     if getattr(config.engine, "recipe", None):
         said.append("memory: the recipe computes its experts again in the backward pass, as those for H100 do")
+    said += layout.assumed
     if config.engine.name == "nemo_rl":
         said.append("memory: of the training; that of the generation beside it is not counted")
     if device is not None or whose != CORE:
@@ -206,7 +180,8 @@ def _assumptions(config: TrainingConfig, device: Device | None, whose: str, voca
     else:
         said.append(f"memory: {size(PROCESS_BYTES)} of each process for Python and its libraries, as measured on Linux")
     said.append(
-        "memory: activations are an estimate that was judged against nothing; weights and optimizer are counted"
+        "memory: activations are an estimate that was not checked against any measurement; weights, gradients and "
+        "optimizer are counted"
     )
     if vocab == VOCABULARY:
         said.append(f"a vocabulary of {VOCABULARY:,}")

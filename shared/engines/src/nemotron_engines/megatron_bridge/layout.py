@@ -3,8 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from nemotron_engines.estimate.layouts import Layout, section
+from nemotron_engines.estimate.layouts import Layout
+from nemotron_engines.megatron_bridge.optimizer import known_width, optimizer_bytes
+from nemotron_engines.overrides import section
 from nemotron_shared.config.training import TrainingConfig
+
+UNKNOWN = "memory: nothing is known of this recipe's optimizer, so 12 bytes of each parameter are assumed, the most"
 
 
 def layout(config: TrainingConfig, plain: Layout) -> Layout:
@@ -12,8 +16,6 @@ def layout(config: TrainingConfig, plain: Layout) -> Layout:
     frozen, small = engine.peft.scheme is not None, engine.mixed_precision is not None
     model, precision = section(engine.overrides, "model"), section(engine.overrides, "mixed_precision")
     reduced_in_32_bits = precision.get("grad_reduce_in_fp32", True) or not small
-    # a recipe may keep float32 weights and both moments in 16 bits; in float32 there are no other weights
-    optimizer = 6 if engine.recipe else 12 if small else 8
     experts = engine.recipe is not None or "moe" in (model.get("recompute_modules") or [])
     return replace(
         plain,
@@ -23,7 +25,7 @@ def layout(config: TrainingConfig, plain: Layout) -> Layout:
         expert=engine.expert_model_parallel_size * engine.expert_tensor_parallel_size,
         weight=2 if small else 4,
         gradient=0 if frozen else 4 if reduced_in_32_bits else 2,
-        optimizer=0 if frozen else optimizer,
+        optimizer=0 if frozen else optimizer_bytes(engine),
         trained=not frozen,
         recomputed="everything"
         if model.get("recompute_granularity") == "full"
@@ -31,4 +33,5 @@ def layout(config: TrainingConfig, plain: Layout) -> Layout:
         if experts
         else "nothing",
         activation=2 if small else 4,
+        assumed=() if frozen or known_width(engine.recipe) else (UNKNOWN,),
     )

@@ -7,8 +7,11 @@ from packaging.specifiers import SpecifierSet
 
 from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size_of
 from nemotron_engines.fields import unknown_overrides
+from nemotron_engines.megatron_bridge.optimizer import optimizer_bytes
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
+from nemotron_engines.megatron_bridge.splits import split_problems
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
+from nemotron_engines.modeling.described import fields_of
 from nemotron_engines.overrides import foreign_code
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.runtime.engine import Inputs
@@ -24,6 +27,8 @@ ON_THE_OPTIMIZER = ("optimizer_cpu_offload", "use_precision_aware_optimizer")
 def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> Iterator[Problem]:
     """What is wrong with the config or with the model that it starts from."""
     engine, model = config.engine, inputs.get("model")
+    if fields := fields_of(config, inputs):
+        yield from split_problems(engine, fields)
     yield from unknown_overrides(engine.name, engine.overrides)
     yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
@@ -104,7 +109,6 @@ def _bytes_per_process(
     optimizer = engine.overrides.get("optimizer")
     if isinstance(optimizer, dict) and any(optimizer.get(name) for name in ON_THE_OPTIMIZER):
         return 2 * weight * part, "weights and gradients"
-    moments = 8 if weight == 4 else 12  # two moments, and float32 weights beside those of 16 bits
-    moments = 6 if engine.recipe is not None else moments  # a recipe may keep all three in 16 bits
+    moments = optimizer_bytes(engine, unknown=2)  # no more than is certain
     owned = (dense + experts) // max(processes, 1)
     return 2 * weight * part + moments * owned, "weights, gradients and optimizer"

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from nemotron_engines.estimate.layouts import Layout, section
+from nemotron_engines.estimate.layouts import Layout
 from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.overrides import section
 from nemotron_shared.config.training import TrainingConfig
 
 
