@@ -7,7 +7,7 @@ import pytest
 
 from nemotron_engines.megatron_bridge.optimizer import known_width, optimizer_bytes
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.splits import UNEVEN_RECIPES, split_problems
+from nemotron_engines.megatron_bridge.splits import UNEVEN_RECIPES, split_problems, unpadded
 from nemotron_engines.modeling.architecture import load_architecture
 
 SUPER = "nemotronh.nemotron_3_super.nemotron_3_super_pretrain_config"
@@ -16,7 +16,8 @@ NANO = "nemotronh.nemotron_3_nano.nemotron_3_nano_pretrain_config"
 
 def engine(**values: Any) -> MegatronBridgeEngine:
     sizes = dict.fromkeys((f"{kind}_model_parallel_size" for kind in ("tensor", "pipeline", "expert")), 1)
-    usual = {"recipe": None, "mixed_precision": "bf16_mixed", "overrides": {}}
+    sizes["context_parallel_size"] = 1
+    usual = {"recipe": None, "mixed_precision": "bf16_mixed", "overrides": {}, "sequence_parallel": True}
     return cast(MegatronBridgeEngine, SimpleNamespace(**(sizes | usual | values)))
 
 
@@ -40,6 +41,43 @@ def test_what_megatron_cannot_split_is_told_with_the_values_that_it_can(
     key = f"{kind}_model_parallel_size"
     what = f"Megatron cannot split the model's {count} into {size} parts"
     assert told(**{key: size}) == [f"engine.{key}: {what}; set engine.{key} to one of {valid}"]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "context", "seq_length", "counts"),
+    [
+        (
+            1,
+            3,
+            8192,
+            "8192 tokens of a row (in 2 pieces for each part), 128 Mamba heads of a tensor part, 8 Mamba groups",
+        ),
+        (8, 32, 8192, "16 Mamba heads of a tensor part"),
+        (1, 4, 4100, "4100 tokens of a row"),
+    ],
+)
+def test_a_row_that_megatron_cannot_share_out_is_told(tensor: int, context: int, seq_length: int, counts: str) -> None:
+    layout = engine(tensor_model_parallel_size=tensor, context_parallel_size=context)
+    (problem,) = split_problems(layout, load_architecture("super3", {}), seq_length)
+    assert counts in problem.message
+    assert problem.key == "engine.context_parallel_size"
+
+
+def test_the_context_of_a_recipe_with_long_rows_can_be_shared_out() -> None:
+    layout = engine(tensor_model_parallel_size=2, context_parallel_size=64)
+    assert not list(split_problems(layout, load_architecture("super3", {}), 1_048_576))
+
+
+def test_experts_beside_tensor_parallelism_need_sequence_parallelism() -> None:
+    (said,) = told(tensor_model_parallel_size=2, sequence_parallel=False)
+    assert "set engine.sequence_parallel=true" in said
+    given = {"model": {"sequence_parallel": True}}
+    assert told(tensor_model_parallel_size=2, sequence_parallel=False, overrides=given) == []
+
+
+def test_packed_rows_cannot_be_shared_out() -> None:
+    assert [one.key for one in unpadded(engine(context_parallel_size=2))] == ["engine.context_parallel_size"]
+    assert not list(unpadded(engine()))
 
 
 def test_a_key_value_head_may_lie_on_several_processes() -> None:

@@ -21,6 +21,7 @@ PHRASE = re.compile(
     r"|\bcorrect\s+(?:option|choice)\s+is\b)[*_`:\s]*(?=(?P<claim>[^\n]*\S))",
     re.IGNORECASE,
 )
+ASKED = re.compile(r"[\s$.)\]*]{0,9}\?")
 DENIED = re.compile(r"^(?:not\b|n't\b|neither\b|never\b|unknown\b|unclear\b)", re.IGNORECASE)
 TAKEN_BACK = re.compile(
     r"\b(?:wait|actually|correction|oops|sorry|scratch that|no,|let me (?:re-?check|correct|redo)|i made a mistake)\b",
@@ -106,6 +107,7 @@ def _boxes(text: str) -> list[tuple[int, Claim]]:
         (opening.start(), text[opening.end() : closed[opening.end() - 1]], closed[opening.end() - 1] + 1)
         for opening in BOX.finditer(text)
         if opening.end() - 1 in closed
+        and not ASKED.match(text, closed[opening.end() - 1] + 1)
         and not re.search(r"\bnot\W*$", text[max(0, opening.start() - 40) : opening.start()])
     ]
     if len(found) > 1:

@@ -236,6 +236,8 @@ def _choice_in(text: str, wanted: Expected) -> str | None:
 
 
 def _is_text(text: str, wanted: Expected) -> bool:
+    if text.rstrip().endswith("?") and not wanted.text.endswith("?"):
+        return False
     if is_in_words(wanted.text) and re.search(r"\d", text):  # "seven" may well be answered with 7
         return _value(text) == _value(wanted.text)
     for read in (dates_in, clock_times_in, ratios_in):

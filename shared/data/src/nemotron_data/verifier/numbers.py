@@ -32,10 +32,13 @@ LATEX = (
     (re.compile(r"(?<=\d)\s*\\[dt]?frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}"), r" \1/\2"),
     (re.compile(r"\\d?t?frac\s*\{\s*(-?[\d.,]+)\s*\}\s*\{\s*([\d.,]+)\s*\}"), r"(\1)/(\2)"),
     (re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)(?!\d)"), r"(\1)/(\2)"),
-    (re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,40})\\overline\s*\{(\d{1,9})\}"), lambda found: _repeating(*found.groups())),
+    (
+        re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,40})\\(?:overline|bar)\s*\{(\d{1,9})\}"),
+        lambda found: _repeating(*found.groups()),
+    ),
     (re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,40})\((\d{1,9})\)"), lambda found: _repeating(*found.groups())),
     (
-        re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,9}?)(\d{1,9}?)\3{2,20}(?:\.{3}|\u2026|\\[lc]?dots\b)"),
+        re.compile(r"(?<!\d)(\d{1,40})\.(\d{0,9}?)(\d{1,9}?)\3{1,20}(?:\.{3}|\u2026|\\[lc]?dots\b)"),
         lambda found: _repeating(*found.groups()),
     ),
     (re.compile(r"\{,\}|,\\!|\\,(?=\d{3})"), ","),
@@ -44,6 +47,7 @@ LATEX = (
     (re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree|\u00b0"), " degrees"),
     (re.compile(r"\\(?:times|cdot)"), "*"),
     (re.compile(r"\\([$%#&_])"), r"\1"),
+    (re.compile(r"\$\s?(\d[\d,]*) and (\d{1,2}) cents?\b"), lambda found: f"${found[1]}.{int(found[2]):02d}"),
     (re.compile(r"(?<=\d) and (?=\d+/\d)"), " "),
     (re.compile(r"(?<=\d) and (?:a|one) half\b"), " 1/2"),
     (re.compile(r"\b(?:minus|negative)\s+(?=[\d.$])", re.IGNORECASE), "-"),
@@ -61,15 +65,15 @@ NUMBER = re.compile(
 # A unit: words without a figure among them; `m^2`, `m²`, `km/h`. A word is taken whole (`++`): in how many ways a long
 # one could be six is tried for hours.
 UNIT = re.compile(
-    r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\u2126\u20ac\u00a3\u00a5\u20b9\"'()/]++(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*+){0,6}"
+    r"\s*[-]?\s*(?:[A-Za-z\u00b5\u03bc\u03a9\u2126\u20ac\u00a3\u00a5\u20b9\u00a2\"'()/]++(?:\^\{?-?\d\}?|[\u00b2\u00b3])?[\s/*-]*+){0,6}"
 )
-ONE_UNIT = r"[A-Za-z\u00b5\u03bc\u03a9\u2126]+(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
+ONE_UNIT = r"(?:[A-Za-z\u00b5\u03bc\u03a9\u2126]+|[\u20ac\u00a3\u00a5\u20b9\u00a2])(?:\^\{?[23]\}?|[\u00b2\u00b3])?"
 UNIT_NAME = re.compile(
     rf"\s*-?\s*((?:(?:square|sq\.?|cubic)\s+)?{ONE_UNIT}(?:\s*(?:/|\bper\b)\s*{ONE_UNIT})?)(?![A-Za-z^/\u00b2\u00b3])"
 )
 OPERATION = re.compile(
     r"\s*+-?\s*+(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power|mod(?:ulo)?|doubled|tripled"
-    r"|halved|(?:degrees\s+)?below\s+zero)\b"
+    r"|halved|(?:degrees\s+)?below\s+zero|times\s+[b-z]|(?:more|less|fewer)\s+than|per\s+[b-z]|sin|cos|tan|log|ln|sqrt)\b"
     # 100-x, 1/x, 7 + n; but 7 - a bit, 12-m poles, and 5/s
     r"|\s*+(?:[+*^]\s*+[A-Za-z]|-\s*+[A-Za-z](?!\s+[a-z]{2})|/\s*+(?![smhdlg]\b)[A-Za-z])(?![A-Za-z\d'])",
     re.IGNORECASE,
@@ -114,7 +118,10 @@ class Number:
 
     def equals(self, other: "Number") -> bool:
         """Whether both are the same answer: 50 % is 0.5, and is also 50, where the other leaves the sign out."""
-        if self.unit and other.unit and ("/" in self.unit[0]) == ("/" in other.unit[0]):
+        rates = ["/" in number.unit[0] for number in (self, other) if number.unit]
+        if self.unit and other.unit and (rates[0] == rates[1] or "money" not in self.unit[0]):
+            if {self.unit, other.unit} == {unit_of("\u00a3"), unit_of("pounds")}:
+                return self.value == other.value
             same = self.unit[0] == other.unit[0]
             return same and self.value * self.unit[1] == other.value * other.unit[1]
         if self.value == other.value:

@@ -9,12 +9,19 @@ import threading
 from functools import lru_cache
 from typing import Any
 
+from nemotron_data.verifier.numbers import POWERS
+
 LONGEST = 400
 SECONDS = 5
 DIGITS_ROUNDED = 12
 LARGEST_POLYNOMIAL = 40  # operations; expanding a larger one may take long
-# Powers of powers and factorials, which a computer algebra would try to write out.
-HUGE = re.compile(r"(?:\^|\*\*)\s*[{(]?\s*\w{1,8}\s*(?:\^|\*\*)|\d{3,}\s*!|(?:\^|\*\*)\s*\{?\s*\d{4,}")
+LARGEST_POWER = 12
+# Powers of powers, factorials and the like, which a computer algebra would try to write out.
+HUGE = re.compile(
+    r"(?:\^|\*\*)\s*[{(]?\s*\w{1,8}\s*(?:\^|\*\*)|\d{3,}\s*!|(?:\^|\*\*)\s*\{?\s*\d{3,}"
+    # more than C(99, 99); sums and integrals that somebody should have worked out
+    r"|\\[dt]?binom\s*(?:\{[^{}]*\}\s*)?\{?[^{}]{0,40}?(?:\d{3}|\^)|\\(?:i*int|oint|sum|prod)\b"
+)
 
 
 WITH_BASE = re.compile(r"\s*[0-9A-F]+_\{?\d+\}?\s*")
@@ -25,14 +32,13 @@ WRITTEN = (
         lambda found: rf"\sqrt{{{next(filter(None, found.groups()))}}}",
     ),
     (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\^\s*(-\s*\d+|\d{2,})"), r"^{\1}"),
+    (re.compile(r"\^\s*(-\s*(?:\d+|[a-z])|\d{2,})"), r"^{\1}"),
+    (re.compile(r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+"), lambda found: f"^{{{found[0].translate(POWERS)}}}"),
     (re.compile(r"(?<!\\)\bpi\b|\u03c0"), r"\\pi "),
     (re.compile(r"(?<!\\)\b(?:infinity|infty|inf)\b|\u221e"), r"\\infty "),
     (re.compile(r"\u2264|<="), r"\\leq "),
     (re.compile(r"\u2265|>="), r"\\geq "),
     (re.compile(r"\u222a"), r"\\cup "),
-    (re.compile(r"\u00b2"), "^2"),
-    (re.compile(r"\u00b3"), "^3"),
     (re.compile(r"\u2212"), "-"),
     (re.compile(r"(?<=[\w)}])\s*\*\s*(?=[\w({\\])"), r" \\cdot "),
     (re.compile(r"\\text\s*\{\s*(?:or|and)\s*\}|\s+(?:or|and)\s+"), ", "),
@@ -69,7 +75,17 @@ def _same_polynomial(one: Any, other: Any) -> bool:
 
     both = isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)
     small = both and max(sympy.count_ops(one), sympy.count_ops(other)) < LARGEST_POLYNOMIAL
-    return bool(small and one.is_polynomial() and other.is_polynomial() and sympy.expand(one - other) == 0)
+    return bool(small and _is_small_polynomial(one) and _is_small_polynomial(other) and sympy.expand(one - other) == 0)
+
+
+def _is_small_polynomial(formula: Any) -> bool:
+    """Whether it can be expanded at once: no functions, such as binomials, and no large powers of many variables."""
+    import sympy
+
+    if not formula.is_polynomial() or formula.atoms(sympy.Function):
+        return False
+    largest = LARGEST_POWER if len(formula.free_symbols) <= 3 else 4
+    return all(power.exp.is_Integer and abs(power.exp) <= largest for power in formula.atoms(sympy.Pow))
 
 
 def in_latex(text: str) -> str:

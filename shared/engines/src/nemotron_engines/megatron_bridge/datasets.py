@@ -5,6 +5,7 @@ from typing import Any
 
 from nemotron_data.formats.bin_idx import SPLITS, read_blend
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
+from nemotron_engines.megatron_bridge.splits import unpadded
 from nemotron_engines.megatron_bridge.versions import packed_dataset
 from nemotron_shared.config.training import PretrainTrain, SupervisedConfig
 from nemotron_shared.errors import UserError
@@ -47,10 +48,8 @@ def set_packed_rows(container: Any, data: Path, task: Task[SupervisedConfig[Mega
     """
     config, size = task.config, int(task.input("data").manifest.metadata["pack_size"])
     engine = config.engine
-    if engine.context_parallel_size > 1:
-        multiple = 2 * engine.context_parallel_size
-        what = f"engine.context_parallel_size > 1 needs every packed sequence padded to a multiple of {multiple}"
-        raise UserError(f"{what}; data preparation does not pad", "set engine.context_parallel_size=1")
+    for problem in unpadded(engine):
+        raise UserError(problem.message, problem.remedy)
     parts = engine.tensor_model_parallel_size if engine.sequence_parallel else 1
     if size % parts:
         what = f"a pack of {size} tokens cannot be split over {parts} processes (engine.sequence_parallel)"

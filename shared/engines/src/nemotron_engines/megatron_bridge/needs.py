@@ -9,7 +9,7 @@ from nemotron_engines.checks import base_packages, disk_bytes, in_billions, size
 from nemotron_engines.fields import unknown_overrides
 from nemotron_engines.megatron_bridge.optimizer import optimizer_bytes
 from nemotron_engines.megatron_bridge.settings import MegatronBridgeEngine
-from nemotron_engines.megatron_bridge.splits import split_problems
+from nemotron_engines.megatron_bridge.splits import split_problems, unpadded
 from nemotron_engines.megatron_bridge.versions import OLDEST_BRIDGE, TRIED
 from nemotron_engines.modeling.described import fields_of
 from nemotron_engines.overrides import foreign_code
@@ -28,7 +28,9 @@ def problems(config: SupervisedConfig[MegatronBridgeEngine], inputs: Inputs) -> 
     """What is wrong with the config or with the model that it starts from."""
     engine, model = config.engine, inputs.get("model")
     if fields := fields_of(config, inputs):
-        yield from split_problems(engine, fields)
+        yield from split_problems(engine, fields, getattr(config.train, "seq_length", None))
+    if not isinstance(config.train, PretrainTrain):
+        yield from unpadded(engine)
     yield from unknown_overrides(engine.name, engine.overrides)
     yield from foreign_code(engine.overrides)
     if engine.keep_checkpoint and engine.peft.scheme is not None:
