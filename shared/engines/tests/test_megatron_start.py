@@ -67,10 +67,12 @@ def told(model: Path | None, **engine: Any) -> list[str]:
         "start_from": "weights",
         "peft": SimpleNamespace(scheme=None),
         "recipe": None,
+        "context_parallel_size": 1,
         **dict.fromkeys((f"{kind}_model_parallel_size" for kind in ("tensor", "pipeline", "expert")), 1),
     } | engine
     architecture = SimpleNamespace(architecture="nano3_tiny", overrides={})
-    config = SimpleNamespace(engine=SimpleNamespace(**values), run=SimpleNamespace(model=None), model=architecture)
+    run, train = SimpleNamespace(model=None), SimpleNamespace()
+    config = SimpleNamespace(engine=SimpleNamespace(**values), run=run, train=train, model=architecture)
     return [problem.message for problem in problems(cast(Any, config), task(model).inputs)]
 
 
