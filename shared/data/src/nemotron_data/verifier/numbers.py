@@ -73,7 +73,7 @@ UNIT_NAME = re.compile(
 )
 OPERATION = re.compile(
     r"\s*+-?\s*+(?:squared|cubed|factorial|plus|minus|divided|multiplied|to\s+the\s+power|mod(?:ulo)?|doubled|tripled"
-    r"|halved|(?:degrees\s+)?below\s+zero|times\s+[b-z]|(?:more|less|fewer)\s+than|per\s+[b-z]|sin|cos|tan|log|ln|sqrt)\b"
+    r"|halved|(?:degrees\s+)?below\s+zero|times\s+[b-z]|(?:more|less|fewer)\s+than\s+[b-z]|per\s+[b-z]|sin|cos|tan|log|ln|sqrt)\b"
     # 100-x, 1/x, 7 + n; but 7 - a bit, 12-m poles, and 5/s
     r"|\s*+(?:[+*^]\s*+[A-Za-z]|-\s*+[A-Za-z](?!\s+[a-z]{2})|/\s*+(?![smhdlg]\b)[A-Za-z])(?![A-Za-z\d'])",
     re.IGNORECASE,
