@@ -16,10 +16,11 @@ from prep_support import CopyRows, copy, plan, setting, write_rows
 
 from nemotron_data.prep import local_executor
 from nemotron_data.prep.merge import finish
-from nemotron_data.prep.progress import amount_of, clock, rejected_text, short
+from nemotron_data.prep.progress import clock, rejected_text, short
 from nemotron_data.prep.receipts import RECEIPT, shard_folder, verified
 from nemotron_data.prep.shards import run_shards
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.disk import size
 
 SHARD = 4000
 
@@ -203,7 +204,7 @@ def is_running(pid: int) -> bool:
 
 
 def test_numbers_for_people():
-    assert [amount_of(n) for n in (42, 99_999, 205_000_000)] == ["42 bytes", "100.0 kB", "205.0 MB"]
+    assert [size(n) for n in (42, 99_999, 205_000_000)] == ["42 bytes", "100.0 kB", "205.0 MB"]
     assert [short(n) for n in (999, 1234, 5_600_000, 7.8e9)] == ["999", "1.2k", "5.6M", "7.8B"]
     assert [clock(n) for n in (5, 75, 3675)] == ["0:05", "1:15", "1:01:15"]
     assert rejected_text({}) == ""

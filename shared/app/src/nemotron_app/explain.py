@@ -7,7 +7,7 @@ from typing import Any
 
 from nemotron_app.recipes import composed, tree
 from nemotron_shared.config.describe import described
-from nemotron_shared.config.keys import leaves
+from nemotron_shared.config.keys import leaves, of_the_same_name
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
 
@@ -36,7 +36,7 @@ def _unknown(key: str, stages: Sequence[str], known: Sequence[str]) -> UserError
     of = "" if len(stages) == len(STAGES) else f" in {' and '.join(stages)}"
     others = [stage for stage in STAGES if stage not in stages]
     having = [stage for stage in others if any(f"{one}.".startswith(f"{key}.") for one, _ in _words(stage))]
-    by_last = [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
+    by_last = of_the_same_name(key, known)
     if having:
         remedy: str | None = f"it is one of {' and '.join(having)}: nemotron config explain {key} --stage {having[0]}"
     elif by_last:

@@ -157,7 +157,7 @@ class ChatCompletion(Asked):
     def only_options(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         """Options are numbers, texts and truth values, and replace nothing that the server sets."""
         for name, option in (value or {}).items():
-            if name in SET_BY_SERVER | NOT_FOR_TEMPLATES or isinstance(option, dict | list):
+            if name in SET_BY_SERVER or name in NOT_FOR_TEMPLATES or isinstance(option, dict | list):
                 raise ValueError(f"{name}: not an option of a template")
         return value
 

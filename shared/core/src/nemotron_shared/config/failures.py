@@ -10,7 +10,7 @@ from hydra.errors import ConfigCompositionException, HydraException, MissingConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_shared.config.files import parsed, read_text
-from nemotron_shared.config.keys import leaf_keys
+from nemotron_shared.config.keys import leaf_keys, of_the_same_name
 from nemotron_shared.config.overrides import COMMAND_LINE, is_group, override_key, who_says
 from nemotron_shared.config.sources import hydra_over
 from nemotron_shared.config.translation import config_names
@@ -56,7 +56,7 @@ def not_composed(
         known = list(leaf_keys(hydra_compose(path.stem, overrides=[search_path, *chosen])))
     if any(name == key or name.startswith(f"{key}.") for name in known):
         return UserError(f"{COMMAND_LINE}: '{key}' cannot be set like this", f"write ++{key}=...")
-    alike = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]  # of another section
+    alike = of_the_same_name(key, known)
     remedy = did_you_mean(key, alike, f"did you mean '{alike[0]}'?") if alike else did_you_mean(key, known, ALL_KEYS)
     return UserError(f"{COMMAND_LINE}: unknown key '{key[:MOST_SAID]}'", remedy)
 

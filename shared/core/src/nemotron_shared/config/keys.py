@@ -1,6 +1,6 @@
 """Dotted keys of a tree of values."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,6 +16,11 @@ def leaf_keys(tree: DictConfig) -> Iterator[str]:
 def is_at(key: str, known: Collection[str]) -> bool:
     """Whether a key is one of those of a config, a section of it, or lies in one that is free or empty."""
     return any(key == one or key.startswith(f"{one}.") or one.startswith(f"{key}.") for one in known)
+
+
+def of_the_same_name(key: str, known: Iterable[str]) -> list[str]:
+    """Keys of other sections whose last part is that of `key`: `optimizer.lr` for `train.lr`."""
+    return [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -34,13 +34,14 @@ def _problem_of(message: Message) -> str | None:
     reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
     if role not in ROLES:
         return f"unknown role: {role!r}; known are {', '.join(ROLES)}"
-    for name in COUNTING:
-        if (wish := message.get(name)) is not None and wish not in (0, 1):
+    wishes = {name: message[name] for name in COUNTING if message.get(name) is not None}
+    for name, wish in wishes.items():
+        if wish not in (0, 1):
             return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
         if wish and role != "assistant":
             return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
-    if len({bool(message[name]) for name in COUNTING if message.get(name) is not None}) > 1:
-        said = " and ".join(f"'{name}' is {message[name]!r}" for name in COUNTING if message.get(name) is not None)
+    if len(set(map(bool, wishes.values()))) > 1:
+        said = " and ".join(f"'{name}' is {wish!r}" for name, wish in wishes.items())
         return f"a turn that both counts in the loss and does not: {said}"
     if calls and role != "assistant":
         return "tool calls outside an assistant turn"

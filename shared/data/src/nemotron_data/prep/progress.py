@@ -13,6 +13,7 @@ from nemotron_data.prep.heartbeat import read_heartbeats
 from nemotron_data.prep.plan import Shard
 from nemotron_data.prep.receipts import Receipt
 from nemotron_shared.runtime.console import CLEAR, bar, clock, renew
+from nemotron_shared.runtime.disk import size
 
 LOG_SECONDS = 5.0
 TERMINAL_SECONDS = 0.5
@@ -80,15 +81,8 @@ class Progress:
         if kind is None:
             seconds = max(1e-3, time.monotonic() - self._begun)
             tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
-            said = f"read {amount_of(self._done)} in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}"
+            said = f"read {size(self._done)} in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}"
             self._setting.announce(said)
-
-
-def amount_of(read: int) -> str:
-    """Bytes in a unit that leaves digits."""
-    if read < 1e3:
-        return f"{read} bytes"
-    return f"{read / 1e6:,.1f} MB" if read >= 1e5 else f"{read / 1e3:,.1f} kB"
 
 
 def speed_of(read: int, seconds: float) -> str:
@@ -99,9 +93,9 @@ def speed_of(read: int, seconds: float) -> str:
 
 def short(number: float) -> str:
     """1,234,567 as 1.2M."""
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.1f}{letter}"
+    for least, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= least:
+            return f"{number / least:.1f}{letter}"
     return f"{number:.0f}"
 
 

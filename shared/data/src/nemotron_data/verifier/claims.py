@@ -102,14 +102,18 @@ def unwrapped(text: str) -> str:
 
 
 def _boxes(text: str) -> list[tuple[int, Claim]]:
-    closed = _closings(text)
-    found = [
-        (opening.start(), text[opening.end() : closed[opening.end() - 1]], closed[opening.end() - 1] + 1)
-        for opening in BOX.finditer(text)
-        if opening.end() - 1 in closed
-        and not ASKED.match(text, closed[opening.end() - 1] + 1)
-        and not re.search(r"\bnot\W*$", text[max(0, opening.start() - 40) : opening.start()])
-    ]
+    found: list[tuple[int, str, int]] = []
+    closings = _closings(text)
+    for opening in BOX.finditer(text):
+        start, inside = opening.span()
+        closing = closings.get(inside - 1)
+        if (
+            closing is None
+            or ASKED.match(text, closing + 1)
+            or re.search(r"\bnot\W*$", text[max(0, start - 40) : start])
+        ):
+            continue
+        found.append((start, text[inside:closing], closing + 1))
     if len(found) > 1:
         between = text[found[-2][2] : found[-1][0]]
         if "\n" not in between.strip() and not re.search(r"[.!?]\s", between) and len(between) < 40:

@@ -23,7 +23,8 @@ SIGNS = str.maketrans({
     "\u2153": " 1/3", "\u2154": " 2/3",
 })  # fmt: skip
 POWERS = str.maketrans("\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b", "0123456789-")
-SUPERSCRIPT = re.compile(r"(?<=10)\s*([\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+)")
+RAISED = r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+"
+SUPERSCRIPT = re.compile(rf"(?<=10)\s*({RAISED})")
 SPACES = re.compile(r"[\u00a0\u2009\u202f\u2007]")
 INVISIBLE = re.compile(r"[\u200b-\u200d\u2060\ufeff]")
 LATEX = (
@@ -108,6 +109,10 @@ IN_WORDS = re.compile(
 """Where a number in words may begin."""
 
 
+POUNDS = {unit_of("\u00a3"), unit_of("pounds")}
+"""Money and mass of one name."""
+
+
 @dataclass(frozen=True)
 class Number:
     """An exact value; `percent` where a percent sign stands behind it, which is not in the value; and its unit."""
@@ -120,7 +125,7 @@ class Number:
         """Whether both are the same answer: 50 % is 0.5, and is also 50, where the other leaves the sign out."""
         rates = ["/" in number.unit[0] for number in (self, other) if number.unit]
         if self.unit and other.unit and (rates[0] == rates[1] or "money" not in self.unit[0]):
-            if {self.unit, other.unit} == {unit_of("\u00a3"), unit_of("pounds")}:
+            if {self.unit, other.unit} == POUNDS:
                 return self.value == other.value
             same = self.unit[0] == other.unit[0]
             return same and self.value * self.unit[1] == other.value * other.unit[1]

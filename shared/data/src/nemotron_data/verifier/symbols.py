@@ -9,7 +9,7 @@ import threading
 from functools import lru_cache
 from typing import Any
 
-from nemotron_data.verifier.numbers import POWERS
+from nemotron_data.verifier.numbers import POWERS, RAISED
 
 LONGEST = 400
 SECONDS = 5
@@ -33,7 +33,7 @@ WRITTEN = (
     ),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\^\s*(-\s*(?:\d+|[a-z])|\d{2,})"), r"^{\1}"),
-    (re.compile(r"[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b]+"), lambda found: f"^{{{found[0].translate(POWERS)}}}"),
+    (re.compile(RAISED), lambda found: f"^{{{found[0].translate(POWERS)}}}"),
     (re.compile(r"(?<!\\)\bpi\b|\u03c0"), r"\\pi "),
     (re.compile(r"(?<!\\)\b(?:infinity|infty|inf)\b|\u221e"), r"\\infty "),
     (re.compile(r"\u2264|<="), r"\\leq "),

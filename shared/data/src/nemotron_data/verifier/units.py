@@ -65,12 +65,14 @@ BY_NAME = {
 
 
 PREFIXES = {"p": -12, "n": -9, "\u00b5": -6, "\u03bc": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12}
-SYMBOLS = {
-    "A": ("current", 1), "V": ("tension", 1), "W": ("power", 1), "\u03a9": ("resistance", 1), "F": ("capacitance", 1),
-    "Hz": ("frequency", 1), "J": ("energy", 1), "N": ("force", 1), "Pa": ("pressure", 1), "mol": ("amount", 1),
-    "m": ("length", 1), "s": ("time", 1), "g": ("mass", 1), "L": ("volume", 1), "B": ("data", 1),
-    "b": ("data", Fraction(1, 8)), "eV": ("energy", Fraction(1602176634, 10**28)),
-    "cal": ("energy", Fraction(4184, 1000)), "Wh": ("energy", 3600),
+LETTERS = {"J": "joule", "W": "watt", "N": "newton", "V": "volt", "A": "ampere", "K": "kelvin"}
+"""Names of which the small letter means something else."""
+NAMED_SYMBOLS = LETTERS | {
+    "\u03a9": "ohm", "Hz": "hertz", "Pa": "pascal", "mol": "mole", "m": "meter", "s": "second", "g": "gram",
+    "L": "liter", "B": "byte", "eV": "ev", "cal": "calorie",
+}  # fmt: skip
+SYMBOLS = {symbol: BY_NAME[name] for symbol, name in NAMED_SYMBOLS.items() if symbol != "K"} | {
+    "F": ("capacitance", Fraction(1)), "b": ("data", Fraction(1, 8)), "Wh": ("energy", Fraction(3600)),
 }  # fmt: skip
 PREFIXED = {
     prefix + symbol: (dimension, factor * Fraction(10) ** power)
@@ -78,8 +80,6 @@ PREFIXED = {
     if prefix + symbol not in ("pm", "mb", "kb")  # 5 pm is a time of day, 5 kb are kilobytes to most
 }  # fmt: skip
 """Symbols whose case tells mW from MW, and MB from Mb."""
-LETTERS = {"J": "joule", "W": "watt", "N": "newton", "V": "volt", "A": "ampere", "K": "kelvin"}
-"""Names of which the small letter means something else."""
 RATES = {"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour"}
 COUNTED = ["time", "months", "length", "mass", "volume", "money"]
 NAMES = "|".join(

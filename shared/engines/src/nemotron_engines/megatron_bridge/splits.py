@@ -37,15 +37,12 @@ def split_problems(
         fields: of the architecture, as Hugging Face names them.
         seq_length: tokens of a row; None where the data decides.
     """
-    model = section(engine.overrides, "model")
+    model, fields = section(engine.overrides, "model"), DEFAULTS | dict(fields)
     tensor, experts = engine.tensor_model_parallel_size, "E" in fields["hybrid_override_pattern"]
     if experts and tensor > 1 and not engine.sequence_parallel and "sequence_parallel" not in model:
         what = f"Megatron trains experts beside engine.tensor_model_parallel_size={tensor} in sequence parallel only"
         yield Problem(what, "set engine.sequence_parallel=true", "engine.sequence_parallel")
-    rules_of = _rules(engine, DEFAULTS | dict(fields), model) | _context_rules(
-        engine, DEFAULTS | dict(fields), seq_length
-    )
-    for key, rules in rules_of.items():
+    for key, rules in (_rules(engine, fields, model) | _context_rules(engine, fields, seq_length)).items():
         asked = [rule for rule in rules if rule.count and rule.field not in model]
         size = getattr(engine, key)
         broken = [rule for rule in asked if not rule.fits(rule.count, size)]
