@@ -20,18 +20,19 @@ from nemotron_shared.artifacts.housekeeping import INPUTS, STATES, state_folder
 from nemotron_shared.artifacts.names import parse_exact
 from nemotron_shared.atomic import link_or_copy, read_json, read_regular, write_json, write_text
 from nemotron_shared.errors import UserError
+from nemotron_shared.lock import locked
 from nemotron_shared.redaction import redact_values, with_references
 from nemotron_shared.runtime import checkpoints
 from nemotron_shared.runtime.identity import LENGTH, Identity, differences
 from nemotron_shared.runtime.metrics import FILE as METRICS
-from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.run import LOCK_NAME, Run
 from nemotron_shared.runtime.segments import (
     SEGMENTS,
     changed_modules,
     changes,
     new_segment,
-    promises_bytes,
     read_segments,
+    segments_of_result,
     write_segments,
 )
 
@@ -204,22 +205,32 @@ def extension_of(store: Store, directory: Path, identity: Identity, on_change: s
 
 
 def finish(plan: "Plan", artifact: Artifact, run: Run, *, keep: bool) -> None:
-    """Leave nothing that a later attempt could go on from by mistake.
+    """Leave nothing that a later attempt could go on from by mistake; what a kill cuts off here can be done again.
 
     Args:
         keep: move the last checkpoint to where a longer training will look for it.
     """
-    if (count := len(artifact.manifest.segments)) > 1:
-        doubt = ": its bytes may differ from those of an uninterrupted run"
-        run.say(f"made in {count} segments{'' if promises_bytes(artifact.manifest) else doubt}")
     if keep and run.checkpoints.is_dir():
         folder = state_folder(plan.store, Reference(artifact.manifest.name, artifact.manifest.version))
-        shutil.rmtree(folder, ignore_errors=True)  # of a version that somebody deleted by hand
+        shutil.rmtree(folder, ignore_errors=True)  # of a version that somebody deleted by hand, or not whole
         folder.mkdir(parents=True)
-        checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
-        run.checkpoints.rename(folder / "checkpoints")
         shutil.copyfile(run.directory / SEGMENTS, folder / SEGMENTS)
         write_json(folder / STATE, {"series": plan.identity.series, "step": plan.identity.what[LENGTH]})
+        checkpoints.prune(run.checkpoints, checkpoints.Layout(), keep=1, keep_best=False)
+        run.checkpoints.rename(folder / "checkpoints")  # last: without it no training extends this one
     shutil.rmtree(run.checkpoints, ignore_errors=True)
-    for name in (SEGMENTS, INPUTS):
+    for name in (INPUTS, SEGMENTS):
         (run.directory / name).unlink(missing_ok=True)
+
+
+def finish_again(plan: "Plan", artifact: Artifact, *, keep: bool) -> None:
+    """Do the rest of `finish` for the run that made an artifact, where a kill came just after it had published."""
+    directory = plan.run_directory
+    if not (directory / SEGMENTS).is_file():
+        return
+    # One that holds the lock finishes by itself; where nobody may write or read, the result can be used all the same.
+    with suppress(UserError, OSError), locked(directory / LOCK_NAME, wait=False):
+        made_in = [one | {"seconds": None} for one in segments_of_result(directory, 0)]
+        # Else the folder holds a later run, which was to make the artifact anew.
+        if made_in == [one | {"seconds": None} for one in artifact.manifest.segments]:
+            finish(plan, artifact, Run(directory, plan.name), keep=keep)

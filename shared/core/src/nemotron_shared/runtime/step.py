@@ -27,7 +27,7 @@ from nemotron_shared.config.training import TrainingConfig
 from nemotron_shared.errors import exit_code_of
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.arguments import Arguments, parse_arguments
-from nemotron_shared.runtime.attempts import begin, finish
+from nemotron_shared.runtime.attempts import begin, finish, finish_again
 from nemotron_shared.runtime.console import say, tell_json
 from nemotron_shared.runtime.engine import Inputs, Problem, engine_of
 from nemotron_shared.runtime.estimate import Estimate
@@ -39,7 +39,7 @@ from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan, requir
 from nemotron_shared.runtime.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.runtime.provenance import ask_git, producer
 from nemotron_shared.runtime.run import Run, open_run
-from nemotron_shared.runtime.segments import segments_of_result
+from nemotron_shared.runtime.segments import promises_bytes, segments_of_result
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.runtime.trackers import Trackers, tracked
@@ -148,6 +148,7 @@ class Step(Generic[ConfigT]):
             distributed.on_rank_zero(lambda: require_usable(plan, self, arguments))
             say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
+            distributed.on_rank_zero(lambda: finish_again(plan, finished, keep=self._keeps_state(plan.config)))
             return finished, True
         with open_run(plan.run_directory, plan.name, plan.identity.fingerprint) as run:
             meanwhile = distributed.on_rank_zero(lambda: made_meanwhile(plan))
@@ -186,10 +187,17 @@ class Step(Generic[ConfigT]):
             digests=outcome.digests,
             segments=segments_of_result(run.directory, time.monotonic() - run.began),
         )
-        keep = isinstance(config, TrainingConfig) and config.engine.extendable and config.checkpoint.keep_last_state
-        finish(plan, artifact, run, keep=self.engines is not None and keep)
+        if (count := len(artifact.manifest.segments)) > 1:
+            doubt = ": its bytes may differ from those of an uninterrupted run"
+            run.say(f"made in {count} segments{'' if promises_bytes(artifact.manifest) else doubt}")
+        finish(plan, artifact, run, keep=self._keeps_state(config))
         run.say(f"published {artifact.reference} ({artifact.path})")
         return artifact
+
+    def _keeps_state(self, config: ConfigT) -> bool:
+        """Whether a longer training may ask for what this one ends with."""
+        keeps = isinstance(config, TrainingConfig) and config.engine.extendable and config.checkpoint.keep_last_state
+        return self.engines is not None and keeps
 
 
 @contextmanager
