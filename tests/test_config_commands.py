@@ -82,6 +82,7 @@ def test_every_setting_of_every_stage_can_be_explained(
         (["config", "explain", "lr"], "there is: optimizer.lr"),
         (["config", "diff", "sft/tiny", "sft/tiny", "optimizer.lr=hello"], "command line: optimizer.lr: "),
         (["config", "explain", "train.lr"], "there is: optimizer.lr"),
+        (["config", "explain", "max_seq_length"], "there is: train.seq_length, "),
         (["config", "show", "tiny"], "say one: pretrain/tiny, sft/tiny, rl/tiny, eval/tiny"),
         (["config", "show", "sft/tinny"], "did you mean 'tiny'?"),
         (["config", "show", "sft/tiny", "tiny"], "settings are written key=value"),

@@ -6,6 +6,32 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 TRUST = "trust_remote_code"
+OTHER_WORDS = {
+    "learning_rate": ["lr"],
+    "max_steps": ["train_iters"],
+    "train_steps": ["train_iters"],
+    "batch_size": ["global_batch_size"],
+    "train_batch_size": ["global_batch_size"],
+    "per_device_train_batch_size": ["micro_batch_size"],
+    "max_length": ["seq_length", "pack_size"],
+    "max_seq_length": ["seq_length", "pack_size"],
+    "sequence_length": ["seq_length", "pack_size"],
+    "warmup_steps": ["lr_warmup_iters"],
+    "lr_scheduler_type": ["lr_decay_style"],
+    "max_grad_norm": ["clip_grad"],
+    "save_steps": ["save_interval"],
+    "save_total_limit": ["most_recent_k"],
+    "eval_steps": ["eval_interval"],
+    "logging_steps": ["log_interval"],
+    "num_generations": ["num_generations_per_prompt"],
+    "max_completion_length": ["max_new_tokens"],
+    "kl_coef": ["reference_policy_kl_penalty"],
+    "beta": ["reference_policy_kl_penalty"],
+    "lora_r": ["dim"],
+    "lora_rank": ["dim"],
+    "lora_alpha": ["alpha"],
+}
+"""What other trainers call a setting, and the last part of its name here."""
 
 
 def leaf_keys(tree: DictConfig) -> Iterator[str]:
@@ -19,8 +45,10 @@ def is_at(key: str, known: Collection[str]) -> bool:
 
 
 def of_the_same_name(key: str, known: Iterable[str]) -> list[str]:
-    """Keys of other sections whose last part is that of `key`: `optimizer.lr` for `train.lr`."""
-    return [one for one in known if one.rpartition(".")[2] == key.rpartition(".")[2]]
+    """Keys whose last part is that of `key`, or means the same: `optimizer.lr` for `train.lr` and `learning_rate`."""
+    last = key.rpartition(".")[2]
+    alike = [last, *OTHER_WORDS.get(last, [])]
+    return [one for one in known if one.rpartition(".")[2] in alike]
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from nemotron_shared.config.keys import leaves, of_the_same_name
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -54,7 +55,9 @@ def _fault(
     message = details["msg"].removeprefix("Value error, ")
     if details["type"] == "extra_forbidden":
         known = _beside(schema, values, names)
-        remedy = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
+        elsewhere = of_the_same_name(key, (one for one, _ in leaves(values) if one != key))
+        near = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
+        remedy = f"did you mean '{elsewhere[0]}'?" if elsewhere else near
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":
         whole = "" not in origins  # a config has defaults to begin with, any other file has not
