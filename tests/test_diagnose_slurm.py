@@ -66,8 +66,9 @@ def test_a_cancelled_job_is_known(slurm: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lost_node_is_known(slurm: Cluster, tmp_path: Path) -> None:
-    job = slurm.script("srun sleep 1000", "--nodes=2", "--no-requeue")
-    slurm.wait_for(job, "RUNNING")
+    job = slurm.script("srun --unbuffered sh -c 'hostname; sleep 1000'", "--nodes=2", "--no-requeue")
+    # a job that loses its node while srun still starts it says so in other words
+    slurm.wait_until(lambda: set(slurm.output(job).split()) == {"n1", "n2"})
     slurm.lose("n2")
     found = ended(slurm, job, tmp_path)
     slurm.bring_back("n2")

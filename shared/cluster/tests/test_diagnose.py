@@ -83,6 +83,18 @@ def test_a_line_goes_to_the_special_rule(line: str, known: str | None) -> None:
     assert first_rule(line) == known
 
 
+def test_a_node_that_is_lost_while_a_step_starts_on_it_is_known(tmp_path: Path) -> None:
+    said = """\
+srun: error: Task launch for StepId=14.0 failed on node n2: Communication connection failure
+srun: error: Application launch failed: Communication connection failure
+srun: Job step aborted: Waiting up to 62 seconds for job step to finish.
+slurmstepd-n1: error: *** STEP 14.0 ON n1 CANCELLED AT 2026-11-26T14:44:35 ***
+srun: error: n1: task 0: Killed
+"""
+    found = of(tmp_path, job=said).findings
+    assert found[0].rule.id == "slurm-node-fail", [one.rule.id for one in found]
+
+
 def test_the_first_cause_in_time_comes_before_what_others_say_of_it(tmp_path: Path) -> None:
     logs = {f"rank{rank}": f"2026-11-21 10:10:{rank:02} waiting\n{WATCHDOG}\n" for rank in range(8)}
     logs["rank3"] = f"2026-11-21 10:00:00 step 7\n{OOM}\n{OOM}\n"
