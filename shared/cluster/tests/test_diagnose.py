@@ -83,10 +83,11 @@ def test_a_line_goes_to_the_special_rule(line: str, known: str | None) -> None:
     assert first_rule(line) == known
 
 
-def test_a_node_that_is_lost_while_a_step_starts_on_it_is_known(tmp_path: Path) -> None:
-    said = """\
-srun: error: Task launch for StepId=14.0 failed on node n2: Communication connection failure
-srun: error: Application launch failed: Communication connection failure
+@pytest.mark.parametrize("why", ["Communication connection failure", "Unexpected missing socket error"])
+def test_a_node_that_is_lost_while_a_step_starts_on_it_is_known(tmp_path: Path, why: str) -> None:
+    said = f"""\
+srun: error: Task launch for StepId=14.0 failed on node n2: {why}
+srun: error: Application launch failed: {why}
 srun: Job step aborted: Waiting up to 62 seconds for job step to finish.
 slurmstepd-n1: error: *** STEP 14.0 ON n1 CANCELLED AT 2026-11-26T14:44:35 ***
 srun: error: n1: task 0: Killed
