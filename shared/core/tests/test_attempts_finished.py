@@ -115,3 +115,10 @@ def test_damaged_attempts_leave_a_finished_result_usable(tmp_path: Path) -> None
     (run.directory / SEGMENTS).write_text("[{")
     finish_again(plan, artifact, keep=True)
     assert run.checkpoints.is_dir()
+
+
+def test_attempts_that_a_manifest_does_not_tell_are_nobodys(tmp_path: Path) -> None:
+    plan, artifact, run = published(tmp_path)
+    artifact.manifest.segments[:] = [1]
+    finish_again(plan, artifact, keep=True)
+    assert run.checkpoints.is_dir()

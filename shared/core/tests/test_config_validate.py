@@ -38,6 +38,17 @@ def test_an_unknown_key_is_named_with_its_neighbour() -> None:
     assert "did you mean 'steps'" in text
 
 
+def test_an_unknown_key_is_not_answered_with_another_unknown_one() -> None:
+    text = message({"train": {"lr": 0.1, "steps": 3, "foo": 1}, "other": {"foo": 2, "learning_rate": 3}})
+    assert "unknown key 'train.foo'\n  known here: lr, steps" in text
+    assert "other.foo" not in text
+
+
+def test_a_key_of_another_section_is_named() -> None:
+    text = message({"train": {"lr": 0.1, "steps": 3}, "learning_rate": 1})
+    assert "unknown key 'learning_rate'\n  did you mean 'train.lr'?" in text
+
+
 def test_a_number_is_no_key_either() -> None:
     assert "unknown key '1'\n  known here: train" in message({"train": {"lr": 0.1, "steps": 3}, "1": 2})
 

@@ -10,12 +10,14 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nemotron_shared.config.keys import leaves, of_the_same_name
+from nemotron_shared.config.keys import is_at, leaves, of_the_same_name
 from nemotron_shared.config.schema import StageConfig
 from nemotron_shared.errors import UserError, did_you_mean
 
 Schema = TypeVar("Schema", bound=BaseModel)
 MOST_FAULTS = 8
+UNKNOWN = "extra_forbidden"
+"""What pydantic calls a key that a section does not know."""
 NO_SECTION = {"model_type", "model_attributes_type", "dict_type"}
 """What pydantic calls a value where there should be keys."""
 
@@ -32,7 +34,10 @@ def validate(schema: type[Schema], values: dict[str, Any], origins: Mapping[str,
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        faults = [_fault(schema, values, details, origins) for details in error.errors()]
+        found = error.errors()
+        wrong = {".".join(map(str, one["loc"])) for one in found if one["type"] == UNKNOWN}
+        keys = [key for key, _ in leaves(values) if not is_at(key, wrong)]
+        faults = [_fault(schema, values, details, origins, keys) for details in found]
     raise UserError("\n".join(faults[:MOST_FAULTS]) + ("\n…" if len(faults) > MOST_FAULTS else ""))
 
 
@@ -46,17 +51,22 @@ def origin_of(key: str, origins: Mapping[str, str]) -> str:
 
 
 def _fault(
-    schema: type[BaseModel], values: Mapping[str, Any], details: ErrorDetails, origins: Mapping[str, str]
+    schema: type[BaseModel],
+    values: Mapping[str, Any],
+    details: ErrorDetails,
+    origins: Mapping[str, str],
+    keys: Sequence[str],
 ) -> str:
+    """One fault; `keys` are those of all sections that are known."""
     names = [str(part) for part in details["loc"]]
     below = details.get("ctx", {}).get("below")  # a validator of a whole section names the key it means
     key = ".".join([*names, below] if below else names)
     where = origin_of(key, origins)
     message = details["msg"].removeprefix("Value error, ")
-    if details["type"] == "extra_forbidden":
+    if details["type"] == UNKNOWN:
         known = _beside(schema, values, names)
-        elsewhere = of_the_same_name(key, (one for one, _ in leaves(values) if one != key))
         near = did_you_mean(names[-1], known, f"known here: {', '.join(known)}")
+        elsewhere = of_the_same_name(key, keys)
         remedy = f"did you mean '{elsewhere[0]}'?" if elsewhere else near
         return f"{where}: unknown key '{key}'\n  {remedy}"
     if details["type"] == "missing":

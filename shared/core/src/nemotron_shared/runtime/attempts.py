@@ -30,9 +30,9 @@ from nemotron_shared.runtime.segments import (
     SEGMENTS,
     changed_modules,
     changes,
+    made,
     new_segment,
     read_segments,
-    segments_of_result,
     write_segments,
 )
 
@@ -230,7 +230,6 @@ def finish_again(plan: "Plan", artifact: Artifact, *, keep: bool) -> None:
         return
     # One that holds the lock finishes by itself; where nobody may write or read, the result can be used all the same.
     with suppress(UserError, OSError), locked(directory / LOCK_NAME, wait=False):
-        made_in = [one | {"seconds": None} for one in segments_of_result(directory, 0)]
         # Else the folder holds a later run, which was to make the artifact anew.
-        if made_in == [one | {"seconds": None} for one in artifact.manifest.segments]:
+        if made(artifact.manifest, directory):
             finish(plan, artifact, Run(directory, plan.name), keep=keep)

@@ -121,3 +121,12 @@ def segments_of_result(directory: Path, seconds: float) -> list[dict[str, Any]]:
     if written:
         written[-1]["seconds"] = round(seconds, 1)
     return written
+
+
+def made(manifest: Manifest, directory: Path) -> bool:
+    """Whether the attempts that a run's folder knows of are those that an artifact was made in."""
+
+    def undated(attempts: list[Any]) -> list[Any]:
+        return [one | {"seconds": None} if isinstance(one, dict) else one for one in attempts]
+
+    return undated(segments_of_result(directory, 0)) == undated(manifest.segments)
