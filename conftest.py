@@ -1,5 +1,6 @@
-"""For the tests of all members: servers that fork commands, and the CPU time that everything took."""
+"""For the tests of all members: servers that fork commands, measured figures, and the CPU time of everything."""
 
+import json
 import os
 import resource
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,33 @@ def pytest_configure(config: pytest.Config) -> None:
     ]
     while not ((folder / "light").exists() and (folder / "heavy").exists()):
         time.sleep(0.01)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that measure figures, so that `pytest -m measured` runs them all."""
+    for item in items:
+        if "measure" in getattr(item, "fixturenames", ()):
+            item.add_marker("measured")
+
+
+@pytest.fixture
+def measure(request: pytest.FixtureRequest) -> Callable[[str, float, float], None]:
+    """`measure(what, value, limit)`: require a figure to be within its limit, and record it for docs/measured.md.
+
+    Figures are recorded only if benchmarks/measured.py started the tests.
+    """
+
+    def check(what: str, value: float, limit: float) -> None:
+        twin = request.node.callspec.params["twin"]
+        if file := os.environ.get("NEMOTRON_MEASURED"):
+            test = request.node.nodeid.partition("[")[0]
+            figure = {"what": what, "twin": twin, "value": value, "limit": limit, "test": test}
+            with Path(file).open("a", encoding="utf-8") as record:  # one write of one line: workers share the file
+                record.write(json.dumps(figure) + "\n")
+        assert value <= limit, f"{what}, {twin}: {value} is not within {limit}"  # false for NaN, too
+
+    return check
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -26,7 +26,6 @@ from support import MEMBERS, ROOT, STAGES, call_here, member_folder
 from nemotron_app.finetune.command import USE
 from nemotron_app.main import main
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_prove.cards.page import COMMANDS as CARD_COMMANDS
 from nemotron_shared.artifacts import Producer, Store
 from nemotron_shared.artifacts.verified import forced_command
 from nemotron_shared.families import families
@@ -46,7 +45,7 @@ FAMILY = {"family": ["super3"]}
 
 UNRUN = {
     ("runs", "stop"), ("jobs", "logs"), ("jobs", "cancel"), ("airgap", "build"),
-    ("prove", "faults"), ("prove", "cards"), ("prove", "resume"), ("artifacts", "replay"),
+    ("prove", "faults"), ("prove", "resume"), ("artifacts", "replay"),
 }  # fmt: skip
 
 REMEDIES: dict[str, dict[str, list[str]]] = {
@@ -94,7 +93,6 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "see: nemotron jobs": {},
     "name models, or runs: nemotron runs --all": {},
     "see what was stopped: nemotron runs": {},
-    "nemotron prove cards --family {family} --item {item}": {"family": ["nano3"], "item": ["packing"]},
     "see what there is: nemotron artifacts list": {},
     "programs read metrics.jsonl of: nemotron runs --json": {},
     "its report: nemotron report --family {names[0]}": {"names[0]": ["super3"]},
@@ -198,7 +196,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "data_prep.tokenizer.model=./FOLDER; or name the fields of the chats: data_prep.prompt_field=... "
     "data_prep.response_field=...": {},
 }
-NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}", CARD_COMMANDS}
+NO_REMEDIES = {"nemotron {package_version('nemotron-shared')}"}
 OPTIONAL_PACKAGES = 7
 """Calls of `how_to_add`; one more wants its packages in the row above."""
 

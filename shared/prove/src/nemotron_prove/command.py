@@ -3,7 +3,6 @@
 nemotron prove sampling MODEL      log-probabilities of generation and of training, bit by bit
 nemotron prove faults --seed 1 --count 100      faults in real steps, and what is left after them
 nemotron prove resume --seed 1 --kills 20       killed trainings, continued and compared byte for byte
-nemotron prove cards               what each family was measured to do, written down as cards
 nemotron prove input --seed 1      damaged files and words for every parser
 
 A proof that fails exits with 1. `--json` prints its figures for programs.
@@ -17,7 +16,6 @@ PROOFS = {
     "sampling": "nemotron_prove.sampling",
     "faults": "nemotron_prove.faults.command",
     "resume": "nemotron_prove.resume.command",
-    "cards": "nemotron_prove.cards.command",
     "input": "nemotron_prove.input.command",
 }
 """The module of each proof, imported when it is called; its `command` is the click command."""

@@ -1,0 +1,92 @@
+"""Measure how far the small models of the families are from exact, and write docs/measured.md.
+
+    uv run python benchmarks/measured.py        # before a release
+
+The figures come from the tests that use the fixture `measure` of conftest.py. They check each figure against its limit
+whenever the tests run; the page only shows the size of the figures, so that it need not follow every change of code.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from nemotron_shared.families import architecture, families
+from nemotron_shared.runtime.machine import hardware
+from nemotron_shared.runtime.provenance import git_commit
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "measured.md"
+HEAD = """# Measured figures
+
+How far the small models of the families are from what they should compute. A family's small model is its twin, which
+`-c tiny` trains. Several families have the same twin, and each distinct one is measured once:
+
+{twins}
+
+`super49b` has no twin of its own: its layers are never built here, and nothing on this page is about them.
+
+Each row is a figure of a test, which fails if the figure is above the limit. A distance is the norm of the difference
+divided by the norm of the value. The tests run with all others on every change. This page shows one run, at commit
+{commit}, on {date}, on {machine}. It is written before a release, by
+
+```bash
+uv run python benchmarks/measured.py
+```
+
+"""
+
+
+def measure() -> list[dict[str, Any]]:
+    """Run the tests that measure; the figures that they recorded, in the order of the tests' names."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "figures.jsonl"
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "measured"]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"NEMOTRON_MEASURED": str(record)}, check=False)
+        if done.returncode:
+            sys.exit(f"{PAGE.relative_to(ROOT)} is left as it was: a test failed")
+        figures = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+    return sorted(figures, key=lambda figure: (figure["test"], figure["what"]))
+
+
+def page(figures: list[dict[str, Any]]) -> str:
+    """The page. Where tests measured a figure several times, it shows the largest."""
+    twins = sorted({figure["twin"] for figure in figures}, reverse=True)
+    shapes = {twin: architecture(f"{twin}_tiny") for twin in twins}
+    same = {
+        twin: [f"`{one}`" for one in families() if architecture(f"{one}_tiny") == shape and one != "super49b"]
+        for twin, shape in shapes.items()
+    }
+    rows: dict[str, dict[str, Any]] = {}
+    for figure in figures:
+        row = rows.setdefault(figure["what"], figure | dict.fromkeys(twins, 0.0))
+        row[figure["twin"]] = max(row[figure["twin"]], figure["value"])
+    here = hardware()
+    head = HEAD.format(
+        twins="\n".join(f"- the twin of {' and of '.join(names)}" for names in same.values()),
+        commit=(git_commit(ROOT) or "unknown")[:12],
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        machine=f"{here['processor']} with {here['cores']} cores",
+    )
+    table = [
+        f"| figure | {' | '.join(same[twin][0] for twin in twins)} | limit | test |",
+        f"|---{'|--:' * len(twins)}|--:|---|",
+    ]
+    for what, row in rows.items():
+        shown = " | ".join(f"{row[twin]:.2g}" for twin in twins)
+        table.append(f"| {what} | {shown} | {row['limit']:g} | `{row['test'].rpartition('::')[0]}` |")
+    return head + "\n".join(table) + "\n"
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    PAGE.write_text(page(measure()), encoding="utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
