@@ -53,7 +53,7 @@ def measure() -> list[dict[str, Any]]:
     return sorted(figures, key=lambda figure: (figure["test"], figure["what"]))
 
 
-def page(figures: list[dict[str, Any]]) -> str:
+def page(commit: str, figures: list[dict[str, Any]]) -> str:
     """The page. Where tests measured a figure several times, it shows the largest."""
     twins = sorted({figure["twin"] for figure in figures}, reverse=True)
     shapes = {twin: architecture(f"{twin}_tiny") for twin in twins}
@@ -68,7 +68,7 @@ def page(figures: list[dict[str, Any]]) -> str:
     here = hardware()
     head = HEAD.format(
         twins="\n".join(f"- the twin of {' and of '.join(names)}" for names in same.values()),
-        commit=(git_commit(ROOT) or "unknown")[:12],
+        commit=commit,
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=f"{here['processor']} with {here['cores']} cores",
     )
@@ -84,7 +84,8 @@ def page(figures: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure, and write the page."""
-    PAGE.write_text(page(measure()), encoding="utf-8")
+    commit = git_commit(ROOT) or "unknown"  # asked first, because people edit meanwhile
+    PAGE.write_text(page(commit, measure()), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")
 
 
