@@ -23,16 +23,16 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "measured.md"
 HEAD = """# Measured figures
 
-How far the small models of the families are from what they should compute. A family's small model is its twin, which
+How far the small models of the families are from what they should compute. A family's small model is its twin, which \
 `-c tiny` trains. Several families have the same twin, and each distinct one is measured once:
 
 {twins}
 
 `super49b` has no twin of its own: its layers are never built here, and nothing on this page is about them.
 
-Each row is a figure of a test, which fails if the figure is above the limit. A distance is the norm of the difference
-divided by the norm of the value. The tests run with all others on every change. This page shows one run, at commit
-{commit}, on {date}, on {machine}. It is written before a release, by
+Each row is a figure of a test, which fails if the figure is above the limit. A distance is the norm of the difference \
+divided by the norm of the value. The tests run with all others; this page shows one run, at commit {commit}, on \
+{date}, on {machine}. It is written before a release, by
 
 ```bash
 uv run python benchmarks/measured.py
@@ -64,10 +64,10 @@ def files_that_measure() -> list[str]:
 def page(commit: str, figures: list[dict[str, Any]]) -> str:
     """The page. Where tests measured a figure several times, it shows the largest."""
     twins = sorted({figure["twin"] for figure in figures}, reverse=True)
-    shapes = {twin: architecture(f"{twin}_tiny") for twin in twins}
+    hybrids = [family for family in families() if "hybrid_override_pattern" in architecture(family)]
     same = {
-        twin: [f"`{one}`" for one in families() if architecture(f"{one}_tiny") == shape and one != "super49b"]
-        for twin, shape in shapes.items()
+        twin: [f"`{one}`" for one in hybrids if architecture(f"{one}_tiny") == architecture(f"{twin}_tiny")]
+        for twin in twins
     }
     rows: dict[str, dict[str, Any]] = {}
     for figure in figures:
@@ -76,12 +76,12 @@ def page(commit: str, figures: list[dict[str, Any]]) -> str:
     here = hardware()
     head = HEAD.format(
         twins="\n".join(f"- the twin of {' and of '.join(names)}" for names in same.values()),
-        commit=commit,
+        commit=commit[:12] + (", with changes" if commit.endswith("-dirty") else ""),
         date=time.strftime("%Y-%m-%d", time.gmtime()),
         machine=f"{here['processor']} with {here['cores']} cores",
     )
     table = [
-        f"| figure | {' | '.join(same[twin][0] for twin in twins)} | limit | test |",
+        f"| figure | {' | '.join(f'twin of `{twin}`' for twin in twins)} | limit | test |",
         f"|---{'|--:' * len(twins)}|--:|---|",
     ]
     for what, row in rows.items():
