@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,11 @@ DOCUMENTS = [
 ]
 FENCE = re.compile(r"^```(\w*) ?(.*)$")
 SEPARATORS = {"&&", "||", ";", "|"}
+SHOWN = re.compile(
+    r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:uv run )?"
+    r"(?:(?:nemotron|python3?|torchrun|pytest|uv|pip|git|docker|apptainer|enroot) |ci/\S+\.sh )"
+)
+"""How a command begins that stands in a block of another language, such as a table of commands."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,8 @@ class Command:
 
     words: tuple[str, ...]
     places: tuple[str, ...]
+    is_shell: bool = True
+    """Whether it stands in a bash block; all others are only shown."""
 
     def __str__(self) -> str:
         return shlex.join(self.words)
@@ -79,7 +86,19 @@ def commands() -> list[Command]:
             name, _, first = block.place.rpartition(":")
             for words in _split(line):
                 places.setdefault(words, []).append(f"{name}:{int(first) + number}")
-    return [Command(words, tuple(where)) for words, where in places.items()]
+    return [Command(words, tuple(where)) for words, where in places.items()] + shown_commands(places.keys())
+
+
+def shown_commands(known: Collection[tuple[str, ...]]) -> list[Command]:
+    """Commands in blocks of text, where what they mean follows after two spaces; without those of bash blocks."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for block in all_blocks("text") + all_blocks(""):
+        for line in block.lines:
+            if SHOWN.match(line):
+                typed = re.split(r"\s{2,}", line.removeprefix("$ "))[0]
+                for words in _split(typed):
+                    places.setdefault(words, []).append(block.place)
+    return [Command(words, tuple(where), False) for words, where in places.items() if words not in known]
 
 
 def _split(line: str) -> Iterator[tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """What the documents say is true: commands run, tables show the configs' values, links lead somewhere.
 
-A command that would train is run with `--dry-run`; the preparation of a reader's own files is run in earnest.
-Files that the examples name are written first, from the documents' own blocks where they show them.
+Commands run as they are written, data preparation included. tests/unrun.yaml lists all others, such as those that would
+train, with the reason and with the tests that run the same code. Files that the examples name are written first, from
+the documents' own blocks where they show them.
 """
 
 import json
@@ -43,6 +44,15 @@ TEXTS = {
 }
 
 
+RUN, DRY_RUN, READ = "run", "with --dry-run", "arguments read"
+"""What happens to a command here: it runs as it is written, or with `--dry-run`, or only its arguments are parsed."""
+LOOKED, SHOWN = "looked at", "shown"
+"""Its files, names and options are checked, and nothing is started; or it stands in a block that nothing here reads."""
+UNRUN = Path(__file__).with_name("unrun.yaml")
+MINUTES = {"faults", "resume", "sampling"}
+"""Proofs that take minutes."""
+
+
 def stage_steps(command: Command) -> bool:
     """Whether a command runs steps of a stage, and not `nemotron artifacts`, `nemotron report` or `--help`."""
     return any(word in families() or "stages" in re.split(r"[./]", word) for word in command.words) and not (
@@ -50,28 +60,44 @@ def stage_steps(command: Command) -> bool:
     )
 
 
-def prepares_own_files(command: Command) -> bool:
-    """Whether a command only prepares files of the reader's, which takes a moment."""
-    return "prep" in command.words and any(word.startswith("data_prep.source=") for word in command.words)
+def only_prepares(command: Command) -> bool:
+    """Whether a command prepares data of the tiny config or the reader's own files here, which takes a moment."""
+    here = any(
+        word == "tiny" or word.startswith(("data_prep.source=", "data_prep.benchmarks.")) for word in command.words
+    )
+    prepares = "prep" in command.words or any("data_prep" in word.split(".") for word in command.words[:3])
+    return prepares and here and not {"--run", "--batch"} & set(command.words)
+
+
+def way(command: Command) -> str:
+    """What `test_a_command_of_the_documents_runs` does with a command, or what other tests here do."""
+    program, *rest = command.words
+    if not command.is_shell:
+        return SHOWN
+    if program not in PROGRAMS or rest[0].startswith("benchmarks/"):
+        return LOOKED
+    if rest[:2] in (["engine", "install"], ["airgap", "build"]):
+        return LOOKED
+    if rest[0] in ANSWERS or (rest[0] == "prove" and rest[1] in MINUTES):
+        return READ
+    trains = stage_steps(command) and not only_prepares(command)
+    starts = trains or rest[0] == "finetune" or rest[:2] == ["airgap", "fetch"]
+    return DRY_RUN if starts and not {"-d", "--dry-run"} & set(rest) else RUN
 
 
 def execute(command: Command) -> int:
-    """Run a command, dry where it would train, and return its exit code."""
+    """Run a command in the way that it can be run here, and return its exit code."""
     program, *rest = command.words
-    if rest[:2] == ["engine", "install"]:  # gigabytes; tests/test_remedies.py asks uv whether it could
+    how = way(command)
+    if rest[:2] == ["engine", "install"]:  # tests/test_remedies.py asks uv whether it could
         return 0 if environment_of(rest[2]) else 2
-    if rest[:2] == ["airgap", "fetch"] and "--dry-run" not in rest:
+    if rest[:2] == ["airgap", "build"]:
+        return main([*rest, "--help"])
+    if how == READ:
+        module = PROOFS[rest.pop(1)] if rest[0] == "prove" else OTHER_COMMANDS[rest[0]]
+        return 0 if import_module(module).command.make_context(rest[0], rest[1:]) else 2
+    if how == DRY_RUN:
         rest.append("--dry-run")
-    if rest[:2] == ["airgap", "build"]:  # of gigabytes; shared/cluster/tests builds a small one
-        rest.append("--help")
-    if rest[:1] == ["finetune"] and "--dry-run" not in rest:
-        rest.append("--dry-run")
-    if stage_steps(command) and not prepares_own_files(command) and not {"-d", "--dry-run"} & set(rest):
-        rest.append("--dry-run")
-    if rest[:1] == ["prove"] and rest[1] in {"faults", "resume", "sampling"}:  # minutes: shared/prove/tests
-        return 0 if import_module(PROOFS[rest[1]]).command.make_context(rest[1], rest[2:]) else 2
-    if program == "nemotron" and rest[0] in ANSWERS:  # the model of these tests is none; the tests of serving run them
-        return 0 if import_module(OTHER_COMMANDS[rest[0]]).command.make_context(rest[0], rest[1:]) else 2
     if program == "nemotron":
         return main(rest)
     if program == "torchrun":
@@ -135,7 +161,7 @@ def takes_long(command: Command) -> bool:
     [
         pytest.param(one, id=str(one), marks=[pytest.mark.slow] if takes_long(one) else [])
         for one in COMMANDS
-        if one.words[0] in PROGRAMS
+        if one.is_shell and one.words[0] in PROGRAMS
     ],
 )
 def test_a_command_of_the_documents_runs(place, capfd: pytest.CaptureFixture[str], command: Command) -> None:
@@ -223,10 +249,25 @@ LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
 
 def test_every_other_command_is_known_and_could_run() -> None:
     for command in COMMANDS:
-        if command.words[0] not in PROGRAMS:
+        if command.is_shell and command.words[0] not in PROGRAMS:
             checks = [check for start, check in LOOKED_AT.items() if command.words[: len(start)] == start]
             assert len(checks) == 1, f"{command.places[0]}: no check for the command: {command}"
             assert checks[0](command.words), f"{command.places[0]}: could not run: {command}"
+
+
+def test_every_command_that_is_not_run_is_listed_with_its_reason() -> None:
+    groups = yaml.safe_load(UNRUN.read_text(encoding="utf-8"))
+    assert all(group.keys() == {"why", "how", "tests", "commands"} for group in groups)
+    listed = [(command, group["how"]) for group in groups for command in group["commands"]]
+    assert len(set(listed)) == len(listed)
+    found = {(str(command), way(command)) for command in COMMANDS if way(command) != RUN}
+    problems = [f"not listed: {command} ({how})" for command, how in sorted(found - set(listed))]
+    problems += [f"runs now, or is gone: {command} ({how})" for command, how in sorted(set(listed) - found)]
+    assert not problems, f"{UNRUN.name}: " + "\n".join(problems)
+    for test in (test for group in groups for test in group["tests"]):
+        file, _, name = test.partition("::")
+        assert (ROOT / file).is_file(), test
+        assert not name or re.search(rf"^def {name}\(", (ROOT / file).read_text(), re.MULTILINE), test
 
 
 def test_the_commands_were_seen() -> None:
@@ -321,6 +362,9 @@ def objects(text: str) -> list[dict]:
     return [json.loads(text)] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.slow
-def test_generated_parts_of_the_documents_are_up_to_date() -> None:
-    subprocess.run([sys.executable, str(ROOT / "ci" / "pages.py"), "--check"], check=True)
+def test_generated_parts_of_the_documents_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "ci")
+    pages = import_module("pages").pages()
+    stale = [name_of(page) for page, text in pages.items() if page.read_text(encoding="utf-8") != text]
+    assert not stale, "run: uv run python ci/pages.py"
+    assert len(pages) >= 15
