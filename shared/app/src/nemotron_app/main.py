@@ -214,7 +214,7 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
         raise _no_model(family, [*words, *(["-c", ctx.params["config"]] if ctx.params["config"] else [])])
     _check_command(family, command)
     if families()[family].experimental and not options["allow_experimental"]:
-        raise UserError(f"{family} is experimental: nobody has run it whole here", "add --allow-experimental")
+        raise UserError(f"{family} is experimental: it has never been run end to end here", "add --allow-experimental")
     overrides = (*overrides_of(ctx.params, [word for word in words if _is_override(word)]), f"run.family={family}")
     if task:
         if command != ["eval"]:
