@@ -100,4 +100,4 @@ def test_the_guides_profile_is_accepted_by_a_queue_of_half_an_hour(accounting_sl
     assert (folder / "nemo-rl.v0.4.0.nemotron_3_nano.sqsh").read_text() == "image\n", log
     variables = (folder / "variables").read_text()
     assert f"ENROOT_CACHE_PATH={folder}/.cache/enroot\n" in variables
-    assert "SLURM_CPUS_PER_TASK=4\n" in variables and "CUDA_VISIBLE_DEVICES" not in variables
+    assert "SLURM_CPUS_PER_TASK=8\n" in variables and "CUDA_VISIBLE_DEVICES" not in variables

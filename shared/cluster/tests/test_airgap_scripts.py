@@ -90,7 +90,7 @@ def test_a_job_in_the_trainings_queue_keeps_to_its_limits(place: Path) -> None:
     found = scripts(load_profile("debug"), LAYOUT)
     build, pull = options(found["build_mamba_deps.slurm"]), options(found["pull_container.slurm"])
     assert (build["qos"], build["time"], build["gres"], build["cpus-per-task"]) == (
-        "boost_qos_dbg", "00:30:00", "gpu:1", "4"
+        "boost_qos_dbg", "00:30:00", "gpu:1", "8"
     )  # fmt: skip
     assert "mem" not in build and build["nodelist"] == "n[1-4]"
     assert "gres" not in pull and pull["time"] == "00:30:00"

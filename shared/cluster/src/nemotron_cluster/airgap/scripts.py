@@ -28,8 +28,8 @@ LOGS = "logs/slurm"
 TEST_TIME = "00:30:00"
 """What queues for debugging allow."""
 BUILD_TIME = "02:00:00"
-BUILD_CPUS = 4
-"""Enough to compile both packages for one kind of GPU in half an hour, and allowed in queues for serial jobs."""
+BUILD_CPUS, SERIAL_CPUS = 8, 4
+"""A GPU's usual share of its node, and what queues for serial jobs give."""
 CUDA = re.compile(r"cuda(?:toolkit)?[-/_]?(\d\d)(?:\.(\d+))?(?!\d)", re.IGNORECASE)
 """cuda/12.6, cuda-12.8, CUDA/13.0.1, cudatoolkit/12.2"""
 LOOKS_LIKE_CODE = "# shellcheck disable=SC2016"
@@ -118,7 +118,7 @@ def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
     Args:
         elsewhere: in a partition of its own, where the training's queue, reservation and kind of node mean nothing.
     """
-    own: dict[str, object] = {"cpus_per_task": BUILD_CPUS, "mem": None}
+    own: dict[str, object] = {"cpus_per_task": SERIAL_CPUS if elsewhere else BUILD_CPUS, "mem": None}
     if elsewhere:
         own |= {"partition": profile.build_partition, "qos": None, "reservation": None, "constraint": None}
         own |= {"extra_directives": []}
