@@ -103,6 +103,18 @@ def test_a_job_in_the_trainings_queue_keeps_to_its_limits(place: Path) -> None:
     assert {options(found[name])["time"] for name in NAMES[1:]} == {"10"}
 
 
+def test_a_training_has_more_than_one_cpu(place: Path) -> None:
+    text = PROFILES.replace("cpus_per_task = 32\n", "").replace('mem = "480G"\n', "")
+    (place / "env.toml").write_text(text)
+    found = {name: options(script) for name, script in scripts(load_profile("debug"), LAYOUT).items()}
+    assert {name for name, asked in found.items() if "exclusive" in asked} == {"train_automodel.slurm"}
+    assert found["train_automodel.slurm"]["mem"] == "0"
+    assert found["test_training_simple.slurm"]["cpus-per-task"] == "8"
+    (place / "env.toml").write_text(PROFILES.replace("cpus_per_task = 32", "cpus_per_task = 7\nntasks_per_node = 4"))
+    train = options(scripts(load_profile("debug"), LAYOUT)["train_automodel.slurm"])
+    assert train["cpus-per-task"] == "28" and "exclusive" not in train
+
+
 def test_a_partition_without_gpus_is_told_what_to_compile_for(place: Path) -> None:
     with pytest.raises(UserError, match="the partition lrd_all_serial") as told:
         scripts(load_profile("site"), replace(LAYOUT, architectures=()))

@@ -77,9 +77,14 @@ def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     one_gpu = min(profile.gpus_per_node, 1)
     build = _for_building(profile, elsewhere=elsewhere)
     test = profile.model_copy(
-        update={"partition": profile.run_partition or profile.partition, "time": _shorter(TEST_TIME, profile.time)}
+        update={
+            "partition": profile.run_partition or profile.partition,
+            "time": _shorter(TEST_TIME, profile.time),
+            "cpus_per_task": profile.cpus_per_task or BUILD_CPUS,
+            "exclusive": False,
+        }
     )
-    train = profile.model_copy(update={"partition": profile.batch_partition or profile.partition})
+    train = _for_training(profile)
     named = {
         "setup_environment.sh": [],
         "build_mamba_deps.slurm": _directives(build, "build_mamba_deps", gpus=0 if elsewhere else one_gpu),
@@ -118,13 +123,27 @@ def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
     Args:
         elsewhere: in a partition of its own, where the training's queue, reservation and kind of node mean nothing.
     """
-    own: dict[str, object] = {"cpus_per_task": SERIAL_CPUS if elsewhere else BUILD_CPUS, "mem": None}
+    own: dict[str, object] = {
+        "exclusive": False,
+        "cpus_per_task": SERIAL_CPUS if elsewhere else BUILD_CPUS,
+        "mem": None,
+    }
     if elsewhere:
         own |= {"partition": profile.build_partition, "qos": None, "reservation": None, "constraint": None}
         own |= {"extra_directives": []}
     # in the training's queue, the training's limit is one that the queue takes
     usual = BUILD_TIME if elsewhere else _shorter(BUILD_TIME, profile.time)
     return profile.model_copy(update={**own, "time": profile.build_time or usual})
+
+
+def _for_training(profile: Slurm) -> Slurm:
+    """The profile as a job needs it whose one task on each node starts all of its processes."""
+    own: dict[str, object] = {"partition": profile.batch_partition or profile.partition}
+    if profile.cpus_per_task and profile.ntasks_per_node:  # then they are those of a process
+        own["cpus_per_task"] = profile.cpus_per_task * profile.processes_per_node
+    if profile.gpus_per_node and not profile.cpus_per_task and "exclusive" not in profile.model_fields_set:
+        own |= {"exclusive": True, "mem": profile.mem or "0"}  # or Slurm gives one CPU
+    return profile.model_copy(update=own)
 
 
 def _shorter(one: str, other: str) -> str:
@@ -144,6 +163,8 @@ def _directives(profile: Slurm, name: str, nodes: int = 1, *, gpus: int) -> Iter
     """Args: gpus: of a node."""
     options = site_options(profile, name, nodes, tasks=1, gpus=gpus, cpus=profile.cpus_per_task)
     yield from directives(options | {"output": f"{LOGS}/{name}_%j.out"})
+    if profile.exclusive:
+        yield "#SBATCH --exclusive"
     yield from (f"#SBATCH {option}" for option in profile.extra_directives)
 
 
