@@ -56,6 +56,28 @@ def test_every_config_has_a_plan(config: str, capsys: pytest.CaptureFixture[str]
         assert not any(re.search("cannot be shared out|cannot split", problem) for problem in found["problems"])
 
 
+def test_the_costs_on_the_page_are_those_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "plan.md").read_text().partition("## What it costs")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\S+) (\S+xH100)(, 100 steps)? \| (.+) \| (.+) \| (.+) \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 4
+    for config, gpus, few, *shown in rows:
+        (found,) = plan(capsys, config, gpus, "--price", "2.5")
+        said = dict(line.split(": ", 1) for line in found["estimated"])
+        parameters, (time, hours) = (
+            said["parameters"].split(",")[0],
+            said["100 steps" if few else "all steps"].split(", "),
+        )
+        cost = re.sub(" for 100 steps", "", said["cost"].partition(", at")[0])
+        assert shown == [parameters, time, hours.removesuffix(" GPU hours"), cost], (config, said)
+        assert found["estimate"]["cost_steps"] == (100 if few else found["estimate"]["steps"])
+
+
+def test_a_price_is_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    for price in ("nan", "inf", "-1", "cheap"):
+        assert main(["plan", "sft/tiny", "--price", price]) == 2
+        assert "--price" in capsys.readouterr().err
+
+
 def test_gpus_are_those_that_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     (few,), (many,) = (plan(capsys, "pretrain/super3", gpus) for gpus in ("64xGB200", "128xGB200"))
     assert [few["estimate"]["devices"], many["estimate"]["devices"]] == [64, 128]

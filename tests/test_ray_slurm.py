@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
@@ -130,8 +131,8 @@ def test_data_that_is_stopped_continues(slurm: Cluster, desk: Desk, end: str) ->
     nothing_is_left(slurm, desk.job(job))
 
 
-def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(slurm: Cluster, tmp_path: Path) -> None:
-    folder = slurm.shared / tmp_path.name
+def laid_out(slurm: Cluster, folder: Path) -> Callable[[], str]:
+    """A job's folder with a driver that does not end; what submits it."""
     own = folder / "code/nemotron_cluster/slurm"
     own.mkdir(parents=True)
     source = Path(render.__code__.co_filename).parent / "ray_node.py"
@@ -141,7 +142,35 @@ def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(sl
     script = render(job, Slurm(executor="slurm", time="30", cpus_per_task=1, requeue=False), PurePosixPath(folder))
     (folder / "job.sh").write_text(script)
     (folder / "log.txt").touch()
-    number = slurm.checked("head", "sbatch", "--parsable", "--export=NONE", folder / "job.sh")
+    return lambda: slurm.checked("head", "sbatch", "--parsable", "--export=NONE", folder / "job.sh")
+
+
+@pytest.mark.parametrize("hidden", ["", "logs"])
+def test_a_node_with_another_folder_of_that_name_is_named(slurm: Cluster, tmp_path: Path, hidden: str) -> None:
+    folder = slurm.shared / tmp_path.name
+    submit = laid_out(slurm, folder)
+    (folder / hidden).mkdir(exist_ok=True)
+    slurm.checked("n2", "mount", "-t", "tmpfs", "tmpfs", folder / hidden)
+    try:
+        slurm.checked("n2", "mkdir", "-p", folder / "logs/.canaries" if hidden else folder / "other")
+        number = submit()
+        slurm.wait_until(lambda: (folder / "exit_code").exists(), minutes=10)
+        slurm.wait_for(number, "FAILED")
+    finally:
+        slurm.checked("n2", "umount", folder / hidden)
+    said = (folder / "log.txt").read_text()
+    assert (folder / "exit_code").read_text() == "1\n"
+    assert re.search(
+        r"error: n1 does not find in the shared folder \S+ what these nodes should have written: n2\n", said
+    )
+    assert ("srun says: " in said) == (not hidden), "a folder of the node's own can be written"
+    assert "Ray: starting" not in said
+
+
+def test_a_driver_has_its_cluster_while_it_saves_and_ends_with_the_time_limit(slurm: Cluster, tmp_path: Path) -> None:
+    folder = slurm.shared / tmp_path.name
+    submit = laid_out(slurm, folder)
+    number = submit()
 
     def said(words: str) -> bool:
         return words in (folder / "log.txt").read_text()

@@ -61,6 +61,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "environment.install": ["nemotron engine install automodel"],
         "FOLDER_VARIABLE": ["NEMOTRON_ENGINES"],
     },
+    "compile mamba-ssm and causal-conv1d on a node with nvcc: nemotron airgap build FOLDER (docs/airgap.md)": {},
     "complete. On the other side: nemotron airgap build {folder}": {"folder": ["/lustre/airgap"]},
     "nemotron engine install {self.name}": {"self.name": INSTALL},
     "nemotron prove input --target {name} --seed {seed} --see {failure.number}": {

@@ -50,6 +50,68 @@ def test_what_cannot_be_is_refused(
     assert [*tmp_path.iterdir()] == []
 
 
+PROFILE = """[site]
+executor = "slurm"
+gpus_per_node = 4
+setup_lines = ["module load {cuda}"]
+"""
+
+
+def test_scripts_fetch_for_the_cuda_that_the_profile_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
+
+    def fetched(cuda: str, *words: str) -> str:
+        """The options of the fetch; what is said where there are none."""
+        (tmp_path / "env.toml").write_text(PROFILE.format(cuda=cuda))
+        code = main(["airgap", "scripts", "site", *words])
+        said = capsys.readouterr().err
+        text = Path("scripts/setup_environment.sh").read_text() if code == 0 else ""
+        return next((line for line in text.splitlines() if line.startswith("fetch=")), said)
+
+    assert fetched("cuda/12.6").endswith("--cuda 12)")
+    assert fetched("cuda/13.0").endswith("--cuda 13)")
+    assert fetched("cuda").endswith("--cuda 13)")
+    assert fetched("cuda", "--cuda", "12").endswith("--cuda 12)")
+    assert "the profile loads CUDA 12.6 (env.toml:4 [site], setup_lines)" in fetched("cuda/12.6", "--cuda", "13")
+    assert "there is torch for CUDA 12 and 13 only" in fetched("cuda/11.8")
+    assert "x86_64 only" in fetched("cuda/12.6", "--platform", "aarch64")
+
+
+@pytest.mark.parametrize(
+    ("words", "image"),
+    [
+        (["-c", "nano3"], "nvcr.io#nvidia/nemo:25.11.nemotron_3_nano"),
+        (["-c", "tiny", "engine=automodel"], None),
+        (["--container", "rl/nano3"], "nvcr.io#nvidia/nemo-rl:v0.4.0.nemotron_3_nano"),
+        (["--container", "docker://quay.io/org/image:1"], "quay.io#org/image:1"),
+        (["--container", "/lustre/image.sqsh"], None),
+    ],
+)
+def test_the_image_of_the_training_or_the_one_that_is_named_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], image: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
+    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
+    assert main(["airgap", "scripts", "site", *words]) == 0
+    script = tmp_path / "scripts" / "pull_container.slurm"
+    assert script.exists() == (image is not None)
+    assert image is None or f"image='docker://{image}'" in script.read_text()
+
+
+def test_a_recipe_without_a_container_has_none_to_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
+    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
+    assert main(["airgap", "scripts", "site", "--container", "rl/tiny"]) == 2
+    assert "--container rl/tiny: this recipe names no container" in capsys.readouterr().err
+
+
 def test_data_from_elsewhere_is_brought_as_it_is(tmp_path: Path) -> None:
     system = fsspec.filesystem("memory")
     system.pipe({"/airgap/a.jsonl": b"{}\n", "/airgap/deep/b.jsonl.gz": b"\x1f\x8b"})

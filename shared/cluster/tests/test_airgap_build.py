@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from airgap_lab import Index, serving, source, wheel, workspace
 
+from nemotron_cluster.airgap import cuda
 from nemotron_cluster.airgap.build import build, lines
 from nemotron_cluster.airgap.fetch import fetch, plan
 from nemotron_cluster.airgap.manifest import NAME
@@ -103,6 +104,32 @@ def test_sources_are_compiled_for_the_chosen_gpus_once(fetched: Path, tmp_path: 
     assert len(nvcc.read_text().splitlines()) == 1, "the wheel that was compiled serves the next environment"
     build(fetched, tmp_path / "elsewhere" / "env", ("7.5",))
     assert nvcc.read_text().splitlines()[1].endswith("-gencode arch=compute_75,code=sm_75")
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "jobs"),
+    [
+        ("0::/slurm/job_7/step", {"slurm/job_7/memory.max": 13 << 30, "slurm/memory.max": 60 << 30}, 2),
+        ("5:cpu:/x\n4:memory:/slurm/job_7", {"memory/slurm/job_7/memory.limit_in_bytes": 7 << 30}, 1),
+        ("0::/slurm/job_7", {"slurm/job_7/memory.max": "max"}, 8),
+        ("0::/", {}, 8),
+    ],
+)
+def test_no_more_compilers_than_the_memory_of_the_job_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, limits: dict[str, object], jobs: int
+) -> None:
+    for name, limit in limits.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{limit}\n")
+    (tmp_path / "group").write_text(f"{group}\n")
+    monkeypatch.setattr(cuda, "CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cuda, "OWN_GROUP", tmp_path / "group")
+    monkeypatch.setattr(cuda, "JOB_BYTES", 6 << 30)
+    monkeypatch.setattr(cuda.os, "sched_getaffinity", lambda process: range(8))
+    plenty = "MemAvailable:  500000000 kB\n"
+    read = cuda._read
+    monkeypatch.setattr(cuda, "_read", lambda path: plenty if path == Path("/proc/meminfo") else read(path))
+    assert cuda._jobs() == jobs
 
 
 def test_an_nvcc_of_another_cuda_than_torch_is_not_used(fetched: Path, tmp_path: Path, nvcc: Path) -> None:

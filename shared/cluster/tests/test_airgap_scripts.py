@@ -6,12 +6,14 @@ Changed on purpose: NEMOTRON_GOLDEN=1 writes the expected files anew.
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nemotron_cluster.airgap.scripts import Layout, scripts, write_scripts
+from nemotron_cluster.airgap.scripts import Layout, cuda_of, scripts, write_scripts
 from nemotron_cluster.profiles.find import load_profile
+from nemotron_cluster.profiles.schema import Slurm
 from nemotron_shared.errors import UserError
 
 GOLDEN = Path(__file__).parent / "golden" / "airgap"
@@ -27,7 +29,7 @@ gpus_option = "gres"
 cpus_per_task = 32
 mem = "480G"
 time = "00:30:00"
-build_time = "00:20:00"
+reservation = "weekend"
 setup_lines = ["module load gcc/12.2.0 python/3.11.7", 'export CUDA_HOME="/opt/cuda/13.0"']
 
 [site.env_vars]
@@ -42,14 +44,20 @@ extra_directives = ["--nodelist=n[1-4]"]
 [odd.env_vars]
 TITLE = "two words; $(touch /tmp/no) 'x'"
 
+[debug]
+extends = "site"
+build_partition = "boost_usr_prod"
+extra_directives = ["--nodelist=n[1-4]"]
+
 [here]
 executor = "local"
 """
 LAYOUT = Layout(
     "/lustre/nemotron", "airgap", "automodel_env", ("--package", "nemotron-sft", "--cuda", "13"), ("9.0", "8.0"),
-    ("-c", "configs/my data.yaml", "engine=automodel"),
+    ("-c", "configs/my data.yaml", "engine=automodel"), "nvcr.io/nvidia/nemo-rl:v0.7.0",
 )  # fmt: skip
-NAMES = ["setup_environment.sh", "build_mamba_deps.slurm", "test_training_simple.slurm", "train_automodel.slurm"]
+NAMES = ["setup_environment.sh", "build_mamba_deps.slurm", "test_training_simple.slurm", "train_automodel.slurm",
+         "pull_container.slurm"]  # fmt: skip
 
 
 @pytest.fixture
@@ -70,6 +78,101 @@ def test_the_scripts_of_a_profile(place: Path) -> None:
     write_scripts(found, place / "scripts")
     assert (place / "logs" / "slurm").is_dir(), "Slurm does not make the folder of its logs"
     assert all(os.access(place / "scripts" / name, os.X_OK) for name in NAMES)
+
+
+def options(text: str) -> dict[str, str]:
+    """The options of sbatch that a script asks for."""
+    lines = (line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --"))
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def test_a_job_in_the_trainings_queue_keeps_to_its_limits(place: Path) -> None:
+    found = scripts(load_profile("debug"), LAYOUT)
+    build, pull = options(found["build_mamba_deps.slurm"]), options(found["pull_container.slurm"])
+    assert (build["qos"], build["time"], build["gres"], build["cpus-per-task"]) == (
+        "boost_qos_dbg", "00:30:00", "gpu:1", "8"
+    )  # fmt: skip
+    assert "mem" not in build and build["nodelist"] == "n[1-4]"
+    assert "gres" not in pull and pull["time"] == "00:30:00"
+    (place / "env.toml").write_text(PROFILES.replace('time = "00:30:00"', 'time = "1-0"\nbuild_time = "45"'))
+    found = scripts(load_profile("debug"), LAYOUT)
+    assert options(found["build_mamba_deps.slurm"])["time"] == "45"
+    assert options(found["test_training_simple.slurm"])["time"] == "00:30:00"
+    (place / "env.toml").write_text(PROFILES.replace('time = "00:30:00"', 'time = "10"'))
+    found = scripts(load_profile("debug"), LAYOUT)
+    assert {options(found[name])["time"] for name in NAMES[1:]} == {"10"}
+
+
+def test_a_training_has_more_than_one_cpu(place: Path) -> None:
+    text = PROFILES.replace("cpus_per_task = 32\n", "").replace('mem = "480G"\n', "")
+    (place / "env.toml").write_text(text)
+    found = {name: options(script) for name, script in scripts(load_profile("debug"), LAYOUT).items()}
+    assert {name for name, asked in found.items() if "exclusive" in asked} == {"train_automodel.slurm"}
+    assert found["train_automodel.slurm"]["mem"] == "0"
+    assert found["test_training_simple.slurm"]["cpus-per-task"] == "8"
+    (place / "env.toml").write_text(PROFILES.replace("cpus_per_task = 32", "cpus_per_task = 7\nntasks_per_node = 4"))
+    train = options(scripts(load_profile("debug"), LAYOUT)["train_automodel.slurm"])
+    assert train["cpus-per-task"] == "28" and "exclusive" not in train
+
+
+def test_a_partition_without_gpus_is_told_what_to_compile_for(place: Path) -> None:
+    with pytest.raises(UserError, match="the partition lrd_all_serial") as told:
+        scripts(load_profile("site"), replace(LAYOUT, architectures=()))
+    assert "--arch 8.0" in (told.value.remedy or "")
+    assert scripts(load_profile("debug"), replace(LAYOUT, architectures=()))
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        (["module load gcc/12.2.0 python/3.11.7", "export CUDA_HOME=/opt/compilers/cuda/12.6/none"], "12.6"),
+        (["module load cuda/12.1", "module load CUDA/13.0.2"], "13.0"),
+        (["module load cudatoolkit/12.2_11.7"], "12.2"),
+        (["export PATH=/usr/local/cuda-12/bin:$PATH"], "12"),
+        (["module load cuda", "# module load cuda/12.1", "module load cudnn/9.1.0"], None),
+        ([], None),
+    ],
+)
+def test_the_cuda_that_a_profile_loads_is_read(lines: list[str], found: str | None) -> None:
+    read = cuda_of(Slurm(executor="slurm", setup_lines=lines))
+    assert (read and read[1]) == found
+    home = cuda_of(Slurm(executor="slurm", env_vars={"CUDA_HOME": "/opt/cuda/12.8"}))
+    assert home == ("12", "12.8", "env_vars.CUDA_HOME")
+
+
+ENROOT = """#!/usr/bin/env bash
+[[ -d $ENROOT_CACHE_PATH ]] || exit 3
+env | grep -q ^ENROOT_CACHE_PATH= || exit 4
+echo "$*" >> calls
+[[ ! -e $3 ]] || exit 5
+echo half > "$3"
+[[ ! -e refuse ]] || exit 6
+"""
+
+
+def test_an_image_is_imported_once_and_whole(place: Path) -> None:
+    write_scripts(scripts(load_profile("site"), LAYOUT), place / "scripts")
+    (place / "bin").mkdir()
+    for name, text in {"enroot": ENROOT, "module": "#!/bin/sh\n"}.items():
+        (place / "bin" / name).write_text(text)
+        (place / "bin" / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{place / 'bin'}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+
+    def pull(*words: str) -> tuple[int, list[str]]:
+        command = ["bash", "scripts/pull_container.slurm", *words]
+        code = subprocess.run(command, env=environment, check=False).returncode
+        return code, sorted(path.name for path in place.glob("*.sqsh"))
+
+    (place / "refuse").touch()
+    assert pull() == (6, []), "half an image is no image"
+    (place / "refuse").unlink()
+    whole = ["nemo-rl.v0.7.0.sqsh"]
+    assert pull() == (0, whole)
+    assert pull() == (0, whole)
+    asked = "import --output nemo-rl.v0.7.0.7.sqsh docker://nvcr.io#nvidia/nemo-rl:v0.7.0\n"
+    assert (place / "calls").read_text() == 2 * asked, "what is there is not imported again"
+    assert pull("--force") == (0, whole)
+    assert (place / "calls").read_text() == 3 * asked
 
 
 @pytest.mark.parametrize("profile", ["site", "odd"])

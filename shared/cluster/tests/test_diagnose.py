@@ -12,6 +12,7 @@ from nemotron_cluster.diagnose.causes import Diagnosis, Facts, diagnose
 from nemotron_cluster.diagnose.logs import HEAD, TAIL, read_logs
 from nemotron_cluster.diagnose.rules import Rule, rules
 
+KEY = "hf_" + "a1B" * 12
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 WATCHDOG = (
     "[Rank 4] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, Timeout(ms)=600000)"
@@ -181,6 +182,55 @@ def test_logs_of_earlier_jobs_are_left_out(tmp_path: Path) -> None:
     found = diagnose(read_logs(tmp_path), None)
     assert [one.rule.id for one in found.findings] == ["no-space"]
     assert found.logs.left_out == ("1 of earlier jobs left out",)
+
+
+LAUNCHED = """
+import sys, traceback
+import train
+def load(): raise ValueError("no such weights")
+try:
+    load()
+except ValueError:
+    traceback.print_exc()
+    sys.exit(18)
+"""
+
+
+def test_the_first_traceback_of_a_process_that_torchrun_reports_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "main.py").write_text(LAUNCHED)
+    command = [sys.executable, "-m", "nemotron_shared.runtime.torchrun", "--nproc-per-node=2", tmp_path / "main.py"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode
+    found = of(tmp_path, job=f"starting\n{ran.stderr}srun: error: n1: task 0: Exited with exit code 1\n")
+    assert found.findings[0].rule.id in ("torchrun-18", "unknown-exception")
+    assert "torchrun-18" in {one.rule.id for one in found.findings}
+    trace = found.traceback
+    assert trace and trace.place == "job.log"
+    assert trace.lines[0].startswith("Traceback") and trace.lines[-1] == "ValueError: no such weights"
+    assert any("in load" in line for line in trace.lines)
+
+
+def test_a_traceback_is_that_of_one_process_and_not_torchruns(tmp_path: Path) -> None:
+    frames = "".join(f'  File "/x.py", line {number}, in f{number}\n    f()\n' for number in range(40))
+    report = f"Traceback (most recent call last):\n{frames}torch.distributed.elastic.ChildFailedError: \n"
+    of_rank = [
+        f"[rank1]: {line}" for line in f"Traceback (most recent call last):\n{frames}x.Odd: {KEY}\n".splitlines()
+    ]
+    mixed = "\n".join(f"{line}\n[rank0]: waiting" for line in of_rank)
+    found = of(tmp_path, job=f"{report}{mixed}\n  exitcode  : 18 (pid: 7) \n")
+    assert found.traceback is not None
+    assert found.traceback.lines[:2] == ("Traceback (most recent call last):", "  ...")
+    assert found.traceback.lines[-2:] == ("    f()", "x.Odd: ***") and len(found.traceback.lines) == 15
+    assert of(tmp_path, job=f"{report}  exitcode  : 18 (pid: 7) \n").traceback is None
+    assert of(tmp_path, job="\n".join(of_rank)).traceback is None, "nothing reports it"
+
+
+@pytest.mark.parametrize(
+    "line", ["srun: error: n1: task 0: Exited with exit code 18", "scheduler: state=FAILED reason=None exit=18:0"]
+)
+def test_exit_code_18_is_known_whoever_reports_it(line: str) -> None:
+    assert first_rule(line) == "torchrun-18"
 
 
 def test_of_a_large_log_both_ends_are_read(tmp_path: Path) -> None:

@@ -16,6 +16,11 @@ from nemotron_cluster.slurm.script import render
 
 SRUN = """#!/bin/bash
 # Keeps its words, writes where it was told to, and behaves as $HEAD, $WORKER or $DRIVER says.
+if [[ $* == *.canaries ]]; then # on every node that $LOST does not name
+    while [[ $1 != sh ]]; do shift; done
+    for node in n1 n2; do [[ $node == "$LOST" ]] || SLURMD_NODENAME=$node "$@"; done
+    exit
+fi
 echo "$*" >>"$RECORD"
 for word; do
     [[ $word != --output=* ]] || exec >>"${word#--output=}"
@@ -106,6 +111,16 @@ def test_a_head_or_worker_that_ends_ends_the_job_with_its_words(tmp_path: Path, 
     assert code == 1
     assert f"Ray: a {role} has ended: error: n2: Ray is not installed for /py: install it\n" in said
     assert f"{'worker' if role == 'head' else 'head'} ended" in job.record()
+
+
+def test_a_node_that_does_not_see_the_shared_folder_is_named_before_ray_starts(tmp_path: Path) -> None:
+    job = Pretended(tmp_path, LOST="n2")
+    code, said = job.ended()
+    assert code == 1
+    canaries = job.folder / "logs/.canaries"
+    assert f"error: n1 does not find in the shared folder {canaries} what these nodes should have written: n2\n" in said
+    assert 'extra_directives = ["--exclude=n2"]' in said
+    assert not (tmp_path / "record").exists(), "nothing of Ray was started"
 
 
 def test_only_the_driver_is_told_to_save_and_the_job_is_queued_again(tmp_path: Path) -> None:

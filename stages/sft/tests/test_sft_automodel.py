@@ -179,6 +179,7 @@ def test_a_missing_package_is_named() -> None:
     assert "nemotron engine install automodel" in lacking({})
     assert lacking(REQUIRED | {"triton": "3.7.1"}) == ""
     assert "on a GPU engine 'automodel' needs mamba-ssm" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
+    assert "nemotron airgap build FOLDER" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
     kernels = {"mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
     assert lacking(REQUIRED | kernels, gpus=(GPU("H100", 10**11),)) == ""
 

@@ -9,13 +9,16 @@ The first runs where there is a network; the second where there is none, such as
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.environments import repository
+
+if TYPE_CHECKING:
+    from nemotron_cluster.profiles.find import Loaded
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 
@@ -105,29 +108,86 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
 @click.option("--environment", default="automodel_env", show_default=True, help="the environment to make")
 @click.option("--python", default="3.11", show_default=True, help="of the compute nodes")
 @click.option("--platform", default="x86_64", show_default=True, help="of the compute nodes")
-@click.option(
-    "--cuda", type=click.Choice(["13", "12"]), default="13", show_default=True, help="what their driver is for"
-)
+@click.option("--cuda", type=click.Choice(["13", "12"]), help="what they load [what the profile loads, or 13]")
 @click.option("--arch", "architectures", multiple=True, metavar="9.0", help="GPUs to compile for [those of the node]")
+@click.option("--container", metavar="STAGE/CONFIG|IMAGE", help="the container to import [what the training names]")
 def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: Any) -> int:
     """Write scripts for a site whose compute nodes have no network. ARGUMENTS are those of the training, such as
     `-c tiny engine=automodel`."""
-    from nemotron_cluster.airgap.scripts import Layout, scripts, write_scripts
+    from nemotron_cluster.airgap.packages import require_cuda
+    from nemotron_cluster.airgap.scripts import Layout, scripts, slurm_profile, write_scripts
     from nemotron_cluster.airgap.target import Target
     from nemotron_cluster.profiles.find import load_profile
 
     target = Target(asked["python"], asked["platform"])
+    loaded = load_profile(profile)
+    cuda = _cuda(asked["cuda"], loaded)
+    require_cuda(cuda, target)
     fetched = ("--package", "nemotron-sft", "--extra", "automodel", "--extra", "kernels", "--python", target.python,
-               "--platform", target.platform, "--cuda", asked["cuda"])  # fmt: skip
+               "--platform", target.platform, "--cuda", cuda)  # fmt: skip
     _check_architectures(asked["architectures"])
+    arguments = arguments or ("-c", "tiny", "engine=automodel")
+    container = _container(asked["container"], arguments, slurm_profile(loaded).container_image)
     layout = Layout(
-        str(repository() or "."), asked["folder"], asked["environment"], fetched, asked["architectures"],
-        arguments or ("-c", "tiny", "engine=automodel"),
+        str(repository() or "."), asked["folder"], asked["environment"], fetched, asked["architectures"], arguments,
+        container,
     )  # fmt: skip
-    found = scripts(load_profile(profile), layout)
+    found = scripts(loaded, layout)
     write_scripts(found, output.expanduser().absolute())
     tell("\n".join(str(output / name) for name in found))
     return 0
+
+
+def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:
+    """The CUDA to fetch packages for: the one that the profile loads on the nodes.
+
+    Raises:
+        UserError: that one is not asked for, or there are no packages for it.
+    """
+    from nemotron_cluster.airgap.packages import CUDA_12
+    from nemotron_cluster.airgap.scripts import cuda_of, slurm_profile
+    from nemotron_shared.runtime.console import say
+
+    loads = cuda_of(slurm_profile(loaded))
+    if loads is None:
+        return "12" if asked == "12" else "13"
+    major, version, key = loads
+    where = f"{loaded.origins.get(key, loaded.file)}, {key}"
+    if asked not in (None, major):
+        what = f"--cuda {asked}: the profile loads CUDA {version} ({where})"
+        raise UserError(what, f"load CUDA {asked} there, or leave --cuda out")
+    if major not in ("12", "13"):
+        what = f"{where}: CUDA {version} is loaded, and there is torch for CUDA 12 and 13 only"
+        raise UserError(what, "load one of those in the profile")
+    torch = CUDA_12.partition("==")[2]
+    instead = f"; torch {torch}, made for CUDA 12.8, takes the place of uv.lock's" if major == "12" else ""
+    say(f"packages for CUDA {major}, because the profile loads {version} ({where}){instead}")
+    return "12" if major == "12" else "13"
+
+
+def _container(asked: str | None, arguments: tuple[str, ...], of_profile: str | None) -> str | None:
+    """The image to import into a file; None where there is none, or it is a file already.
+
+    Raises:
+        UserError: the recipe that is asked for does not exist or names no container.
+    """
+    from nemotron_app.recipes import composed, recipe
+    from nemotron_shared.config.references import setting
+    from nemotron_shared.runtime.arguments import parse_arguments
+    from nemotron_shared.stages import STAGES
+
+    if asked and asked.partition("/")[0] in STAGES:
+        stage, choice = recipe(asked)
+        found = setting(composed(stage, choice, ()).tree, "engine.container")
+        if found is None:
+            raise UserError(f"--container {asked}: this recipe names no container", "name the image itself")
+    elif asked:
+        found = asked
+    else:
+        training = parse_arguments("stages.sft.train", "", arguments)
+        found = setting(composed("sft", training.config, training.overrides).tree, "engine.container") or of_profile
+    is_file = found is None or found.startswith(("/", ".", "$", "~")) or found.endswith((".sqsh", ".sif"))
+    return None if is_file else found
 
 
 def _check_architectures(asked: tuple[str, ...]) -> None:

@@ -114,6 +114,9 @@ def _lines(title: str, found: Diagnosis) -> list[str]:
         lines += ["", "It failed, and nothing in the logs says why in words that are known here."]
     else:
         lines += ["", "No sign of a failure." if found.logs.texts or found.facts else "There is no log to read."]
+    if trace := found.traceback:
+        where = printable(redact(trace.place)) + (f":{trace.line}" if trace.line else "")
+        lines += ["", f"The first traceback of a process, at {where}:", *(f"  {line}" for line in trace.lines)]
     others = [one for one in found.findings if one is not first]
     if others:
         lines += ["", "Also seen:"]
@@ -158,6 +161,9 @@ def _document(title: str, found: Diagnosis) -> dict[str, object]:
             | {key: getattr(one, key) for key in keys}
             for one in found.findings
         ],
+        "traceback": None
+        if found.traceback is None
+        else {key: getattr(found.traceback, key) for key in ("place", "line", "lines")},
         "read": [text.name for text in found.logs.texts],
         "left_out": [redact(left) for left in found.logs.left_out],
         "last_lines": found.last_lines(),

@@ -5,12 +5,14 @@ nemotron plan pretrain/super3                   a recipe, on the GPUs that it is
 nemotron plan pretrain/super3 128xGB200         on others
 nemotron plan sft/nano3_lora 8xH200 train.micro_batch_size=4
 nemotron plan mine.yaml H100 --stage sft        a file of your own
+nemotron plan sft/super49b 64xH100 --price 2.50 what it costs at 2.50 USD for an hour of a GPU
 
 GPUS is COUNTxNAME; a name alone is one of them, and a count alone as many H100. Nothing is measured, nothing runs, and
 no model is looked for, here or on the hub: a plan takes the recipe's own architecture, unless you name a model with
 run.model=... Each number is arithmetic, and the assumptions are listed below it.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,6 +29,7 @@ from nemotron_shared.config.references import resolve_section
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import tell
 from nemotron_shared.runtime.devices import DEVICES, device_named
+from nemotron_shared.runtime.estimate import FEW_STEPS, HOUR
 from nemotron_shared.stages import STAGES
 
 TRAININGS = tuple(name for name, stage in STAGES.items() if stage.model is not None)
@@ -44,13 +47,16 @@ ON_A_NODE = {"GB200": 4, "GB300": 4}
 @click.argument("config", metavar="CONFIG", shell_complete=complete.configs)
 @click.argument("words", nargs=-1, metavar="[GPUS] [KEY=VALUE ...]", shell_complete=complete.overrides)
 @click.option("--stage", type=click.Choice(TRAININGS), help="of a file that lies in no stage's folder")
+@click.option("--price", type=click.FloatRange(min=0), metavar="USD", help="of a GPU hour: shows the cost as well")
 @store_options
-def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) -> int:
+def command(look: Look, config: str, words: tuple[str, ...], stage: str | None, price: float | None) -> int:
     """See the head of this module."""
     overrides = [word for word in words if "=" in word]
     gpus = [word for word in words if "=" not in word]
     if len(gpus) > 1:
         raise UserError(f"two words for the GPUs: {' and '.join(gpus)}", "say them as one: 64xH100")
+    if price is not None and not math.isfinite(price):
+        raise UserError(f"--price {price}: not a price", "say the USD of one GPU hour: --price 2.50")
     device = parse_gpus(gpus[0]) if gpus else None
     plans = []
     if config.startswith(tuple(f"{name}/" for name in STAGES if name not in TRAININGS)):
@@ -58,12 +64,25 @@ def command(look: Look, config: str, words: tuple[str, ...], stage: str | None) 
         raise UserError(f"{config}: an evaluation trains nothing that could be planned", f"name a training: {other}")
     for one, choice in recipes(config, stage, TRAININGS):
         shown = _ask(look, one, choice, overrides, device)
+        if price is not None and shown["estimate"] is not None and shown["estimate"]["step_seconds"]:
+            _add_cost(shown, price)
         plans.append({"stage": one, "config": choice, **shown})
         if not look.json:
             tell("\n".join(["", *_lines(one, choice, shown)] if len(plans) > 1 else _lines(one, choice, shown)))
     if look.json:
         look.tell(plans)
     return 0
+
+
+def _add_cost(shown: dict[str, Any], price: float) -> None:
+    """Of the hours that the plan shows: those of all steps, or of a hundred where their number is unknown."""
+    estimate = shown["estimate"]
+    steps = FEW_STEPS if estimate["steps_are_a_limit"] else estimate["steps"]
+    cost = price * steps * sum(estimate["step_seconds"].values()) * estimate["devices"] / HOUR
+    of = f" for {FEW_STEPS} steps" if estimate["steps_are_a_limit"] else ""
+    unit = "core" if estimate["device"].startswith("CPU") else "GPU"
+    estimate |= {"cost_usd": cost, "cost_steps": steps}
+    shown["estimated"].append(f"cost: {cost:,.{0 if cost >= 10 else 2}f} USD{of}, at {price:,.2f} USD a {unit} hour")
 
 
 def parse_gpus(text: str) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from nemotron_data.tokenizers.folder import TINY, save_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
-from nemotron_engines.kernels import LARGEST_REFERENCE_MODEL
+from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL
 from nemotron_engines.modeling.architecture import load_architecture
 from nemotron_engines.modeling.facts import NEMOTRON_H, Parameters, differences, parameters_in, parameters_of
 from nemotron_shared.artifacts import Artifact
@@ -168,7 +168,7 @@ def local_needs(
     others: list[Problem] = []
     if parameters > LARGEST_REFERENCE_MODEL and not (kernels or engine.allow_reference_kernels):
         what = f"a model of {parameters / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code"
-        remedy = "install mamba-ssm and causal-conv1d, or set engine.allow_reference_kernels=true if slow is fine"
+        remedy = f"{HOW_TO_COMPILE}, or set engine.allow_reference_kernels=true if slow is fine"
         others.append(Problem(what, remedy))
     project = config.logger.wandb_project if isinstance(config, TrainingConfig) else None
     if project is not None and machine.version_of("wandb") is None:

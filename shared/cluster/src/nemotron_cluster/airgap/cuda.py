@@ -19,6 +19,7 @@ SWITCHES = {"CAUSAL_CONV1D_FORCE_BUILD": "TRUE", "MAMBA_FORCE_BUILD": "TRUE"}
 """Without these their setup.py first asks the network for a wheel."""
 JOB_BYTES = 6 << 30
 """What one nvcc takes at its worst: more jobs at once than the memory holds end in `Killed`."""
+CGROUPS, OWN_GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 WRAPPER = Path(__file__).with_name("nvcc.sh")
 BUILT = "built"
 """Folder of wheels that were compiled, beside the environment: the next environment takes them from there."""
@@ -123,6 +124,24 @@ def _said(command: list[str]) -> str:
 
 def _jobs() -> int:
     """As many compilers as processors and memory allow."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="utf-8"))
-    memory = int(found[1]) << 10 if found else JOB_BYTES
-    return max(1, min(len(os.sched_getaffinity(0)), memory // JOB_BYTES))
+    return max(1, min(len(os.sched_getaffinity(0)), _memory() // JOB_BYTES))
+
+
+def _memory() -> int:
+    """Bytes that the compilers may use: what is free, or less where Slurm gives a job a part of the node only."""
+    free = re.search(r"MemAvailable:\s+(\d+) kB", _read(Path("/proc/meminfo")))
+    allowed = [int(free[1]) << 10] if free else []
+    for kind, path in re.findall(r"^\d+:(memory|):(/.*)$", _read(OWN_GROUP), re.MULTILINE):
+        top = CGROUPS / kind
+        group = top / path.lstrip("/")
+        for folder in [group, *group.parents][: len(group.parts) - len(top.parts) + 1]:
+            limit = _read(folder / ("memory.limit_in_bytes" if kind else "memory.max")).strip()
+            allowed += [int(limit)] if limit.isdecimal() else []
+    return min(allowed, default=JOB_BYTES)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""

@@ -81,9 +81,7 @@ def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], 
     Raises:
         UserError: no such member or extra, uv.lock is out of date, or a package does not exist for the target.
     """
-    if wanted.cuda == "12" and target.platform != "x86_64":
-        what = f"torch for CUDA 12 is on the index for x86_64 only; for {target.platform} it is one without CUDA"
-        raise UserError(what, "use a driver for CUDA 13, or NVIDIA's own container")
+    require_cuda(wanted.cuda, target)
     with TemporaryDirectory() as scratch:
         lock = Path(scratch) / LOCK
         command = ["export", "--quiet", "--locked", "--no-dev", "--format", LOCK, "--output-file", lock]
@@ -109,6 +107,17 @@ def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], 
         if not found:
             raise UserError("nothing of this is compiled for CUDA", "name the extra that asks for it: --extra kernels")
     return found, text
+
+
+def require_cuda(cuda: str, target: Target) -> None:
+    """Go on only where there is torch for this CUDA and this processor.
+
+    Raises:
+        UserError: there is none.
+    """
+    if cuda == "12" and target.platform != "x86_64":
+        what = f"torch for CUDA 12 is on the index for x86_64 only; for {target.platform} it is one without CUDA"
+        raise UserError(what, "use a driver for CUDA 13, or NVIDIA's own container")
 
 
 def _resolve_cuda_12(root: Path, target: Target, wanted: Wanted, lock: Path) -> None:

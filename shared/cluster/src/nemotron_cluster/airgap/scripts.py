@@ -1,16 +1,17 @@
-"""The four scripts of a site whose compute nodes have no network, from a profile of env.toml.
+"""The scripts of a site whose compute nodes have no network, from a profile of env.toml.
 
     setup_environment.sh        on the login node: fetch, and an environment
     build_mamba_deps.slurm      compiles what needs CUDA
     test_training_simple.slurm  one process on one GPU
     train_automodel.slurm       all GPUs; compiles first where that has not been done
+    pull_container.slurm        imports a container's image into one file, where a container is named
 
 They are a beginning to edit: `--run` and `--batch` submit jobs without them.
 """
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from nemotron_cluster.profiles.find import Loaded
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.secrets import refuse_written
 from nemotron_cluster.slurm.directives import directives, site_options
+from nemotron_cluster.slurm.script import enroot_name, seconds_of
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 
@@ -25,6 +27,11 @@ BODIES = Path(__file__).with_name("bodies")
 LOGS = "logs/slurm"
 TEST_TIME = "00:30:00"
 """What queues for debugging allow."""
+BUILD_TIME = "02:00:00"
+BUILD_CPUS, SERIAL_CPUS = 8, 4
+"""A GPU's usual share of its node, and what queues for serial jobs give."""
+CUDA = re.compile(r"cuda(?:toolkit)?[-/_]?(\d\d)(?:\.(\d+))?(?!\d)", re.IGNORECASE)
+"""cuda/12.6, cuda-12.8, CUDA/13.0.1, cudatoolkit/12.2"""
 LOOKS_LIKE_CODE = "# shellcheck disable=SC2016"
 """A value with a $ in it is meant as it stands."""
 
@@ -39,6 +46,7 @@ class Layout:
         fetch: options of `airgap fetch`.
         architectures: GPUs to compile for; none: those of the node.
         arguments: of the training.
+        container: the image to import; None: there is nothing to import.
     """
 
     repository: str
@@ -47,30 +55,100 @@ class Layout:
     fetch: tuple[str, ...]
     architectures: tuple[str, ...]
     arguments: tuple[str, ...]
+    container: str | None = None
 
 
 def scripts(loaded: Loaded, layout: Layout) -> dict[str, str]:
     """The scripts by name.
 
     Raises:
-        UserError: the profile is not one of Slurm, or holds a secret.
+        UserError: the profile is not one of Slurm or holds a secret, or the GPUs to compile for must be named.
     """
-    profile = loaded.profile
-    if not isinstance(profile, Slurm):
-        what = f"{loaded.file}: [{loaded.name}] has the executor '{profile.executor}'"
-        raise UserError(what, 'the scripts are for Slurm: name a profile with executor = "slurm"')
+    profile = slurm_profile(loaded)
     refuse_written(profile, loaded.origins)
+    elsewhere = profile.build_partition not in (None, profile.partition)
+    if elsewhere and not layout.architectures:
+        what = (
+            f"{loaded.file}: [{loaded.name}] builds in the partition {profile.build_partition}, which is not the GPUs'"
+        )
+        raise UserError(
+            what, "say for which GPUs to compile, by their compute capability: --arch 8.0 (A100), 9.0 (H100)"
+        )
     one_gpu = min(profile.gpus_per_node, 1)
-    build = {"partition": profile.build_partition or profile.partition, "time": profile.build_time}
-    test = {"partition": profile.run_partition or profile.partition, "time": TEST_TIME}
-    train = {"partition": profile.batch_partition or profile.partition}
+    build = _for_building(profile, elsewhere=elsewhere)
+    test = profile.model_copy(
+        update={
+            "partition": profile.run_partition or profile.partition,
+            "time": _shorter(TEST_TIME, profile.time),
+            "cpus_per_task": profile.cpus_per_task or BUILD_CPUS,
+            "exclusive": False,
+        }
+    )
+    train = _for_training(profile)
     named = {
         "setup_environment.sh": [],
-        "build_mamba_deps.slurm": _directives(profile, "build_mamba_deps", 1, one_gpu, build),
-        "test_training_simple.slurm": _directives(profile, "test_training_simple", 1, one_gpu, test),
-        "train_automodel.slurm": _directives(profile, "train_automodel", profile.nodes, profile.gpus_per_node, train),
+        "build_mamba_deps.slurm": _directives(build, "build_mamba_deps", gpus=0 if elsewhere else one_gpu),
+        "test_training_simple.slurm": _directives(test, "test_training_simple", gpus=one_gpu),
+        "train_automodel.slurm": _directives(train, "train_automodel", train.nodes, gpus=train.gpus_per_node),
     }
+    if layout.container:
+        named["pull_container.slurm"] = _directives(build, "pull_container", gpus=0)
     return {name: _script(name, [*lines], profile, layout) for name, lines in named.items()}
+
+
+def slurm_profile(loaded: Loaded) -> Slurm:
+    """The profile.
+
+    Raises:
+        UserError: it is not one of Slurm.
+    """
+    if not isinstance(loaded.profile, Slurm):
+        what = f"{loaded.file}: [{loaded.name}] has the executor '{loaded.profile.executor}'"
+        raise UserError(what, 'the scripts are for Slurm: name a profile with executor = "slurm"')
+    return loaded.profile
+
+
+def cuda_of(profile: Slurm) -> tuple[str, str, str] | None:
+    """The CUDA that a profile loads: major version, the whole version, and the key that says so."""
+    lines = [(f"env_vars.{name}", value) for name, value in profile.env_vars.items()]
+    lines += [("setup_lines", line) for line in profile.setup_lines]
+    found = [(match[1], ".".join(filter(None, match.groups())), key) for key, text in lines
+             if not text.lstrip().startswith("#") for match in CUDA.finditer(text)]  # fmt: skip
+    return found[-1] if found else None  # the last one is in front on PATH
+
+
+def _for_building(profile: Slurm, *, elsewhere: bool) -> Slurm:
+    """The profile as a job of one node needs it that compiles or imports.
+
+    Args:
+        elsewhere: in a partition of its own, where the training's queue, reservation and kind of node mean nothing.
+    """
+    own: dict[str, object] = {
+        "exclusive": False,
+        "cpus_per_task": SERIAL_CPUS if elsewhere else BUILD_CPUS,
+        "mem": None,
+    }
+    if elsewhere:
+        own |= {"partition": profile.build_partition, "qos": None, "reservation": None, "constraint": None}
+        own |= {"extra_directives": []}
+    # in the training's queue, the training's limit is one that the queue takes
+    usual = BUILD_TIME if elsewhere else _shorter(BUILD_TIME, profile.time)
+    return profile.model_copy(update={**own, "time": profile.build_time or usual})
+
+
+def _for_training(profile: Slurm) -> Slurm:
+    """The profile as a job needs it whose one task on each node starts all of its processes."""
+    own: dict[str, object] = {"partition": profile.batch_partition or profile.partition}
+    if profile.cpus_per_task and profile.ntasks_per_node:  # then they are those of a process
+        own["cpus_per_task"] = profile.cpus_per_task * profile.processes_per_node
+    if profile.gpus_per_node and not profile.cpus_per_task and "exclusive" not in profile.model_fields_set:
+        own |= {"exclusive": True, "mem": profile.mem or "0"}  # or Slurm gives one CPU
+    return profile.model_copy(update=own)
+
+
+def _shorter(one: str, other: str) -> str:
+    """Of two time limits, of which 0 is none."""
+    return min(one, other, key=lambda each: seconds_of(each) or float("inf"))
 
 
 def write_scripts(found: dict[str, str], output: Path) -> None:
@@ -81,11 +159,12 @@ def write_scripts(found: dict[str, str], output: Path) -> None:
     (output.absolute().parent / LOGS).mkdir(parents=True, exist_ok=True)
 
 
-def _directives(profile: Slurm, name: str, nodes: int, gpus: int, own: Mapping[str, str | None]) -> Iterator[str]:
-    """Args: own: what differs from the profile in this script."""
-    profile = profile.model_copy(update=own)
+def _directives(profile: Slurm, name: str, nodes: int = 1, *, gpus: int) -> Iterator[str]:
+    """Args: gpus: of a node."""
     options = site_options(profile, name, nodes, tasks=1, gpus=gpus, cpus=profile.cpus_per_task)
     yield from directives(options | {"output": f"{LOGS}/{name}_%j.out"})
+    if profile.exclusive:
+        yield "#SBATCH --exclusive"
     yield from (f"#SBATCH {option}" for option in profile.extra_directives)
 
 
@@ -100,6 +179,8 @@ def _script(name: str, directives: list[str], profile: Slurm, layout: Layout) ->
         "architectures": f"({shlex.join(word for each in layout.architectures for word in ('--arch', each))})",
         "processes": str(profile.processes_per_node),
         "arguments": f"({shlex.join(layout.arguments)})",
+        "image": shlex.quote(f"docker://{enroot_name(layout.container or '')}"),
+        "file": shlex.quote(_file_of(layout.container or "")),
     }
     variables = [f"{key}={value}" for key, value in values.items() if re.search(rf"\$\{{?{key}\b", body)]
     variables += [f"export {key}={shlex.quote(value)}" for key, value in profile.env_vars.items()]
@@ -111,3 +192,8 @@ def _script(name: str, directives: list[str], profile: Slurm, layout: Layout) ->
         body,
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _file_of(container: str) -> str:
+    """nvcr.io/nvidia/nemo-rl:v0.7.0 becomes nemo-rl.v0.7.0.sqsh"""
+    return re.sub(r"[:@]", ".", re.split(r"[/#]", container)[-1]) + ".sqsh"

@@ -22,6 +22,10 @@ LABEL = r"(?:\[[\w:.-]+\]:? ?|\([^()\n]{1,80}\) |\d{1,5}: )*"
 """What launchers put in front of a process's lines."""
 OWN = re.compile(rf"^{LABEL}error: .+((?:\n{LABEL}  \S.*){{0,4}})", re.MULTILINE)
 TRACEBACK = "Traceback (most recent call last)"
+TORCHRUN_S = re.compile(r"ChildFailedError|SignalException")
+"""What torchrun itself raises when a process of its has failed."""
+LONGEST, ENDS = 2000, 15
+"""Lines in which the end of a traceback is looked for, and how many of them are shown: the last ones, nearest to it."""
 RAISED = re.compile(rf"^{LABEL}(?:\w+\.)*[A-Z]\w*[a-z]\w*(?::|$)")
 CODE = re.compile(rf"{LABEL} {{4}}")
 SIGNS = ("Traceback", "Error", "ERROR", "error:", "rror ", "FATAL", "Fatal", "Killed", "Aborted", "dumped", "failed")
@@ -78,6 +82,16 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Traceback:
+    """The first one of a process, as it stands in a log."""
+
+    place: str
+    line: int | None
+    lines: tuple[str, ...]
+    moment: float = 0.0
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """All that is known of a job."""
 
@@ -86,6 +100,8 @@ class Diagnosis:
     logs: Logs
     failed: bool
     """Whether it has ended badly, as far as can be seen."""
+    traceback: Traceback | None = None
+    """Of the process that failed first, where a launcher reports that one has."""
 
     @property
     def known(self) -> bool:
@@ -115,7 +131,9 @@ def diagnose(logs: Logs, facts: Facts | None) -> Diagnosis:
         ends = [text.text[max(_restart(text.text), len(text.text) - 2 * AROUND, 0) :] for text in logs.texts]
         signs = any(sign in end for sign in SIGNS for end in ends)
         failed = signs or any(each.rule.level != "hint" and not each.over for each in findings)
-    return Diagnosis(tuple(findings), facts, logs, failed)
+    reported = failed and any(each.rule.traceback for each in findings)
+    tracebacks = [one for text in logs.texts if reported and (one := _traceback(text))]
+    return Diagnosis(tuple(findings), facts, logs, failed, min(tracebacks, key=lambda one: one.moment, default=None))
 
 
 def _rank(found: Finding) -> tuple[bool, int, float]:
@@ -200,6 +218,29 @@ def _exceptions(text: Text, claimed: dict[int, Rule], restart: int) -> list[tupl
             start = end + 1
         at = stop
     return []
+
+
+def _traceback(text: Text) -> Traceback | None:
+    """The first one since the last restart, but for those in which torchrun reports another's."""
+    at = text.text.find(TRACEBACK, max(_restart(text.text), 0))
+    while at >= 0:
+        start = text.text.rfind("\n", 0, at) + 1
+        label = text.text[start:at]  # the lines of several processes may be mixed
+        lines = text.text[start : start + LONGEST * AROUND].splitlines()[:LONGEST]
+        own = [line for line in lines if line.startswith(label)]
+        end = next((number for number, line in enumerate(own) if number and RAISED.match(line[:AROUND])), None)
+        if end is not None and not TORCHRUN_S.search(own[end]):
+            said = [_indented(line.removeprefix(label)) for line in own[: end + 1]]
+            if len(said) > ENDS:
+                said = [said[0], "  ...", *said[2 - ENDS :]]
+            return Traceback(text.name, text.number(start), tuple(said), _moment(text.text, at) or text.changed)
+        at = text.text.find(TRACEBACK, at + 1)
+    return None
+
+
+def _indented(line: str) -> str:
+    """A line as it may be shown, with the indent that the rest of a traceback gives it."""
+    return " " * min(len(line) - len(line.lstrip(" ")), SHOWN) + shown(line, 0)
 
 
 def _moment(text: str, at: int) -> float | None:

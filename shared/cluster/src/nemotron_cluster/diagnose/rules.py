@@ -35,6 +35,8 @@ class Rule(BaseModel):
     means: str
     do: Texts
     level: Level = "cause"
+    traceback: bool = False
+    """Whether it only reports that a process failed, whose own traceback says more."""
 
     def lines(self, text: str) -> Iterator[tuple[int, int, int]]:
         """Start and end of every line that matches, and where in it the telling part begins."""

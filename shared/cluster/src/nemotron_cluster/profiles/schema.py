@@ -134,7 +134,9 @@ class Slurm(Remote):
     """Memory of a node; "0" is all of it."""
     exclusive: bool = False
     time: Line = "04:00:00"
-    build_time: Line = "02:00:00"
+    build_time: Line | None = None
+    """For what is compiled or imported. Without it: two hours, or `time` where that is shorter and the partition is
+    the same."""
     signal_lead: int = Field(300, ge=10)
     """Seconds before the time limit at which a step is told to save; longer than a checkpoint takes to write."""
     requeue: bool = True
@@ -165,8 +167,8 @@ class Slurm(Remote):
 
     @field_validator("time", "build_time")
     @classmethod
-    def _is_time(cls, time: str) -> str:
-        if not TIME.fullmatch(time):
+    def _is_time(cls, time: str | None) -> str | None:
+        if time is not None and not TIME.fullmatch(time):
             raise ValueError(f"'{time}' is no time limit: write MINUTES, HH:MM:SS or D-HH:MM:SS")
         return time
 

@@ -20,6 +20,34 @@ ray_end() {
     wait "${@:3}"
 }
 
+# Have every node write into the folder of logs. Where this node does not find all of the files: say whose, and fail.
+# It runs outside any container, which has the folder from its node.
+find_canaries() {
+    local canaries=$logs/.canaries said missing node tries=5
+    rm -rf -- "$canaries" && mkdir -- "$canaries" || return 1
+    # shellcheck disable=SC2016
+    if said=$(timeout 300 srun --export=ALL --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --overlap --mpi=none \
+        --cpu-bind=none sh -c ': >"$1/$SLURMD_NODENAME"' sh "$canaries" 2>&1); then
+        said='' tries=30
+    fi
+    while :; do
+        missing=()
+        ls "$canaries" >/dev/null # or NFS answers out of its memory
+        for node in "${hosts[@]}"; do [ -e "$canaries/$node" ] || missing+=("$node"); done
+        if ((${#missing[@]} == 0)); then
+            rm -rf -- "$canaries"
+            return 0
+        fi
+        ((tries-- > 0)) || break
+        sleep 1
+    done
+    node=$(IFS=,; echo "${missing[*]}")
+    say "error: $head does not find in the shared folder $canaries what these nodes should have written: $node"
+    say "  mount it there, leave them out (extra_directives = [\"--exclude=$node\"]), or set remote_job_dir to another folder"
+    [ -z "$said" ] || say "  srun says: $said"
+    return 1
+}
+
 run_step() {
     logs=$folder/logs token=$folder/secrets/ray # not local: the trap at the end needs them
     local lost='' told='' driver='' ray copy code reason
@@ -40,6 +68,10 @@ run_step() {
     export RAY_worker_register_timeout_seconds=${RAY_worker_register_timeout_seconds:-180}
     unset RAY_ADDRESS
 
+    if ((nodes > 1)) && ! find_canaries; then
+        [ -z "$told" ] || return 143 # it was ended while they were looked for
+        return 1
+    fi
     say "Ray: starting a head on $head and $((nodes - 1)) workers; what they say is in $logs"
     SECONDS=0
     # Ray wants 10002 to 19999 for its workers.

@@ -166,8 +166,12 @@ def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
 
 
 def _image(job: Job) -> str:
-    """As enroot writes it: the registry is separated from the rest by #."""
-    return REGISTRY.sub(lambda found: found[0][:-1] + "#", job.container or "", count=1)
+    return enroot_name(job.container or "")
+
+
+def enroot_name(image: str) -> str:
+    """An image as enroot writes it: the registry is separated from the rest by #."""
+    return REGISTRY.sub(lambda found: found[0][:-1] + "#", image.removeprefix("docker://"), count=1)
 
 
 def _apptainer(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:

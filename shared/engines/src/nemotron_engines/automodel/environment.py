@@ -16,6 +16,7 @@ from nemotron_engines.checks import (
     size_of,
 )
 from nemotron_engines.fields import unknown_overrides
+from nemotron_engines.kernels import HOW_TO_COMPILE
 from nemotron_engines.modeling.facts import NEMOTRON_H
 from nemotron_engines.overrides import foreign_code
 from nemotron_shared.atomic import read_json
@@ -31,7 +32,6 @@ TRITON = Requirement("triton<3.9")
 # Numbers of the weights' type for each parameter: with gradient and Adam's two moments, and in a checkpoint without
 # the gradient.
 WEIGHTS, TRAINED, SAVED = 1, 4, 3
-INSTALL_KERNELS = "install mamba-ssm and causal-conv1d (the extra `kernels`), or use a container that has them"
 
 
 def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Iterator[Problem]:
@@ -71,7 +71,12 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
     wanted += [TRITON] if machine.version_of("triton") else []
     others: list[Problem] = []
     if machine.gpus and not all(map(machine.version_of, KERNELS)):
-        others.append(Problem(f"on a GPU engine 'automodel' needs {' and '.join(KERNELS)}", INSTALL_KERNELS))
+        others.append(
+            Problem(
+                f"on a GPU engine 'automodel' needs {' and '.join(KERNELS)}",
+                f"{HOW_TO_COMPILE}, or use a container that has them",
+            )
+        )
     # ddp keeps everything on each process; fsdp2 shards it. Adapters leave the rest without gradients and optimizer.
     shards = machine.processes if engine.strategy == "fsdp2" else 1
     size = 2 if engine.weights_dtype == "bfloat16" else 4

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from nemotron_engines.kernels import LARGEST_REFERENCE_MODEL, mamba_older, mamba_ops
+from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL, mamba_older, mamba_ops
 from nemotron_shared.errors import UserError
 
 PACKAGES = ("mamba_ssm", "causal_conv1d")
@@ -123,7 +123,7 @@ def announce(parameter_count: int, allow_reference: bool) -> None:
     if parameter_count > LARGEST_REFERENCE_MODEL and not (allow_reference or kernels_importable()):
         raise UserError(
             f"a model of {parameter_count / 1e9:.1f}B parameters would run on the pure-torch Mamba reference code",
-            "install mamba-ssm and causal-conv1d, or set allow_reference_kernels=true if slow is fine",
+            f"{HOW_TO_COMPILE}, or set allow_reference_kernels=true if slow is fine",
         )
 
 
