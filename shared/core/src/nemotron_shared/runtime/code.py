@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nemotron_shared.file_cache import FileCache
 
@@ -28,6 +29,8 @@ PRESENTATION = frozenset({
     "nemotron_shared.runtime.models.fetching", "nemotron_shared.runtime.models.publishing", "nemotron_shared.redaction",
     "nemotron_shared.runtime.models.links",
 })  # fmt: skip
+STATEMENTS = frozenset({"body", "orelse", "finalbody", "handlers", "cases"})
+"""Fields of a syntax tree in which statements are."""
 SETTINGS = "settings"
 """Modules of this name hold an engine's settings. A stage's schema names those of every engine."""
 
@@ -46,9 +49,12 @@ def modules_of(
     """
     cache = cache or FileCache(None)
     found: dict[str, str] = {}
-    waiting = list(entries)
+    waiting, asked = list(entries), set[str]()
     while waiting:
         name = waiting.pop()
+        if name in asked:  # a name is imported in many places, and each look asks the disk four times
+            continue
+        asked.add(name)
         located = _locate(name, roots)
         if located is None or located[0] in found or located[0] in without:
             continue
@@ -83,20 +89,20 @@ def _read(path: Path, package: str) -> tuple[str, list[str]]:
     """
     tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
     imports: dict[str, None] = {}
-    waiting: list[ast.AST] = [tree]
+    waiting: list[Any] = [(tree, True)]  # statements only: expressions hold neither imports nor docstrings
     while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            waiting += node.orelse
-            continue
-        if isinstance(node, ast.Import):
+        node, runs = waiting.pop()
+        if runs and isinstance(node, ast.Import):
             imports |= {alias.name: None for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        elif runs and isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
             imports |= {f"{base}.{alias.name}": None for alias in node.names}
-        waiting += ast.iter_child_nodes(node)
-    for node in ast.walk(tree):
+        checked = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for name in STATEMENTS.intersection(node._fields):
+            inner = getattr(node, name)
+            if isinstance(inner, list):  # that of a lambda or a conditional expression is none
+                waiting += [(one, runs and not (checked and name == "body")) for one in inner]
         body = getattr(node, "body", None)
         if isinstance(body, list):  # strings that stand alone are docstrings or comments
             body[:] = [one for one in body if not _is_text(one)] or [ast.Pass()]

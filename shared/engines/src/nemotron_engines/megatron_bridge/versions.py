@@ -18,7 +18,6 @@ from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -71,6 +70,8 @@ def hub_replaced_by(folder: Path) -> Generator[list[str]]:
 
     Gives a list that fills with the hub names that were asked for; empty, the recipe describes its model itself.
     """
+    from unittest.mock import patch  # takes as long as ten modules of ours, and schemas import this one
+
     from megatron.bridge import AutoBridge  # ty: ignore[import-not-found]
 
     asked: list[str] = []
