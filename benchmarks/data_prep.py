@@ -1,11 +1,18 @@
 """How fast our data preparation is, and how much memory it needs, next to every peer that is installed.
 
-    python benchmarks/data_prep.py [--megatron ../Megatron-LM] [--only pretrain,sft] [--json results.json]
+    python benchmarks/data_prep.py --peer-python PEERS/bin/python --record [--megatron ../Megatron-LM] [--only sft]
+    python benchmarks/data_prep.py --rehearse        # a minute, and no figure means anything
+
+Peers get an environment of their own, since datatrove and megatron-core do not share our lock:
+
+    uv venv --python 3.11 PEERS && uv pip install --python PEERS/bin/python -r benchmarks/prep_bench/peers.txt
 
 Makes a corpus of about 200 MB from ordinary files on this machine and two tokenizers, and keeps both for the next
 time (`--work`). Then every program runs once per round. A run counts from the start of the command to its end:
 wall time, CPU-seconds and resident memory of the whole process tree. Medians over the rounds are shown; `ratio` is
-to the first row. Speeds are shown only where our bytes, ids and masks are those of the peers.
+to the first row. Speeds are shown only where our bytes, ids and masks are those of the peers, or others exactly where
+a text holds the name of a control token, which is text for us and the token for them; the output says how many do.
+`--record` keeps the tables in data_prep.md.
 
 Linux only: the process tree is read from /proc.
 """
@@ -21,15 +28,26 @@ from typing import Any
 from prep_bench import packing, pretrain, rl, sft
 from prep_bench.corpus import build_corpus
 from prep_bench.process_tree import CommandFailed
-from prep_bench.settings import Bench
+from prep_bench.settings import REPOSITORY, Bench
 from prep_bench.table import Section, json_of, machine, text_of
 from prep_bench.vocabularies import VOCABULARIES, train
 
+from nemotron_prove.records import add, code_to_record
+
 SECTIONS = ("pretrain", "memory", "sft", "rl", "packing")
+PAGE = """# Data preparation
+
+Recorded measurements, the newest last; `python benchmarks/data_prep.py --record` adds one, and says at its beginning
+how. `python benchmarks/data_prep.py --rehearse` only shows that everything runs and is compared.
+"""
+REHEARSAL = {"megabytes": 1, "rounds": 1, "slow_rounds": 1, "chats": 60, "rl_megabytes": 10}
+REHEARSED = [str(REPOSITORY / name) for name in ("docs", "shared", "stages")]
+"""Folders whose text has names of control tokens in it."""
 
 
 def main() -> int:
     options = arguments()
+    code = code_to_record() if options.record else ""
     if not Path("/proc/self/stat").is_file():
         sys.exit("this benchmark reads /proc, which this system does not have: run it on Linux")
     bench, about = prepared(options)
@@ -42,7 +60,11 @@ def main() -> int:
         except CommandFailed as error:
             print(f"{name}: no speeds, because this went wrong:\n  {error}", file=sys.stderr)
             status = 1
-    print(heading(about), *map(text_of, sections), sep="\n")
+    text = "\n".join([heading(about), *map(text_of, sections)])
+    print(text)
+    if options.record and not status:
+        what = f"{about['corpus']['text_bytes'] / 1e6:.0f} MB of text, {options.rounds} rounds"
+        add("data_prep.md", PAGE, what, code, ["```text", text, "```"])
     if options.json:
         options.json.write_text(json.dumps({**about, "sections": json_of(sections)}, indent=2, default=str))
     return status
@@ -63,7 +85,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rl-megabytes", type=int, default=2000, help="of the rl section (default: 2000)")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir(), "nemotron-data-prep-benchmark"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file as well")
-    return parser.parse_args()
+    once = parser.add_mutually_exclusive_group()
+    once.add_argument("--record", action="store_true", help="add the tables to benchmarks/data_prep.md")
+    once.add_argument("--rehearse", action="store_true", help="everything on very little, to see that it runs")
+    options = parser.parse_args()
+    if options.rehearse:
+        vars(options).update(REHEARSAL)
+    return options
 
 
 def section_names(text: str) -> list[str]:
@@ -80,7 +108,10 @@ def prepared(options: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
     work = options.work.resolve()
     folder = work / "corpus"
     print("corpus and tokenizers ...", file=sys.stderr)
-    corpus = build_corpus(folder, options.megabytes, [str(Path(extra).resolve()) for extra in options.add])
+    added = [str(Path(extra).resolve()) for extra in options.add]
+    corpus = build_corpus(
+        folder, options.megabytes, [*added, *REHEARSED] if options.rehearse else added, options.rehearse
+    )
     if corpus["text_bytes"] < options.megabytes * 1_000_000:
         print(f"this machine has {corpus['text_bytes'] / 1e6:.0f} MB of such text; more with --add", file=sys.stderr)
     tokenizers = {
@@ -89,9 +120,14 @@ def prepared(options: argparse.Namespace) -> tuple[Bench, dict[str, Any]]:
     megatron = options.megatron.resolve() if options.megatron else None
     bench = Bench(
         work, folder, corpus["documents"], corpus["text_bytes"], tokenizers, options.peer_python, megatron,
-        options.rounds, options.slow_rounds, options.workers, options.ray,
+        options.rounds, options.slow_rounds, options.workers, options.ray, options.rehearse,
     )  # fmt: skip
-    return bench, {"machine": machine(), "corpus": corpus, "rounds": options.rounds, "workers": options.workers}
+    return bench, {
+        "machine": machine(options.peer_python),
+        "corpus": corpus,
+        "rounds": options.rounds,
+        "workers": options.workers,
+    }
 
 
 def runners(bench: Bench, options: argparse.Namespace) -> dict[str, Callable[[], list[Section]]]:
@@ -106,10 +142,14 @@ def runners(bench: Bench, options: argparse.Namespace) -> dict[str, Callable[[],
 
 def heading(about: dict[str, Any]) -> str:
     here, corpus = about["machine"], about["corpus"]
-    packages = ", ".join(f"{name} {number}" for name, number in here["packages"].items())
+    packages, peers = (
+        ", ".join(f"{name} {number}" for name, number in here[key].items()) for key in ("packages", "peers' packages")
+    )
     return (
+        f"code {here['code']}, {here['date']}\n"
         f"{here['cpu']}, {here['cores']} cores, {here['memory']}, load before {here['load']}\n"
         f"Python {here['python']}, {packages}\n"
+        f"{f'peers: {peers}' if peers else 'peers: the same packages'}\n"
         f"corpus: {corpus['documents']:,} documents, {corpus['text_bytes'] / 1e6:.1f} MB of text\n"
         "n: runs; MB of resident memory at the worst moment, all processes and the largest; "
         "work: by the program's own clock"

@@ -1,6 +1,8 @@
 """What `nemotron finetune` makes of twelve kinds of files: the rows kept, the time, and how much the model then knows.
 
     python benchmarks/file_kinds.py [--seed 11] [--facts 40] [--only qa.csv,facts.txt] [--work FOLDER]
+    python benchmarks/file_kinds.py --write                           # and put the table into docs/finetune.md
+    python benchmarks/file_kinds.py --rehearse --only qa.csv          # two steps on eight facts
 
 Each file holds the same made-up facts. The tiny model is pretrained once in the folder, fine-tuned on each file with
 what finetune chooses, and asked every question; a fact counts where the answer holds it, word for word.
@@ -11,6 +13,8 @@ import csv
 import gzip
 import io
 import json
+import os
+import platform
 import random
 import subprocess
 import sys
@@ -19,6 +23,10 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from tiny_run import processor
+
+from nemotron_prove.records import code_to_record
 
 PLACES = ("Velt", "Orim", "Saku", "Brannoc", "Tilde", "Mossa", "Quill", "Ferron", "Ulva", "Pressel")
 THINGS = ("river", "mountain", "bakery", "library", "museum", "harbour", "orchard", "tower")
@@ -84,33 +92,52 @@ KINDS: dict[str, tuple[str, Callable[[list[Fact]], bytes]]] = {
     "qa.tsv": ("tabs between columns", lambda known: table(known, ("question", "answer"), "\t")),
     "facts.txt": ("plain text, a fact in each paragraph", lambda known: "\n\n".join(map(" ".join, known)).encode()),
 }  # fmt: skip
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "finetune.md"
+BEGIN, END = "<!-- file kinds -->\n", "<!-- end of file kinds -->"
+HEADING = "| file | what it holds | rows kept | facts known | seconds |\n|---|---|--:|--:|--:|"
+REHEARSAL = ["train.train_iters=2", "checkpoint.save_interval=1", "train.eval_interval=1"]
 TEXT = ".txt"
 """What continues a text is asked for the continuation of the question."""
 
 
 def main() -> int:
     options = arguments()
+    code = code_to_record() if options.write else ""
     work = (options.work or Path(tempfile.mkdtemp(prefix="file-kinds-"))).absolute()
     work.mkdir(parents=True, exist_ok=True)
     known = facts(options.facts, options.seed)
     (work / "asked.jsonl").write_bytes(lines({"question": asked} for asked, _ in known))
-    nemotron(work, "super3", "pretrain", "-c", "tiny", "--json")
+    few = REHEARSAL if options.rehearse else []
+    nemotron(work, "super3", "pretrain", "-c", "tiny", "--json", *few)
     print(f"{len(known)} facts, seed {options.seed}, in {work}", file=sys.stderr)
-    print("| file | what it holds | rows kept | facts known | seconds |\n|---|---|--:|--:|--:|")
+    print(HEADING)
+    rows: list[str] = []
     for name in options.only:
         about, make = KINDS[name]
         (work / name).write_bytes(make(known))
         began = time.monotonic()
-        made = json.loads(nemotron(work, "finetune", "super3-pretrain-model:v1", name, "--again", "--json"))
+        made = json.loads(nemotron(work, "finetune", "super3-pretrain-model:v1", name, "--again", "--json", *few))
         raw = ["--raw"] if name.endswith(TEXT) else []
         nemotron(work, "generate", made["model"], "asked.jsonl", "--out", f"{name}.said", "--force", *raw)
         seconds = time.monotonic() - began
         said = [json.loads(line)["response"] for line in (work / f"{name}.said").read_text().splitlines()]
         right = sum(answer in text for text, (_, answer) in zip(said, known, strict=True))
         kept = json.loads(nemotron(work, "artifacts", "show", made["data"], "--json"))["manifest"]["metadata"]["splits"]
-        rows = sum(split.get("conversations", split.get("documents", 0)) for split in kept.values())
-        print(f"| `{name}` | {about} | {rows} | {right} of {len(known)} | {seconds:.0f} |", flush=True)
+        count = sum(split.get("conversations", split.get("documents", 0)) for split in kept.values())
+        rows.append(f"| `{name}` | {about} | {count} | {right} of {len(known)} | {seconds:.0f} |")
+        print(rows[-1], flush=True)
+    if options.write:
+        write(rows, code)
     return 0
+
+
+def write(rows: list[str], code: str) -> None:
+    """The table into the page, with the code, the day and the machine."""
+    machine = f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    about = f"Code {code}, {time.strftime('%Y-%m-%d')}, {machine}; made by `python benchmarks/file_kinds.py --write`."
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    text = "\n".join([about, "", HEADING, *rows])
+    PAGE.write_text(f"{before}{BEGIN}{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
@@ -119,7 +146,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--facts", type=int, default=40, help=f"at most {len(PLACES) * len(THINGS)} (default: 40)")
     parser.add_argument("--only", type=kind_names, default=[*KINDS], help="kinds, with commas between; default: all")
     parser.add_argument("--work", type=Path, help="keep models and files here (default: a new temporary folder)")
-    return parser.parse_args()
+    once = parser.add_mutually_exclusive_group()
+    once.add_argument("--write", action="store_true", help="put the table into docs/finetune.md; of all kinds")
+    once.add_argument("--rehearse", action="store_true", help="two steps on eight facts, to see that it runs")
+    options = parser.parse_args()
+    if options.write and options.only != [*KINDS]:
+        parser.error("--write is for the table of all kinds: leave out --only")
+    options.facts = 8 if options.rehearse else options.facts
+    return options
 
 
 def kind_names(text: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 uv run python benchmarks/scale.py                          # 10,000 artifacts, 10,000 files, 1,000,000 rows
 uv run python benchmarks/scale.py --artifacts 1000 --files 1000 --rows 10000
+uv run python benchmarks/scale.py --rehearse               # a few of each, and no record
 
 CPU seconds of the whole command, its imports included; what it imports is compiled before. The data is made in a
 folder that is removed at the end. Each search is also done in a store of one artifact: the difference is what the
@@ -53,14 +54,19 @@ def main() -> None:
     words.add_argument("--files", type=int, default=10_000)
     words.add_argument("--rows", type=int, default=1_000_000)
     words.add_argument("--only", choices=("artifacts", "files", "rows"))
+    words.add_argument("--rehearse", action="store_true", help="a few of each, to see that it runs; not recorded")
     asked = words.parse_args()
+    if asked.rehearse:
+        asked.artifacts, asked.files, asked.rows = 4, 2, 20
     figures: list[Figure] = []
     measures = {"artifacts": artifacts, "files": files, "rows": rows}
     for name, measure in measures.items():
         if asked.only in (None, name):
             with tempfile.TemporaryDirectory(prefix="scale-") as folder:
                 figures += measure(Path(folder), getattr(asked, name))
-    if asked.only is None:
+    if asked.rehearse:
+        print(section(figures))
+    elif asked.only is None:
         with RECORDS.open("a", encoding="utf-8") as file:
             file.write(section(figures))
 

@@ -2,6 +2,7 @@
 
 python benchmarks/tiny_run.py                    # seeds 1 to 10, one after the other
 python benchmarks/tiny_run.py --seeds 3 --keep /tmp/runs
+python benchmarks/tiny_run.py --rehearse         # a few steps with one seed, and no record
 
 Each seed has a store of its own. Times are of the whole command, its imports and its report included; CPU seconds are
 those of all its processes.
@@ -24,6 +25,13 @@ from typing import Any, NamedTuple
 
 RECORDS = Path(__file__).with_name("records.md")
 MODELS = ("base", "sft", "rl")
+REHEARSAL = (
+    "pretrain.train.train_iters=4", "pretrain.train.eval_interval=2", "pretrain.checkpoint.save_interval=2",
+    "sft.train.train_iters=4", "sft.train.eval_interval=2", "sft.checkpoint.save_interval=2",
+    "rl.train.train_iters=2", "rl.train.eval_interval=1", "rl.checkpoint.save_interval=1", "rl.grpo.max_new_tokens=8",
+    "rl.grpo.num_prompts_per_step=4", "eval.data_prep.synthetic_problems=24", "eval.data_prep.synthetic_choices=12",
+    "eval.data_prep.synthetic_texts=8", "eval.evaluation.max_new_tokens=8",
+)  # fmt: skip
 
 
 class Record(NamedTuple):
@@ -43,21 +51,28 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--seeds", type=int, default=10, help="how many, from 1 on")
     words.add_argument("--keep", type=Path, help="keep the stores in this folder")
+    words.add_argument("--rehearse", action="store_true", help="a few steps, to see that it runs; not recorded")
     asked = words.parse_args()
+    if asked.rehearse:
+        asked.seeds = 1
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="tiny-run-"))
     records = []
     for seed in range(1, asked.seeds + 1):
-        records.append(run(seed, folder / str(seed)))
+        records.append(run(seed, folder / str(seed), REHEARSAL if asked.rehearse else ()))
         print(row(records[-1]), flush=True)
     if asked.keep is None:
         shutil.rmtree(folder)
+    if asked.rehearse:
+        print(section(records))
+        return
     with RECORDS.open("a", encoding="utf-8") as file:
         file.write(section(records))
 
 
-def run(seed: int, home: Path) -> Record:
+def run(seed: int, home: Path, overrides: Iterable[str] = ()) -> Record:
     """The pipeline with one seed, in an empty store."""
     command = [sys.executable, "-m", "nemotron_app.main", "super3", "pipeline", "-c", "tiny", f"run.seed={seed}"]
+    command += overrides
     before, began = cpu_seconds(), time.monotonic()
     done = subprocess.run(command, env=os.environ | {"NEMOTRON_HOME": str(home)}, capture_output=True, text=True)
     wall = time.monotonic() - began

@@ -43,14 +43,14 @@ class Document(NamedTuple):
     text: str
 
 
-def build_corpus(folder: Path, megabytes: int, extra: list[str]) -> dict[str, Any]:
+def build_corpus(folder: Path, megabytes: int, extra: list[str], only: bool = False) -> dict[str, Any]:
     """Make the corpus in a folder, or take the one that is there; gives its description (`corpus.json`).
 
     Args:
         megabytes: text asked for, in 10^6 bytes of UTF-8; where the machine has less, `text_bytes` is smaller.
-        extra: folders to read besides the environment's and the system's own.
+        extra: folders to read besides the environment's and the system's own, or `only` these.
     """
-    wanted = {"recipe": RECIPE, "megabytes": megabytes, "add": sorted(extra)}
+    wanted = {"recipe": RECIPE, "megabytes": megabytes, "add": sorted(extra), "only": only}
     described = folder / "corpus.json"
     if described.is_file():
         found = json.loads(described.read_text())
@@ -58,7 +58,7 @@ def build_corpus(folder: Path, megabytes: int, extra: list[str]) -> dict[str, An
             return found
     folder.mkdir(parents=True, exist_ok=True)
     described.unlink(missing_ok=True)
-    documents = collect(default_folders() + extra, megabytes * 1_000_000)
+    documents = collect([*([] if only else default_folders()), *extra], megabytes * 1_000_000)
     documents = with_web_lengths(documents)
     write_jsonl(documents, folder / "corpus.jsonl")
     write_parquet(documents, folder / "corpus.parquet")
@@ -70,7 +70,6 @@ def build_corpus(folder: Path, megabytes: int, extra: list[str]) -> dict[str, An
 
 def default_folders() -> list[str]:
     """This environment's packages, the standard libraries on the machine, and what the system documents."""
-    others = sorted(str(folder) for folder in Path("/usr/lib").glob("python3*"))
     others = sorted(str(folder) for folder in Path("/usr/lib").glob("python3*"))
     python = [sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), *others]
     return [folder for folder in dict.fromkeys(python + SYSTEM_FOLDERS) if Path(folder).is_dir()]

@@ -4,6 +4,8 @@ digest_of([Path("shard_000000.bin"), Path("shard_000001.bin")]) == digest_of([Pa
 """
 
 import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ class Digest(NamedTuple):
     idx: str | None
     """None where a tool writes no index."""
     tokens: int
+    documents: tuple[bytes, ...] = ()
+    """A digest of the ids of each document, where there is an index."""
 
 
 class Index(NamedTuple):
@@ -44,7 +48,28 @@ def digest_of(bins: list[Path], token_bytes: int = 4) -> Digest:
     if not any(file.is_file() for file in indices):
         return Digest(token_file, None, size // token_bytes)
     parts = [read_index(file) for file in indices]
-    return Digest(token_file, hashlib.sha256(merged(parts)).hexdigest(), sum(int(p.lengths.sum()) for p in parts))
+    index, tokens = hashlib.sha256(merged(parts)).hexdigest(), sum(int(part.lengths.sum()) for part in parts)
+    documents = [one for file, part in zip(bins, parts, strict=True) for one in documents_of(file, part)]
+    return Digest(token_file, index, tokens, tuple(documents))
+
+
+def documents_of(file: Path, index: Index) -> Iterator[bytes]:
+    """A digest of the ids of each document."""
+    if not len(index.ends):
+        return
+    content = file.read_bytes()
+    size = DTYPES[index.code].itemsize
+    bounds = np.concatenate([[0], np.cumsum(index.lengths.astype("<i8"))])[np.concatenate([[0], index.ends])] * size
+    for start, end in pairwise(bounds.tolist()):
+        yield hashlib.blake2b(content[start:end], digest_size=8).digest()
+
+
+def changed(found: Digest, reference: Digest) -> set[int] | None:
+    """Numbers of the documents whose ids are others; None where the two do not hold as many documents."""
+    if len(found.documents) != len(reference.documents):
+        return None
+    pairs = enumerate(zip(found.documents, reference.documents, strict=True))
+    return {number for number, (one, other) in pairs if one != other}
 
 
 def digest_of_files(files: list[Path]) -> str:

@@ -15,12 +15,16 @@ from prep_bench.table import Section
 
 COUNT, PACK_SIZE = 200_000, 4096
 SCAN_COUNTS = (12_500, 25_000)
+REHEARSED = 100
+"""A rehearsal has that many times fewer."""
 Bins = Any
 """A sequence of bins, each with indices of sequences."""
 
 
 def run(bench: Bench) -> list[Section]:
-    lengths = make_lengths(COUNT)
+    fewer = REHEARSED if bench.rehearsal else 1
+    count = COUNT // fewer
+    lengths = make_lengths(count)
     ids = _ids(lengths, one_byte=True)
     ways: list[tuple[str, Callable[[], Any]]] = [("ours, bins only", lambda: _ours(lengths))]
     rows: list[Score | Missing] = []
@@ -30,11 +34,11 @@ def run(bench: Bench) -> list[Section]:
     else:
         rows.append(Missing("TRL pack_dataset bfd", "not installed: trl"))
     ways.append(("ours, and ids of one byte put together", lambda: _gathered(ids, _ours(lengths))))
-    whole = Section(f"packing, {COUNT:,} lengths at {PACK_SIZE}", [*_time(ways, bench.rounds, lengths), *rows])
+    whole = Section(f"packing, {count:,} lengths at {PACK_SIZE}", [*_time(ways, bench.rounds, lengths), *rows])
     floor = -(-int(lengths.sum()) // PACK_SIZE)
     whole.notes.append(f"no packing can need fewer than {floor:,} bins")
     whole.notes.append("TRL always puts the ids together; ids of no size (nulls) cost next to nothing to copy")
-    return [whole, *(_scan(bench, count) for count in SCAN_COUNTS)]
+    return [whole, *(_scan(bench, some // fewer) for some in SCAN_COUNTS)]
 
 
 def _scan(bench: Bench, count: int) -> Section:

@@ -5,17 +5,26 @@ from pathlib import Path
 from typing import Any
 
 from prep_bench.contest import Contestant, Missing, Score, compete
-from prep_bench.corpus import write_prefix
-from prep_bench.identity import Digest, digest_of, verdict
+from prep_bench.corpus import read_texts, write_prefix
+from prep_bench.identity import Digest, changed, digest_of, verdict
 from prep_bench.process_tree import CommandFailed, Usage
 from prep_bench.settings import REPOSITORY, Bench, artifact
 from prep_bench.table import Section
+from prep_bench.vocabularies import ANSWER_MARKUP, control_names, holds
 
 MAIN, SMALL = "tok131k", "tok32k"
-TOKEN_BYTES = {MAIN: 4, SMALL: 2}
+SMALL_VOCABULARY = 65_500
+"""Token ids of a smaller one take two bytes."""
 PREFIX_SHARE = 8
 FAST, PLAIN = "Megatron-LM preprocess_data_fast.py", "Megatron-LM preprocess_data.py"
+CORE = "megatron-core IndexedDatasetBuilder"
+DATATROVE = "datatrove MegatronDocumentTokenizer"
+DATASETS = "datasets map"
+TOOLS = (FAST, PLAIN, CORE, DATATROVE, DATASETS)
+"""Those whose bytes may be the reference, the nearest to Megatron's own first."""
 RAW = "gigatoken encode_files, nothing written"
+ALLOW = "ours, control tokens allowed"
+"""As every peer takes them: the name of a control token in a text becomes the token."""
 MEMORY_COPIES = 10
 
 
@@ -23,57 +32,99 @@ def run(bench: Bench) -> list[Section]:
     """Every program on the whole corpus; the quick ones on an eighth of it and with the small vocabulary."""
     size = f"{bench.text_bytes / 1e6:.0f} MB of text"
     everyone, missing = _contestants(bench, bench.jsonl, MAIN)
-    whole = _section(bench, f"pretrain, {size}, 131k vocabulary", everyone, missing)
+    whole = _section(bench, f"pretrain, {size}, 131k vocabulary", everyone, missing, bench.jsonl, MAIN)
     eighth = write_prefix(bench.jsonl, bench.work / "eighth.jsonl", bench.documents // PREFIX_SHARE)
-    few = _quick(_contestants(bench, eighth, MAIN)[0])
-    part = _section(bench, "pretrain, an eighth of it", few, [])
+    few = _quick(bench, _contestants(bench, eighth, MAIN)[0])
+    part = _section(bench, "pretrain, an eighth of it", few, [], eighth, MAIN)
     whole.notes += steady_state(whole, part, bench.jsonl.stat().st_size - eighth.stat().st_size)
-    small = _section(bench, f"pretrain, {size}, 32k vocabulary", _quick(_contestants(bench, bench.jsonl, SMALL)[0]), [])
+    few = _quick(bench, _contestants(bench, bench.jsonl, SMALL)[0])
+    small = _section(bench, f"pretrain, {size}, 32k vocabulary", few, [], bench.jsonl, SMALL)
     return [whole, part, small]
 
 
-def _quick(contestants: list[Contestant]) -> list[Contestant]:
-    return [c for c in contestants if not c.peer or c.name in (FAST, RAW)]
+def _quick(bench: Bench, contestants: list[Contestant]) -> list[Contestant]:
+    ours = {ALLOW, _named(bench.workers)}
+    return [
+        c for c in contestants if c.name in (FAST, RAW) or (not c.peer and (not bench.rehearsal or c.name in ours))
+    ]  # fmt: skip
 
 
-def _section(bench: Bench, title: str, contestants: list[Contestant], missing: list[Missing]) -> Section:
+def _section(
+    bench: Bench, title: str, contestants: list[Contestant], missing: list[Missing], corpus: Path, tokenizer: str
+) -> Section:
+    names = control_names(bench.tokenizers[tokenizer]) - ANSWER_MARKUP
+    held = {number for number, text in enumerate(read_texts(corpus)) if holds(text, names)}
     scores = compete(contestants, bench.rounds, bench.slow_rounds, REPOSITORY)
-    return judged(Section(title, [*scores, *missing]))
+    return judged(Section(title, [*scores, *missing]), held)
 
 
-def judged(section: Section) -> Section:
-    """Say of each program whether it wrote the reference's bytes.
+def judged(section: Section, held: set[int]) -> Section:
+    """Say of each program how its bytes are related to the reference's.
 
-    Peers may disagree with each other, where their tokenizer libraries do; ours must agree with one of Megatron-LM's.
+    Where control tokens are allowed in texts, as peers allow them, ours must be the bytes of a peer. As we prepare
+    data by default, exactly the documents with the name of a control token must be others. Peers may disagree with
+    each other, where their tokenizer libraries do.
+
+    Args:
+        held: numbers of the documents that hold such a name.
 
     Raises:
-        CommandFailed: ours are not the reference's bytes, so that speeds would mean nothing.
+        CommandFailed: our bytes are others than these, so that speeds would mean nothing.
     """
     scores = [row for row in section.rows if isinstance(row, Score)]
-    reference = _reference(scores)
+    allowed = next(score for score in scores if score.name == ALLOW)
+    reference = _reference(scores, allowed)
+    if _judge(allowed.found, reference) not in ("same bytes", "same .bin"):
+        raise CommandFailed(f"{ALLOW} wrote other bytes than {reference.name}: {_short(allowed)} {_short(reference)}")
     for score in scores:
-        if not score.peer and _judge(score.found, reference) != "same bytes":
-            raise CommandFailed(f"{score.name} wrote other bytes than {reference.name}: {score.found}")
+        if not score.peer and score is not allowed and (others := changed(score.found, allowed.found)) != held:
+            found = "another number of documents" if others is None else f"{len(others)} documents with other ids"
+            raise CommandFailed(f"{score.name}: {found}, where {len(held)} hold the name of a control token")
+    but = f"same bytes but for {len(held):,} documents" if held else "same bytes"
     rows = [
-        row._replace(found=_judge(row.found, reference)) if isinstance(row, Score) else row for row in section.rows
-    ]  # fmt: skip
+        row._replace(found=_judge(row.found, reference) if row.peer or row.name == ALLOW else but)
+        if isinstance(row, Score)
+        else row
+        for row in section.rows
+    ]
+    return Section(section.title, rows, [*section.notes, *_relation(reference, allowed, held), *work_ratios(scores)])
+
+
+def _short(score: Score) -> str:
+    return str(score.found._replace(documents=()))
+
+
+def _relation(reference: Score, allowed: Score, held: set[int]) -> list[str]:
+    """How our bytes and those of the peers are related, in words."""
     note = f"'same bytes': .bin and .idx, shards taken together, are those of {reference.name}"
+    if reference.found.idx is None:
+        note = f"'same .bin', shards taken together, is that of {reference.name}, which writes no index"
     if not reference.peer:
-        note += "; Megatron-LM did not run, so only our own runs were compared"
-    return Section(section.title, rows, [*section.notes, note, *work_ratios(scores)])
+        note = "no peer that writes tokens ran here, so only our own runs were compared"
+    many, total = len(held), len(allowed.found.documents)
+    return [
+        note,
+        f"{many:,} of {total:,} documents hold the name of a control token: ours encode it as text, and peers as the "
+        f"token, so exactly these documents are others; with data_prep.control_tokens=allow none is",
+    ]
 
 
-def _reference(scores: list[Score]) -> Score:
-    """The tool of Megatron-LM that agrees with our first run, else the first that ran, else our first run."""
-    tools = [score for name in (FAST, PLAIN) for score in scores if score.name == name]
-    agreeing = [tool for tool in tools if tool.found == scores[0].found]
-    return (agreeing or tools or scores)[0]
+def _reference(scores: list[Score], allowed: Score) -> Score:
+    """The first tool that agrees with ours where control tokens are allowed, else the first that ran, else ours."""
+    tools = [score for name in TOOLS for score in scores if score.name == name]
+    agreeing = [tool for tool in tools if _judge(allowed.found, tool) in ("same bytes", "same .bin")]
+    return (agreeing or tools or [allowed])[0]
 
 
 def _judge(found: Any, reference: Score) -> str:
     expected = reference.found
     if isinstance(found, int):
         return "same token count" if found == expected.tokens else f"OTHER: {found:,} tokens"
+    if expected.idx is None and found.bin == expected.bin:
+        return "same .bin"
+    others = changed(found, expected)
+    if others and found.tokens != expected.tokens:
+        return f"OTHER: {len(others):,} documents"
     return verdict(found, expected)
 
 
@@ -108,8 +159,9 @@ def _contestants(bench: Bench, corpus: Path, tokenizer: str) -> tuple[list[Conte
         (PLAIN, _no_megatron(bench), lambda: _megatron(bench, PLAIN, corpus, folder, _plain(bench))),
         (f"{PLAIN} --use-gigatoken", _no_megatron(bench, "gigatoken"), lambda: _megatron(
             bench, f"{PLAIN} --use-gigatoken", corpus, folder, [*_plain(bench), "--use-gigatoken"])),
-        ("datatrove MegatronDocumentTokenizer", bench.lacks("datatrove"), lambda: _datatrove(bench, corpus, folder)),
-        ("datasets map", bench.lacks("datasets", "transformers"), lambda: _datasets(bench, corpus, folder, tokenizer)),
+        (CORE, bench.lacks("megatron.core", "transformers"), lambda: _core(bench, corpus, folder)),
+        (DATATROVE, bench.lacks("datatrove"), lambda: _datatrove(bench, corpus, folder)),
+        (DATASETS, bench.lacks("datasets", "transformers"), lambda: _datasets(bench, corpus, folder)),
         (RAW, bench.lacks("gigatoken"), lambda: _raw(bench, corpus, folder)),
     ):  # fmt: skip
         if why:
@@ -125,13 +177,18 @@ def _ours(bench: Bench, corpus: Path, tokenizer: Path) -> list[Contestant]:
         keys = {f"data_prep.{key}": value for key, value in settings.items()}
         return bench.ours("pretrain", name, keys, _our_digest)
 
-    found = [make(f"ours, {bench.workers} workers", corpus, bench.workers), make("ours, 1 worker", corpus, 1)]
+    found = [make(_named(workers), corpus, workers) for workers in dict.fromkeys((bench.workers, 1))]
+    found.append(make(ALLOW, corpus, bench.workers, control_tokens="allow"))
     if corpus == bench.jsonl:
         found.append(make(f"ours, {bench.workers} workers, Parquet", bench.corpus / "corpus.parquet", bench.workers))
     if bench.ray and corpus == bench.jsonl and tokenizer == bench.tokenizers[MAIN]:
         found.append(make(f"ours, {bench.workers} workers, Ray", corpus, bench.workers, executor="ray"))
         found[-1].may_fail = True  # a machine may not let Ray start
     return found
+
+
+def _named(workers: int) -> str:
+    return f"ours, {workers} worker{'s' * (workers > 1)}"
 
 
 def _our_digest(contestant: Contestant, usage: Usage) -> Digest:
@@ -159,7 +216,7 @@ def _megatron(bench: Bench, name: str, corpus: Path, tokenizer: Path, more: list
 
 def _datatrove(bench: Bench, corpus: Path, tokenizer: Path) -> Contestant:
     """Its parallelism is per file, so it gets the corpus as one file per worker."""
-    name, parts = "datatrove MegatronDocumentTokenizer", bench.work / f"parts-{corpus.stem}"
+    name, parts = DATATROVE, bench.work / f"parts-{corpus.stem}"
     cut_file(corpus, parts, bench.workers)
     arguments = [parts, tokenizer, bench.output(name), bench.workers]
     return bench.peer(name, "datatrove_megatron.py", arguments, _digest_here)
@@ -178,10 +235,17 @@ def cut_file(corpus: Path, folder: Path, parts: int) -> None:
                     target.write(source.readline())
 
 
-def _datasets(bench: Bench, corpus: Path, tokenizer: Path, vocabulary: str) -> Contestant:
-    name, size = "datasets map", TOKEN_BYTES[vocabulary]
-    arguments = [corpus, tokenizer, bench.output(name) / "corpus.bin", bench.workers]
-    return bench.peer(name, "datasets_map.py", arguments, lambda contestant, _: _digest(contestant.output, size))
+def _core(bench: Bench, corpus: Path, tokenizer: Path) -> Contestant:
+    arguments = [corpus, tokenizer, bench.output(CORE) / "corpus", bench.workers]
+    return bench.peer(CORE, "megatron_core.py", arguments, _digest_here, _printed_seconds)
+
+
+def _datasets(bench: Bench, corpus: Path, tokenizer: Path) -> Contestant:
+    from tokenizers import Tokenizer
+
+    size = 2 if Tokenizer.from_file(str(tokenizer / "tokenizer.json")).get_vocab_size() < SMALL_VOCABULARY else 4
+    arguments = [corpus, tokenizer, bench.output(DATASETS) / "corpus.bin", bench.workers]
+    return bench.peer(DATASETS, "datasets_map.py", arguments, lambda contestant, _: _digest(contestant.output, size))
 
 
 def _raw(bench: Bench, corpus: Path, tokenizer: Path) -> Contestant:

@@ -1,8 +1,10 @@
 """Reinforcement data: the memory that our preparation needs for a large JSONL file, and for a tenth of it."""
 
+import hashlib
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -15,32 +17,45 @@ from prep_bench.table import Section
 QUESTION_CHARACTERS = 2000
 
 
+class Problems(NamedTuple):
+    """The rows of a file: how many, and SHA-256 over their questions and answers."""
+
+    count: int
+    digest: str
+
+
 def run(bench: Bench, megabytes: int) -> list[Section]:
     """Ours only: there is no peer that does the same work."""
     contestants = []
     for size in (megabytes, megabytes // 10):
         source = write_problems(bench.jsonl, bench.work / f"problems-{size}.jsonl", size)
-        rows = count_lines(source)
+        rows = problems_in(source)
         for workers in dict.fromkeys((bench.workers, 1)):
             contestants.append(_ours(bench, source, size, workers, rows))
-    notes = ["every row that went in came out"]
+    notes = ["every question that went in came out with its answer, in the same order"]
     return [Section("memory of RL", compete(contestants, 1, 1, REPOSITORY), notes)]
 
 
-def _ours(bench: Bench, source: Path, size: int, workers: int, rows: int) -> Contestant:
+def _ours(bench: Bench, source: Path, size: int, workers: int, rows: Problems) -> Contestant:
     def check(contestant: Contestant, usage: Usage) -> str:
-        found = count_lines(artifact(contestant.output) / "train.jsonl")
+        found = problems_in(artifact(contestant.output) / "train.jsonl")
         if found != rows:
-            raise CommandFailed(f"{contestant.name}: {rows:,} rows went in and {found:,} came out")
-        return f"{found:,} rows"
+            raise CommandFailed(f"{contestant.name}: {rows} went in and {found} came out")
+        return f"same {found.count:,} rows"
 
     name = f"ours, {size:,} MB, {workers} worker{'s' * (workers > 1)}"
-    return bench.ours("rl", name, {"data_prep.source": source, "data_prep.workers": workers}, check)
+    settings = {"data_prep.source": source, "data_prep.workers": workers}
+    settings |= {f"data_prep.placeholder_sources.{name}": "null" for name in ("dapo", "skywork")}  # no row names them
+    return bench.ours("rl", name, settings, check)
 
 
-def count_lines(path: Path) -> int:
+def problems_in(path: Path) -> Problems:
+    state, rows = hashlib.sha256(), 0
     with path.open("rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 24), b""))
+        for row in map(orjson.loads, file):
+            state.update(orjson.dumps([row["question"], row["expected_answer"]]))
+            rows += 1
+    return Problems(rows, state.hexdigest())
 
 
 def write_problems(corpus: Path, path: Path, megabytes: int) -> Path:

@@ -36,6 +36,8 @@ class Bench:
     slow_rounds: int
     workers: int
     ray: bool
+    rehearsal: bool = False
+    """A few rows, to see that everything runs and is compared; its speeds mean nothing."""
 
     @property
     def jsonl(self) -> Path:
@@ -48,9 +50,9 @@ class Bench:
     def ours(self, stage: str, name: str, settings: dict[str, Any], check: Check | None = None) -> Contestant:
         """A stage's data preparation as a user runs it, from the command line to the published artifact."""
         home = self.output(name)
-        split = "{train:1,valid:0,test:0}"
-        common = {"data_prep.split": split, "run.home": home, "run.force": "true", "run.family": "super3"}
-        words = [f"{key}={value}" for key, value in {**common, **settings}.items()]
+        split = {f"data_prep.split.{name}": share for name, share in (("train", 1), ("valid", 0), ("test", 0))}
+        common = {"run.home": home, "run.force": "true", "run.family": "super3"}
+        words = [f"{key}={value}" for key, value in {**split, **common, **settings}.items()]
         command = [sys.executable, f"stages/{stage}/data_prep.py", *words]
         return Contestant(name, command, home, check or (lambda contestant, usage: None), work_seconds, peer=False)
 

@@ -1,17 +1,33 @@
 """The results for people, and as JSON."""
 
+import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nemotron_shared.runtime.provenance import git_commit
 from prep_bench.contest import Missing, Score
 
-PACKAGES = ("gigatoken", "fastokens", "tokenizers", "transformers", "torch", "datasets", "datatrove", "trl", "ray",
-            "pyarrow", "numpy", "orjson")  # fmt: skip
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+PACKAGES = ("gigatoken", "fastokens", "tokenizers", "transformers", "torch", "datasets", "datatrove", "megatron-core",
+            "trl", "ray", "pyarrow", "numpy", "orjson")  # fmt: skip
+ASK = """import json, sys
+from importlib import metadata
+found = {}
+for name in sys.argv[1:]:
+    try:
+        found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+print(json.dumps(found))
+"""
 
 
 @dataclass
@@ -23,28 +39,31 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
 
-def machine() -> dict[str, Any]:
+def machine(peer_python: str) -> dict[str, Any]:
+    """What the figures were measured with."""
     return {
+        "code": git_commit(REPOSITORY) or "of no commit",
+        "date": datetime.now(UTC).isoformat(timespec="minutes"),
         "cpu": _first_after("/proc/cpuinfo", "model name"),
         "cores": len(os.sched_getaffinity(0)),
         "memory": _first_after("/proc/meminfo", "MemTotal"),
         "system": platform.platform(),
         "load": " ".join(Path("/proc/loadavg").read_text().split()[:3]),
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": versions(sys.executable),
+        "peers' packages": {} if peer_python == sys.executable else versions(peer_python),
     }
+
+
+def versions(python: str) -> dict[str, str]:
+    """Of the packages that one of the programs uses, as far as this interpreter has them."""
+    command = [python, "-c", ASK, *PACKAGES]
+    return json.loads(subprocess.run(command, cwd="/", capture_output=True, check=True).stdout)
 
 
 def _first_after(path: str, key: str) -> str:
     lines = (line for line in Path(path).read_text().splitlines() if line.startswith(key))
     return next(lines, "unknown").partition(":")[2].strip() or "unknown"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def text_of(section: Section) -> str:

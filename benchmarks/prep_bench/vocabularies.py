@@ -5,6 +5,7 @@ Ids 0, 1 and 2 are <unk>, <s> and </s>, so the end-of-document id is 2.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,10 @@ NEMOTRON_SPLIT = (
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 NAMED_SPECIALS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+ANSWER_MARKUP = frozenset({"<think>", "</think>"})
+"""Control tokens that stay tokens in documents, whatever the setting."""
+MARKUP = re.compile(r"<[^<>]{1,40}>")
+"""Every name above is of this form."""
 EOD = "</s>"
 CHAT_TEMPLATE = (
     "{%- for message in messages %}{{- '<|im_start|>' + message['role'] + '\\n' }}"
@@ -77,6 +82,17 @@ def trained(vocabulary: Vocabulary, texts: Iterable[str]) -> Any:
 def special_tokens(count: int) -> Iterator[str]:
     yield from NAMED_SPECIALS
     yield from (f"<SPECIAL_{number}>" for number in range(len(NAMED_SPECIALS), count))
+
+
+def control_names(tokenizer: Path) -> frozenset[str]:
+    """Names that our preparation takes for text unless it is told otherwise, and every peer for the token."""
+    added = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+    return frozenset(token["content"] for token in added if token["special"])
+
+
+def holds(text: str, names: frozenset[str]) -> bool:
+    """Whether a text has one of the names in it."""
+    return not names.isdisjoint(MARKUP.findall(text))
 
 
 def write_settings(folder: Path) -> None:

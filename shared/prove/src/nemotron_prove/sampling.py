@@ -21,7 +21,7 @@ from nemotron_shared.runtime.heartbeat import heartbeat
 
 HEAD = """# Sampling and training
 
-Proofs that were recorded, the newest last. docs/prove.md says what is compared.
+Made by `nemotron prove sampling rl --record`, the newest last. docs/prove.md says what is compared.
 """
 THEIRS = "transformers"
 """What ways of computing begin with that are not ours, and need not agree."""

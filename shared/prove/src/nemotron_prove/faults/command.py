@@ -35,7 +35,7 @@ HEADINGS = ("part", "kind", "faults", "finished", "bytes lost", "silent", "trace
 SHOWN_EVERY = 100
 HEADER = """# Faults
 
-Campaigns of faults that were recorded, the newest last. docs/prove.md says what is counted.
+Made by `nemotron prove faults --seed N --budget MINUTES --record`, the newest last. docs/prove.md says what is counted.
 """
 
 

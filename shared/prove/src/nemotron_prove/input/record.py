@@ -11,7 +11,7 @@ from nemotron_prove.input.trial import FAILURES
 RECORD = "input.md"
 HEAD = """# Bad input
 
-Recorded campaigns, the oldest first. How one is made, and what the columns mean:
+Made by `nemotron prove input --seed N --budget MINUTES --record`, the newest last. What the columns mean:
 [docs/prove.md](../docs/prove.md#bad-input).
 """
 COLUMNS = ("parser", "reads", "inputs", "damaged", "accepted", "refused", *FAILURES, "CPU s")

@@ -35,7 +35,7 @@ from nemotron_shared.runtime.stop import end_on_sigterm
 HEADINGS = ("processes", "life", "training", "killed", "begun after", "hit", "result")
 HEAD = """# Killed and continued trainings
 
-Campaigns that were recorded, the newest last. docs/prove.md says what is compared.
+Made by `nemotron prove resume --seed N --kills N --record`, the newest last. docs/prove.md says what is compared.
 """
 
 

@@ -1,0 +1,134 @@
+"""Every program below benchmarks/ runs to its end on very little, with the comparisons of the real run."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+from nemotron_prove.faults.command import HEADER as FAULTS
+from nemotron_prove.input.record import HEAD as INPUT
+from nemotron_prove.resume.command import HEAD as RESUME
+from nemotron_prove.sampling import HEAD as SAMPLING
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
+OWN = {"pretrain": 8, "memory": 2, "sft": 3, "rl": 4, "packing": 4}
+"""Rows of ours in each section of data_prep.py."""
+ELSEWHERE = ("not installed: ", "give its checkout: ")
+
+
+def rehearse(program: str, *words: str) -> str:
+    """What a program prints; it must end well and leave the repository as it is."""
+    before = records()
+    command = [sys.executable, str(ROOT / "benchmarks" / program), *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert records() == before
+    return done.stdout
+
+
+def records() -> dict[str, bytes]:
+    files = [*(ROOT / "benchmarks").glob("*.md"), ROOT / "docs" / "finetune.md", ROOT / "docs" / "plan.md"]
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpus and tokenizers, made by the first section."""
+    return tmp_path_factory.mktemp("data-prep")
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "section", [pytest.param(name, marks=pytest.mark.slow if name in ("pretrain", "sft") else []) for name in OWN]
+)
+def test_data_prep(work: Path, section: str) -> None:
+    text = rehearse("data_prep.py", "--rehearse", "--only", section, "--work", str(work), "--json", str(work / "json"))
+    found = json.loads((work / "json").read_text(encoding="utf-8"))
+    assert len(found["machine"]["code"]) >= 7 and found["machine"]["date"].startswith("20")
+    rows = [row for part in found["sections"] for row in part["rows"]]
+    assert {row["why"].startswith(ELSEWHERE) for row in rows if row["missing"]} <= {True}
+    measured = [row for row in rows if not row["missing"]]
+    assert sum(not row["peer"] for row in measured) == OWN[section]
+    assert all(row["wall_s"] > 0 and row["name"] in text for row in measured)
+    if section in ("pretrain", "sft"):
+        judged_by_peers([row for row in measured if "encode_files" not in row["name"]], text)
+    elif section != "memory":
+        assert all(re.match(r"same|[\d,]+ bins", row["found"]) for row in measured)
+
+
+def judged_by_peers(measured: list[dict[str, Any]], text: str) -> None:
+    """`transformers` and `datasets` are here always, and the corpus has names of control tokens in it."""
+    assert any(row["peer"] and row["found"].startswith("same") for row in measured)
+    ours = {row["name"]: row["found"] for row in measured if not row["peer"]}
+    assert re.match(r"same( \.bin|;)", ours.pop("ours, control tokens allowed"))
+    assert all(re.search(r"same (bytes )?but for \d+ ", found) for found in ours.values())
+    assert re.search(r"[1-9]\d* (of [\d,]+ documents hold|that hold) the name of a control token", text) or (
+        "chats have other ids" in text
+    )
+
+
+def test_mamba_cpu() -> None:
+    rows = json.loads(rehearse("mamba_cpu.py", "--rounds", "1", "--json"))["rows"]
+    assert len(rows) >= 7
+    assert all(row["ratio"] > 0 and (row["difference"] or 0) <= 2e-5 for row in rows)
+
+
+@pytest.mark.slow
+def test_plan() -> None:
+    text = rehearse("plan.py")
+    assert text in (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+
+
+def test_scale() -> None:
+    text = rehearse("scale.py", "--rehearse")
+    assert re.search(r"^## \d{4}-\d\d-\d\d, [0-9a-f]{7}", text, re.MULTILINE)
+    rows = re.findall(r"^\| (.+) \| [\d.]+ \|$", text, re.MULTILINE)
+    assert [sum(word in row for row in rows) for word in ("artifact", "plan ", "report over")] == [23, 6, 1]
+
+
+@pytest.mark.slow
+def test_tiny_run() -> None:
+    text = rehearse("tiny_run.py", "--rehearse")
+    assert "4 + 4 + 2 steps" in text
+    assert re.search(r"^\| 1 (\| [\d.]+% ){3}\| \d+ \| \d+ \|$", text, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_file_kinds(tmp_path: Path) -> None:
+    import file_kinds
+
+    text = rehearse("file_kinds.py", "--rehearse", "--work", str(tmp_path))
+    rows = re.findall(r"^\| `(.+)` \| .+ \| (\d+) \| \d of 8 \| \d+ \|$", text, re.MULTILINE)
+    assert rows == [(name, "8") for name in file_kinds.KINDS]
+
+
+@pytest.mark.slow
+def test_gpu(tmp_path: Path) -> None:
+    rehearse("gpu.py", str(tmp_path), "--rehearse", "--minutes", "30")
+    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert "rehearsal" in (tmp_path / "gpu.txt").read_text(encoding="utf-8")
+    assert found
+
+
+@pytest.mark.parametrize(
+    ("page", "head"),
+    [("faults", FAULTS), ("input", INPUT), ("resume", RESUME), ("sampling", SAMPLING),
+     ("scale", "# Commands in large stores, over many files and over long trainings\n\nMade by `python benchmarks")],
+)  # fmt: skip
+def test_a_record_names_its_command_and_each_section_its_code_and_machine(page: str, head: str) -> None:
+    text = (ROOT / "benchmarks" / f"{page}.md").read_text(encoding="utf-8")
+    assert text.startswith(head)
+    assert re.search(rf"`(nemotron prove {page} .*--record|python benchmarks/{page}\.py)`", head + text[:200])
+    sections = text.split("\n## ")[1:]
+    assert sections
+    for section in sections:
+        begin = section[:400]
+        assert re.match(r"\d{4}-\d\d-\d\d", begin)
+        assert re.search(r"\b[0-9a-f]{7,40}\b", begin) and "AMD" in begin or "Intel" in begin or "processor" in begin
