@@ -13,7 +13,10 @@ from nemotron_data.formats.bin_idx import IndexedDatasetWriter
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from prep_bench import corpus, identity, packing, process_tree, sft  # noqa: E402
+from prep_bench import corpus, identity, packing, pretrain, process_tree, sft, vocabularies  # noqa: E402
+from prep_bench.contest import Missing, Score  # noqa: E402
+from prep_bench.process_tree import CommandFailed  # noqa: E402
+from prep_bench.table import Section  # noqa: E402
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/stat").is_file(), reason="reads /proc")
 BUSY = """
@@ -140,19 +143,37 @@ def test_chats_are_the_same_again(tmp_path: Path) -> None:
     assert all(chat[-1]["role"] == "assistant" and chat[-1]["content"] for chat in chats)
 
 
-def test_the_reference_is_the_tool_that_agrees_with_ours() -> None:
-    from prep_bench import pretrain
-    from prep_bench.contest import Score
-    from prep_bench.process_tree import CommandFailed
-    from prep_bench.table import Section
+def score(name: str, ids: str, peer: bool = True) -> Score:
+    """Of a program that wrote documents of one letter each."""
+    documents = tuple(letter.encode() for letter in ids)
+    return Score(name, 1, 2.0, 1.0, 1.0, 1.0, None, identity.Digest(ids, "index", 5, documents), peer, [2.0])
 
-    def score(name: str, digest: str, peer: bool = True) -> Score:
-        return Score(name, 1, 2.0, 1.0, 1.0, 1.0, None, identity.Digest(digest, "index", 5), peer, [2.0])
 
-    peers = [score(pretrain.FAST, "fast"), score(pretrain.PLAIN, "plain")]
-    section = pretrain.judged(Section("", [score("ours", "plain", peer=False), *peers]))
-    assert [row.found for row in section.rows] == ["same bytes", "same token count", "same bytes"]
-    with pytest.raises(CommandFailed, match="other bytes"):
-        pretrain.judged(Section("", [score("ours", "neither", peer=False), *peers]))
-    with pytest.raises(CommandFailed, match="other bytes"):
-        pretrain.judged(Section("", [score("ours", "plain", False), score("ours, 1", "fast", False), *peers]))
+def judged(ours: str, allowed: str, *peers: Score, held: frozenset[int] = frozenset({1})) -> list[str]:
+    rows: list[Score | Missing] = [score("ours", ours, peer=False), score(pretrain.ALLOW, allowed, peer=False), *peers]
+    return [str(row.found) for row in pretrain.judged(Section("", rows), set(held)).rows if isinstance(row, Score)]
+
+
+def test_ours_are_the_bytes_of_a_peer_but_for_control_tokens() -> None:
+    tools = [score(pretrain.FAST, "fxx"), score(pretrain.PLAIN, "abc")]
+    assert judged("aXc", "abc", *tools) == [
+        "same bytes but for 1 documents",
+        "same bytes",
+        "same token count",
+        "same bytes",
+    ]
+    for wrong in (("abc", "abc"), ("XXc", "abc"), ("aXc", "abd"), ("aX", "abc")):
+        with pytest.raises(CommandFailed, match=r"other bytes|other ids|number of documents"):
+            judged(*wrong, *tools)
+
+
+def test_without_a_peer_only_our_own_runs_are_compared() -> None:
+    assert judged("aXc", "abc") == ["same bytes but for 1 documents", "same bytes"]
+    assert judged("abc", "abc", held=frozenset()) == ["same bytes", "same bytes"]
+
+
+def test_names_of_control_tokens_are_found() -> None:
+    names = frozenset({"<s>", "<|im_end|>"})
+    assert [vocabularies.holds(text, names) for text in ("a <s> b", "<|im_end|>", "<sss>", "< s>", "<<s>>")] == [
+        True, True, False, False, True,
+    ]  # fmt: skip

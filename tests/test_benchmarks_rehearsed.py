@@ -12,6 +12,8 @@ from support import ROOT
 
 sys.path.append(str(ROOT / "benchmarks"))
 
+import file_kinds
+
 from nemotron_prove.faults.command import HEADER as FAULTS
 from nemotron_prove.input.record import HEAD as INPUT
 from nemotron_prove.resume.command import HEAD as RESUME
@@ -102,8 +104,6 @@ def test_tiny_run() -> None:
 
 @pytest.mark.slow
 def test_file_kinds(tmp_path: Path) -> None:
-    import file_kinds
-
     text = rehearse("file_kinds.py", "--rehearse", "--work", str(tmp_path))
     rows = re.findall(r"^\| `(.+)` \| .+ \| (\d+) \| \d of 8 \| \d+ \|$", text, re.MULTILINE)
     assert rows == [(name, "8") for name in file_kinds.KINDS]
@@ -131,4 +131,4 @@ def test_a_record_names_its_command_and_each_section_its_code_and_machine(page: 
     for section in sections:
         begin = section[:400]
         assert re.match(r"\d{4}-\d\d-\d\d", begin)
-        assert re.search(r"\b[0-9a-f]{7,40}\b", begin) and "AMD" in begin or "Intel" in begin or "processor" in begin
+        assert (re.search(r"\b[0-9a-f]{7,40}\b", begin) and "AMD" in begin) or "Intel" in begin or "processor" in begin

@@ -44,7 +44,7 @@ def _ours(bench: Bench, source: Path, size: int, workers: int, rows: Problems) -
         return f"same {found.count:,} rows"
 
     name = f"ours, {size:,} MB, {workers} worker{'s' * (workers > 1)}"
-    settings = {"data_prep.source": source, "data_prep.workers": workers}
+    settings = {"data_prep.source": source, "data_prep.workers": workers, "data_prep.holdout.rows": "null"}
     settings |= {f"data_prep.placeholder_sources.{name}": "null" for name in ("dapo", "skywork")}  # no row names them
     return bench.ours("rl", name, settings, check)
 
