@@ -77,7 +77,7 @@ def judged_by_peers(measured: list[dict[str, Any]], text: str) -> None:
 
 
 def test_mamba_cpu() -> None:
-    rows = json.loads(rehearse("mamba_cpu.py", "--rounds", "1", "--json"))["rows"]
+    rows = json.loads(rehearse("mamba_cpu.py", "--rounds", "1", "--json"))["cases"]
     assert len(rows) >= 7
     assert all(row["ratio"] > 0 and (row["difference"] or 0) <= 2e-5 for row in rows)
 
@@ -88,6 +88,7 @@ def test_plan() -> None:
     assert text in (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_scale() -> None:
     text = rehearse("scale.py", "--rehearse")
     assert re.search(r"^## \d{4}-\d\d-\d\d, [0-9a-f]{7}", text, re.MULTILINE)
