@@ -37,6 +37,7 @@ def run(bench: Bench) -> list[Section]:
     few = _quick(bench, _contestants(bench, eighth, MAIN)[0])
     part = _section(bench, "pretrain, an eighth of it", few, [], eighth, MAIN)
     whole.notes += steady_state(whole, part, bench.jsonl.stat().st_size - eighth.stat().st_size)
+    whole.notes += workers_told(whole)
     few = _quick(bench, _contestants(bench, bench.jsonl, SMALL)[0])
     small = _section(bench, f"pretrain, {size}, 32k vocabulary", few, [], bench.jsonl, SMALL)
     return [whole, part, small]
@@ -148,6 +149,16 @@ def steady_state(whole: Section, part: Section, extra_bytes: int) -> list[str]:
             speed = f"{extra_bytes / seconds / 1e6:.0f} MB/s" if seconds > 0 else "too quick to tell"
             lines.append(f"steady state (start-up taken off, JSONL bytes), {row.name}: {speed}")
     return lines
+
+
+def workers_told(section: Section) -> list[str]:
+    """What more workers bring, and the cores that one of them keeps busy: a thread writes and hashes its files."""
+    many, one = [row for row in section.rows if isinstance(row, Score) and not row.peer][:2]
+    if one.name != _named(1):
+        return []  # it was one worker anyway
+    busy = ", ".join(f"{row.name} kept {row.cpu_s / row.wall_s:.2f} cores busy" for row in (many, one))
+    why = "the thread that writes and hashes a worker's files takes a core of its own"
+    return [f"{many.name} took {many.wall_s / one.wall_s:.2f} times as long as one; {busy}; {why}"]
 
 
 def _contestants(bench: Bench, corpus: Path, tokenizer: str) -> tuple[list[Contestant], list[Missing]]:
