@@ -31,13 +31,23 @@ HEAVY = [
     "stages.eval.engines.lm_eval.ask",
     "transformers.models.nemotron_h.modeling_nemotron_h",
 ]
-SUPERVISED = ["nemotron_app.main", *(f"stages.{stage}.{verb}" for stage in STAGES[:2] for verb in ("data_prep", "train"))]
+SUPERVISED = [
+    "nemotron_app.main",
+    *(f"stages.{stage}.{verb}" for stage in STAGES[:2] for verb in ("data_prep", "train")),
+]
 ENGINES = {
     "nemo_automodel": [
         *SUPERVISED,
         *(f"stages.{stage}.engines.automodel.train" for stage in STAGES[:2]),
         "nemotron_engines.stand_ins.automodel:install",
         "nemotron_engines.automodel.recipe",
+    ],
+    "megatron.bridge": [
+        *SUPERVISED,
+        *(f"stages.{stage}.engines.megatron_bridge.train" for stage in STAGES[:2]),
+        "nemotron_engines.stand_ins.transformer_engine:install_stubs",
+        "megatron.bridge.training.gpt_step",
+        "megatron.bridge.training.pretrain",
     ],
 }
 """What `heavy` imports where the library is installed: modules, and functions that change what is imported next."""
@@ -127,8 +137,16 @@ def run_again(command: list[str], stdout: Any = None, meanwhile: Callable[[], No
 
 def heavy() -> list[str]:
     """What trains in this environment."""
-    here = (modules for library, modules in ENGINES.items() if importlib.util.find_spec(library))
+    here = (modules for library, modules in ENGINES.items() if is_installed(library))
     return next(here, HEAVY)
+
+
+def is_installed(library: str) -> bool:
+    """Whether a module, and the package that it is in, could be imported."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 if __name__ == "__main__":
