@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
-# One engine by itself: an environment of its own from the lock, and the tests that need it. No GPU, no network but
-# the package registries.
+# One engine by itself: an environment from the lock, and the tests that need it. No GPU, no network but the package
+# registries.
 #   ci/engine.sh automodel [pytest options]
+# Environments are kept in NEMOTRON_ENGINES, else in ~/.cache/nemotron-ci/engines. Each run brings its own up to date with
+# this clone's lock, and links it to this clone's sources.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd -P "$(dirname "$0")/.."
 engine=${1:?usage: ci/engine.sh megatron|automodel|evaluator|nemo_rl|nemo_run [pytest options]}
 shift
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-export NEMOTRON_ENGINES=${NEMOTRON_ENGINES:-$scratch/engines} NEMOTRON_HOME=$scratch/home
+export NEMOTRON_ENGINES=${NEMOTRON_ENGINES:-${XDG_CACHE_HOME:-$HOME/.cache}/nemotron-ci/engines} NEMOTRON_HOME=$scratch/home
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# Some machines forbid to keep compiled code, and each of many processes would compile torch again.
+unset PYTHONDONTWRITEBYTECODE
 
+mkdir -p "$NEMOTRON_ENGINES"
+exec 9>"$NEMOTRON_ENGINES/ci.lock"
+! command -v flock >/dev/null || flock 9 # a run of another clone would link the environment to that clone
+
+app=$NEMOTRON_ENGINES/ci-app
 install() { # by the command alone, from a small environment of its own
-    UV_PROJECT_ENVIRONMENT=$scratch/app uv run --locked --quiet --package nemotron-app nemotron engine install "$@"
+    UV_PROJECT_ENVIRONMENT=$app uv run --locked --quiet --package nemotron-app nemotron engine install "$@"
 }
 
 # checkout NAME COMMIT: NeMo-RL's sources at a commit, in $NEMO_RL_CHECKOUTS/NAME
@@ -32,8 +41,8 @@ megatron) install "$engine" ;;
 evaluator) # its programs are called by the stage, whose own environment is an ordinary one
     install "$engine"
     export NEMOTRON_EVALUATOR=$NEMOTRON_ENGINES/evaluator/bin
-    python=$scratch/eval/bin/python
-    UV_PROJECT_ENVIRONMENT=$scratch/eval uv sync --locked --quiet --package nemotron-eval
+    python=$NEMOTRON_ENGINES/ci-eval/bin/python
+    UV_PROJECT_ENVIRONMENT=$NEMOTRON_ENGINES/ci-eval uv sync --locked --quiet --package nemotron-eval
     ;;
 nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or from a folder that is there already
     export NEMO_RL_CHECKOUTS=${NEMO_RL_CHECKOUTS:-$scratch/checkouts} NO_VCS_VERSION=1
@@ -44,7 +53,7 @@ nemo_rl) # NeMo-RL is on no registry: its sources come from its repository, or f
     ;;
 nemo_run) # a program in it is asked by the command, whose own environment is an ordinary one
     install "$engine"
-    python=$scratch/app/bin/python
+    python=$app/bin/python
     ;;
 *)
     echo "engine: no engine named '$engine'; there are: megatron, automodel, evaluator, nemo_rl, nemo_run" >&2
@@ -53,4 +62,10 @@ nemo_run) # a program in it is asked by the command, whose own environment is an
 esac
 
 uv pip install --quiet --python "$python" pytest pytest-xdist hypothesis peft
-"$python" -m pytest -m "$engine" {stages,shared}/*/tests/conformance "$@"
+sources=$("$python" -c 'import nemotron_shared; print(nemotron_shared.__file__)')
+if [[ $sources != "$PWD"/* ]]; then
+    echo "engine: $python imports $sources, which is not in this clone: remove $NEMOTRON_ENGINES" >&2
+    exit 1
+fi
+# Tests of a group share what they have trained, so one process runs them.
+"$python" -m pytest --dist=loadgroup -m "$engine" {stages,shared}/*/tests/conformance "$@" 9>&-

@@ -5,10 +5,12 @@
 A client connects, sends one JSON line {"argv": [...], "cwd": ..., "env": {...}, "session": false} with the files for
 the command's stdout and stderr, and reads two lines: the process id, and at the end the exit code. What begins
 processes of its own inside a command (`nemotron super3 sft`) asks the servers again. `heavy` has torch and all that
-trains on it; `light` has not, as the real process of a preparation has not.
+trains on it; `light` has not, as the real process of a preparation has not. In the environment of an engine, `heavy`
+has that engine, with its stand-ins for a GPU.
 """
 
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -29,6 +31,26 @@ HEAVY = [
     "stages.eval.engines.lm_eval.ask",
     "transformers.models.nemotron_h.modeling_nemotron_h",
 ]
+SUPERVISED = [
+    "nemotron_app.main",
+    *(f"stages.{stage}.{verb}" for stage in STAGES[:2] for verb in ("data_prep", "train")),
+]
+ENGINES = {
+    "nemo_automodel": [
+        *SUPERVISED,
+        *(f"stages.{stage}.engines.automodel.train" for stage in STAGES[:2]),
+        "nemotron_engines.stand_ins.automodel:install",
+        "nemotron_engines.automodel.recipe",
+    ],
+    "megatron.bridge": [
+        *SUPERVISED,
+        *(f"stages.{stage}.engines.megatron_bridge.train" for stage in STAGES[:2]),
+        "nemotron_engines.stand_ins.transformer_engine:install_stubs",
+        "megatron.bridge.training.gpt_step",
+        "megatron.bridge.training.pretrain",
+    ],
+}
+"""What `heavy` imports where the library is installed: modules, and functions that change what is imported next."""
 
 
 def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
@@ -47,8 +69,11 @@ def serve(path: str, modules: list[str]) -> tuple[dict[str, Any], list[int]]:
             while not line.endswith(b"\n"):
                 line += connection.recv(1 << 20)
             if modules:  # at the first request: many runs of the tests never need it
-                for module in modules:
-                    importlib.import_module(module)
+                for name in modules:
+                    module, _, function = name.partition(":")
+                    found = importlib.import_module(module)
+                    if function:
+                        getattr(found, function)()
                 note_cpu(path, time.process_time(), "imports")
                 modules = []
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -110,5 +135,19 @@ def run_again(command: list[str], stdout: Any = None, meanwhile: Callable[[], No
     return Forked(command, Path.cwd(), os.environ, stdout or sys.stdout, sys.stderr).wait()
 
 
+def heavy() -> list[str]:
+    """What trains in this environment."""
+    here = (modules for library, modules in ENGINES.items() if is_installed(library))
+    return next(here, HEAVY)
+
+
+def is_installed(library: str) -> bool:
+    """Whether a module, and the package that it is in, could be imported."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 if __name__ == "__main__":
-    sys.exit(run(*serve(sys.argv[1], HEAVY if sys.argv[2] == "heavy" else LIGHT)))  # type: ignore[call-overload]
+    sys.exit(run(*serve(sys.argv[1], heavy() if sys.argv[2] == "heavy" else LIGHT)))  # type: ignore[call-overload]

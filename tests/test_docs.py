@@ -188,6 +188,12 @@ def is_engine(words: tuple[str, ...]) -> bool:
     return len(words) == 2 and f"\n{words[1]})" in script and is_script(words[:1])
 
 
+def is_lanes(words: tuple[str, ...]) -> bool:
+    """`ci/lanes.py` with lanes that it knows."""
+    script = (ROOT / words[1]).read_text()
+    return all(f'"{word}"' in script for word in words[2:])
+
+
 def is_from_elsewhere(words: tuple[str, ...]) -> bool:
     """What fetches other people's packages or sources; ours are extras that exist."""
     extras = [re.fullmatch(r"nemotron-(\w+)\[(\w+)\]", word) for word in words if word.startswith("nemotron")]
@@ -234,6 +240,7 @@ LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("python3", "-m"): is_installation,
     (".engines/automodel/bin/torchrun",): is_torchrun,
     ("python3", "ci/changed.py"): is_changed,
+    ("python3", "ci/lanes.py"): is_lanes,
     ("uv", "sync"): is_installation,
     ("uv", "version"): is_version,
     ("pytest",): is_pytest,

@@ -96,6 +96,45 @@ def varied_chats(count: int, seed: int = 0) -> list[dict]:
     return rows
 
 
+BLOCKS = """
+{%- for message in messages -%}
+  {%- if message.role == 'assistant' -%}
+    {{- '<a>' }}{% generation %}{{ message.content + '</a>' }}{% endgeneration -%}
+  {%- else -%}
+    {{- '<' + message.role + '>' + (message.content or '') -}}
+  {%- endif -%}
+{%- endfor -%}
+{{- '<a>' if add_generation_prompt else '' -}}
+"""
+
+
+@pytest.mark.parametrize("template", [None, "nano3", BLOCKS], ids=["tiny", "nano3", "another's"])
+def test_libraries_get_transformers_masks_from_confined_templates(
+    tmp_path: Path, template: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Automodel asks for them; `weight` and the like are for our own masks."""
+    from nemotron_data.tokenizers.tiny import save_tokenizer
+
+    save_tokenizer(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    options = {"chat_template": find_template(template)} if template else {}
+    asked = [row["messages"] for row in chats(seed=5, count=40)]
+    asked += [[{"role": "user", "content": "2+2?"}], [*asked[0][:-1], asked[0][-1] | {"weight": 0}]]
+
+    def answers() -> list[tuple[list[int], list[int]]]:
+        given = [
+            tokenizer.apply_chat_template(one, return_dict=True, return_assistant_tokens_mask=True, **options)
+            for one in asked
+        ]
+        return [(one["input_ids"], one["assistant_masks"]) for one in given]
+
+    monkeypatch.setattr(chat_template_utils, templates.COMPILE, templates.STOCK)
+    expected = answers()
+    templates.confine_templates()
+    assert answers() == expected
+    assert sum(map(sum, (mask for _, mask in expected))) > 100
+
+
 def sequences_in(artifact: Artifact) -> list[tuple[bytes, bytes]]:
     """Ids and shifted mask of every sequence, sorted."""
     found = []

@@ -1,6 +1,7 @@
 """Engine `megatron_bridge` trains the tiny hybrid on a CPU through Bridge's own loop, as a user would run it.
 
-Each run is a process of its own: faking `torch.cuda` changes the process, and a stop needs one to stop.
+Each run is a process: faking `torch.cuda` changes it, and a stop needs one to stop. Most are copies of a process that
+has imported Bridge; those of two processes import it themselves.
 """
 
 import json
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import Forked, run_forked
 
-pytestmark = [pytest.mark.megatron, pytest.mark.slow]
+pytestmark = [pytest.mark.megatron, pytest.mark.slow, pytest.mark.xdist_group("training")]  # one run, shared
 REPOSITORY = Path(__file__).resolve().parents[4]
 PATIENCE = 600
 STEPS = 6
@@ -35,7 +37,9 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, "NEMOTRON_HOME": str(home), "OMP_NUM_THREADS": "1"}
 
 
-def run(home: Path, line: list[str]) -> subprocess.CompletedProcess[str]:
+def run(home: Path, line: list[str]) -> "subprocess.CompletedProcess[str]":
+    if "torch.distributed.run" not in line:
+        return run_forked(line, home, environment(home))
     return subprocess.run(line, env=environment(home), capture_output=True, text=True, timeout=PATIENCE)
 
 
@@ -49,14 +53,16 @@ def train(home: Path, *settings: str, processes: int = 1) -> Path:
 def interrupt(home: Path, after: int, number: signal.Signals) -> tuple[int, str]:
     """Exit code and messages of a run that gets a signal once it has shown a step."""
     line = command("pretrain", "engine=megatron_bridge", *SMALL)
-    process = subprocess.Popen(line, env=environment(home), stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as said:
+        process = Forked(line, home, environment(home), said, said)
     seen = ""
-    for said in process.stderr:
-        seen += said
-        if f"step {after}/{STEPS}" in said:
-            process.send_signal(number)
-    return process.wait(timeout=PATIENCE), seen
+    with os.fdopen(reading) as lines:
+        for one in lines:
+            seen += one
+            if f"step {after}/{STEPS}" in one:
+                process.send_signal(number)
+    return process.wait(), seen
 
 
 def figures(model: Path) -> list[dict[str, float]]:

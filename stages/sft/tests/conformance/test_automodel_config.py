@@ -15,7 +15,7 @@ from nemotron_shared.errors import UserError
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
-pytestmark = pytest.mark.automodel
+pytestmark = [pytest.mark.automodel, pytest.mark.xdist_group("in the process of the tests")]
 PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), pad_token_id=3, kind="packed")
 
 
@@ -70,7 +70,7 @@ def test_right_overrides_are_laid_over_the_rest() -> None:
         "step_scheduler.gc_every_steps=3", "peft.lora_A_init=uniform", "nvtx=true", "checkpoint.is_async=true"
     )
     assert made["step_scheduler"]["gc_every_steps"] == 3
-    assert made["step_scheduler"]["max_steps"] == 300
+    assert made["step_scheduler"]["max_steps"] == config("tiny").train.train_iters
     assert (made["peft"]["lora_A_init"], made["peft"]["dim"]) == ("uniform", 8)
     assert made["nvtx"] is made["checkpoint"]["is_async"] is True
 

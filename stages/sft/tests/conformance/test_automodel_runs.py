@@ -1,8 +1,9 @@
-"""Whole runs of the engine automodel, each in processes of its own."""
+"""Whole runs of the engine automodel: each a copy of a process that has imported it, or processes of its own."""
 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,12 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from support import Forked, run_forked
 
 ROOT = Path(__file__).parents[4]
 SHORT = ("-c", "tiny", "engine=automodel", "train.train_iters=8", "train.eval_interval=4", "train.eval_rows=8",
          "checkpoint.save_interval=4", "data_prep.synthetic_chats=400", "logger.tensorboard=false")  # fmt: skip
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
 pytestmark = [pytest.mark.automodel, pytest.mark.slow]
+# Tests of a group share a run.
+with_lora, with_full = pytest.mark.xdist_group("lora"), pytest.mark.xdist_group("full")
 
 
 def command(*overrides: str, processes: int = 1) -> list[str]:
@@ -29,11 +33,19 @@ def environment(home: Path) -> dict[str, str]:
     return os.environ | {"NEMOTRON_HOME": str(home), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def run(home: Path, *overrides: str, processes: int = 1, ok: bool = True) -> str:
+def run(home: Path, *overrides: str) -> str:
     """What a run says."""
+    return said(run_forked(command(*overrides), home, environment(home)))
+
+
+def run_anew(home: Path, *overrides: str, processes: int = 1) -> str:
+    """What a run says that imports everything by itself, as a user's does."""
     words = command(*overrides, processes=processes)
-    done = subprocess.run(words, cwd=home, env=environment(home), capture_output=True, text=True, check=False)
-    assert (done.returncode == 0) == ok, done.stdout + done.stderr
+    return said(subprocess.run(words, cwd=home, env=environment(home), capture_output=True, text=True, check=False))
+
+
+def said(done: "subprocess.CompletedProcess[str]") -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stderr
 
 
@@ -76,14 +88,16 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@with_lora
 def test_the_shim_and_the_trained_share_are_announced(lora: Path) -> None:
-    said = (lora / "said").read_text()
-    assert "torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels" in said
-    assert "trained: 23,744 of 329,672 parameters (7.20%)" in said
-    assert "never received a gradient" not in said
+    text = (lora / "said").read_text()
+    assert "torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels" in text
+    assert "trained: 23,744 of 329,672 parameters (7.20%)" in text
+    assert "never received a gradient" not in text
     assert losses(lora)[-1] < losses(lora)[0]
 
 
+@with_lora
 def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> None:
     from peft import PeftModel
 
@@ -104,6 +118,7 @@ def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> N
         assert torch.allclose(beside, merged(ids, use_cache=False).logits, atol=1e-5)
 
 
+@with_lora
 def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path) -> None:
     from nemotron_data.formats.packed import read_packed
     from nemotron_engines.modeling.build import load_model
@@ -119,8 +134,9 @@ def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path
     assert float(loss) == pytest.approx(losses(lora, "valid_loss")[-1], rel=1e-5)
 
 
+@with_full
 def test_two_processes_train_what_one_does(full: Path, tmp_path: Path) -> None:
-    run(tmp_path, "engine.peft=null", processes=2)
+    run_anew(tmp_path, "engine.peft=null", processes=2)
     assert losses(tmp_path) == pytest.approx(losses(full), rel=1e-4)
     assert losses(tmp_path, "valid_loss") == pytest.approx(losses(full, "valid_loss"), rel=1e-4)
     one, two = weights(full), weights(tmp_path)
@@ -129,8 +145,19 @@ def test_two_processes_train_what_one_does(full: Path, tmp_path: Path) -> None:
 
 
 def test_ddp_with_adapters_on_two_processes(tmp_path: Path) -> None:
-    said = run(tmp_path, "engine.strategy=ddp", processes=2)
-    assert "trained: 23,744 of 329,672 parameters" in said
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = environment(tmp_path) | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    log, words = tmp_path / "said", command("engine.strategy=ddp")
+    with log.open("w") as file:
+        ranks = [
+            Forked(words, tmp_path, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, file, file)
+            for rank in range(2)
+        ]
+        codes = [rank.wait() for rank in ranks]
+    assert codes == [0, 0], log.read_text()
+    assert "trained: 23,744 of 329,672 parameters" in log.read_text()
     assert losses(tmp_path)[-1] < losses(tmp_path)[0]
     assert (newest(tmp_path) / "adapter" / "adapter_model.safetensors").is_file()
 
@@ -138,7 +165,7 @@ def test_ddp_with_adapters_on_two_processes(tmp_path: Path) -> None:
 def interrupt(home: Path, number: signal.Signals, *overrides: str) -> None:
     """Start a run and send it a signal once a checkpoint is complete."""
     with (home / "first").open("w") as log:
-        process = subprocess.Popen(command(*overrides), cwd=home, env=environment(home), stdout=log, stderr=log)
+        process = Forked(command(*overrides), home, environment(home), log, log)
         while process.poll() is None and not list(home.glob("runs/*/checkpoints/automodel/epoch_0_step_3/COMPLETE")):
             time.sleep(0.02)
         process.send_signal(number)
@@ -146,15 +173,16 @@ def interrupt(home: Path, number: signal.Signals, *overrides: str) -> None:
     assert not (home / "artifacts" / "super3-sft-model").exists(), (home / "first").read_text()
 
 
+@with_lora
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(lora: Path, tmp_path: Path, number: signal.Signals) -> None:
     interrupt(tmp_path, number)
-    said = run(tmp_path)
-    assert "continuing from step" in said
+    assert "continuing from step" in run(tmp_path)
     assert figures(tmp_path) == figures(lora)
     assert all(torch.equal(value, weights(lora)[name]) for name, value in weights(tmp_path).items())
 
 
+@with_full
 def test_a_killed_run_over_all_weights_goes_on(full: Path, tmp_path: Path) -> None:
     interrupt(tmp_path, signal.SIGKILL, "engine.peft=null")
     run(tmp_path, "engine.peft=null")
@@ -175,14 +203,15 @@ def test_chats_through_automodels_own_data_set(tmp_path: Path) -> None:
 
 
 def test_an_override_reaches_automodel(tmp_path: Path) -> None:
-    run(tmp_path, "++engine.overrides.step_scheduler.gc_every_steps=2", "++engine.overrides.peft.lora_A_init=uniform",
-        "train.train_iters=2", "train.eval_interval=2")  # fmt: skip
+    theirs = ("step_scheduler.gc_every_steps=2", "peft.lora_A_init=uniform")
+    short = ("train.train_iters=2", "train.eval_interval=2")
+    run_anew(tmp_path, *(f"++engine.overrides.{one}" for one in theirs), *short)
     log = next(tmp_path.glob("runs/super3-sft-model-*/automodel-0.log")).read_text()
     assert "Garbage collect every steps: 2" in log
     assert "lora_A_init: uniform" in log
 
 
-def test_weights_made_by_automodel_alone_are_caught() -> None:
+def test_weights_made_by_automodel_alone_are_caught(tmp_path: Path) -> None:
     """The reason for starting from a folder: built from a config, the class is left partly uninitialised."""
     program = """
 import torch
@@ -201,5 +230,7 @@ build = nemo_automodel.NeMoAutoModelForCausalLM.from_config
 model = build(config, torch_dtype=torch.float32, backend=BackendConfig(**parts))
 require_sane_weights(model)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    file = tmp_path / "alone.py"
+    file.write_text(program)
+    done = run_forked([sys.executable, str(file)], tmp_path, os.environ)
     assert "UserError: before the first step, parameter" in done.stderr, done.stderr

@@ -35,7 +35,7 @@ def test_bridge_accepts_a_recipe_at_its_number_of_processes(
     assert container.scheduler.lr_warmup_iters == ours.scheduler.lr_warmup_iters
     assert (container.optimizer.lr, container.optimizer.adam_beta2) == (ours.optimizer.lr, ours.optimizer.adam_beta2)
     assert container.mixed_precision.bf16
-    assert container.dataset.seq_length == model.seq_length == 128
+    assert container.dataset.seq_length == model.seq_length == config_of("sft", "tiny").data_prep.pack_size
     assert container.checkpoint.pretrained_checkpoint.endswith(f"model-{name}/megatron")
     assert "no GPU: " in capsys.readouterr().err
 

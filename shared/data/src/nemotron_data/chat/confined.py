@@ -59,6 +59,12 @@ class Template(Protocol):
         """The text, and which characters the assistant wrote."""
         ...
 
+    def render_with_blocks(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> tuple[str, list[Span]]:
+        """The text, and the characters in the template's generation blocks, whether or not they count in our loss."""
+        ...
+
     def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
         """The same for each of them, or the error that it would be."""
         ...
@@ -109,6 +115,12 @@ class ConfinedTemplate:
     ) -> tuple[str, list[Span]]:
         """See `ChatTemplate`."""
         return self._ask("render_with_spans", (messages, tools), **options)
+
+    def render_with_blocks(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> tuple[str, list[Span]]:
+        """See `ChatTemplate`."""
+        return self._ask("render_with_blocks", (messages, tools), **options)
 
     def render_all(self, conversations: Sequence[Conversation]) -> list[tuple[str, list[Span]] | UserError]:
         """See `ChatTemplate`. One question for all of them costs a sixth of one for each."""

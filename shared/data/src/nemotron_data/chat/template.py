@@ -99,7 +99,7 @@ class ChatTemplate:
         Raises `UserError` where they cannot be known: training on the wrong text would go unnoticed.
         """
         if self.has_generation_marks:
-            text, blocks = self._generated_spans(messages, tools, options)
+            text, blocks = self.render_with_blocks(messages, tools, **options)
             spans = [(start, end) for start, end in _that_count(blocks, messages) if start < end]
         else:
             text, spans = self._answers.find(messages, tools, options)
@@ -119,8 +119,10 @@ class ChatTemplate:
         except UserError as error:
             return error
 
-    def _generated_spans(self, messages: Any, tools: Any, options: dict[str, Any]) -> tuple[str, list[Span]]:
-        """What the template says is generated, block by block."""
+    def render_with_blocks(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> tuple[str, list[Span]]:
+        """The text, and what stands in {% generation %}, block by block, whether or not it counts in our loss."""
         self._block.calls = 0
         pieces = self._pieces(messages, tools, False, options)
         text = "".join(pieces)

@@ -6,6 +6,8 @@
 A library's templates are programs of whoever made the model. Here transformers keeps all that it does around them.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -13,6 +15,7 @@ import jinja2
 from transformers.utils import chat_template_utils
 
 from nemotron_data.chat.confined import Template, open_template
+from nemotron_data.chat.turns import Span
 from nemotron_shared.errors import UserError
 
 COMPILE = "_compile_jinja_template"
@@ -22,9 +25,11 @@ STOCK = getattr(chat_template_utils, COMPILE, None)
 
 
 class Compiled:
-    """What transformers asks of a compiled template."""
+    """What transformers asks of a compiled template, and of the environment that it was compiled in."""
 
     def __init__(self, source: str) -> None:
+        self.environment = self
+        self._generated: list[Span] | None = None
         try:
             self._template: Template = open_template(source, LABEL)
         except UserError as error:
@@ -37,12 +42,40 @@ class Compiled:
             UserError: it takes too much.
             jinja2.TemplateError: it refuses the conversation; some libraries then try another one.
         """
-        try:
+        with _refusals():
             return self._template.render(messages, tools, add_generation_prompt, **variables)
-        except UserError as error:
-            if "refuses" in error.message:
-                raise jinja2.TemplateError(error.message) from error
-            raise
+
+    @contextmanager
+    def activate_tracker(self, blocks: list[str], generated: list[Span]) -> Iterator[None]:
+        """While it lasts, `generate` notes which characters stand in {% generation %}: `assistant_masks` needs them.
+
+        Args:
+            blocks: the text so far; it is empty, because our text is one block.
+        """
+        self._generated = generated
+        try:
+            yield
+        finally:
+            self._generated = None
+
+    def generate(self, messages: Any, tools: Any = None, **variables: Any) -> Iterator[str]:
+        """The conversation as text, in one block; errors as in `render`."""
+        with _refusals():
+            text, spans = self._template.render_with_blocks(messages, tools, **variables)
+        if self._generated is not None:
+            self._generated.extend(spans)
+        yield text
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """A template that refuses a conversation says so as transformers' own does."""
+    try:
+        yield
+    except UserError as error:
+        if "refuses" in error.message:
+            raise jinja2.TemplateError(error.message) from error
+        raise
 
 
 def confine_templates() -> None:

@@ -1,0 +1,127 @@
+"""Run every lane of the tests, also after one that failed, and say at the end what each gave.
+
+    python3 ci/lanes.py                       all lanes that can run here
+    python3 ci/lanes.py checks automodel      some of them
+
+lane        result  passed  failed  skipped      wall       CPU
+ordinary    ok        2310       0       12  18.1 min  31.0 min
+automodel   FAILED      33       1        0   3.2 min   5.9 min
+
+A lane that cannot run here is named, with the command that runs it where it can. Exit code 1 where one failed.
+"""
+
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DURATIONS = "--durations=50"
+LANES = {
+    "ordinary": ["uv", "run", "pytest", DURATIONS],
+    "slow": ["uv", "run", "pytest", "-m", "slow", DURATIONS],
+    "checks": ["ci/check.sh"],
+    **{name: ["ci/engine.sh", name, DURATIONS] for name in ("automodel", "megatron", "evaluator", "nemo_run")},
+    "nemo_rl": ["ci/engine.sh", "nemo_rl", DURATIONS],
+}
+CHECKOUTS = "NEMO_RL_CHECKOUTS"
+CLOSING = re.compile(r"^=*\s*((?:\d+ \w+(?:, )?)+) in [\d.]+s", re.MULTILINE)
+"""pytest's last line: `1 failed, 32 passed, 2 warnings in 493.88s`."""
+CPU = re.compile(r"^CPU time: ([\d.]+) minutes", re.MULTILINE)
+"""What our conftest.py says; it knows of processes that the system would not count."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a lane gave. `cpu` and `wall` are seconds."""
+
+    name: str
+    code: int
+    counts: dict[str, int]
+    wall: float
+    cpu: float
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its row in the table."""
+        numbers = (str(self.counts[kind]) for kind in ("passed", "failed", "skipped"))
+        minutes = (f"{seconds / 60:.1f} min" for seconds in (self.wall, self.cpu))
+        return (self.name, "FAILED" if self.code else "ok", *numbers, *minutes)
+
+
+def not_run() -> dict[str, str]:
+    """The lanes that this machine lacks something for, and what to do about each."""
+    folder = os.environ.get(CHECKOUTS)
+    if folder and all((Path(folder) / version).is_dir() for version in ("v0.7.0", "nano-v3")):
+        return {}
+    what = "NeMo-RL is on no package registry, and its checkouts v0.7.0 and nano-v3 are not here"
+    return {"nemo_rl": f"{what}; run it with: {CHECKOUTS}=FOLDER ci/engine.sh nemo_rl"}
+
+
+def run(name: str, command: list[str]) -> Outcome:
+    """Run a lane and pass on what it says."""
+    print(f"\n##### lane {name}: {' '.join(command)}", flush=True)
+    before, began, said = spent(), time.monotonic(), []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.buffer.write(line)
+            sys.stdout.flush()
+            said.append(line.decode(errors="replace"))
+    text = "".join(said)
+    told = CPU.findall(text)
+    cpu = 60 * float(told[-1]) if told else spent() - before
+    return Outcome(name, process.returncode, counts_in(text), time.monotonic() - began, cpu)
+
+
+def spent() -> float:
+    """Seconds of computing of the processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def counts_in(text: str) -> dict[str, int]:
+    """How many tests ended how, by pytest's closing line; errors are failures."""
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for number, kind in re.findall(r"(\d+) (\w+)", (CLOSING.findall(text) or [""])[-1]):
+        kind = "failed" if kind in ("error", "errors") else kind
+        if kind in counts:
+            counts[kind] += int(number)
+    return counts
+
+
+def summary(outcomes: list[Outcome], left_out: dict[str, str]) -> str:
+    """The table, what could not run, what failed, and a closing line as pytest has it."""
+    rows = [("lane", "result", "passed", "failed", "skipped", "wall", "CPU"), *(one.cells for one in outcomes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        first, *others = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join([first.strip().ljust(widths[0]), *others]))
+    lines += [f"NOT RUN: {name}: {why}" for name, why in left_out.items()]
+    failed = [one.name for one in outcomes if one.code]
+    lines.append(f"FAILED: {', '.join(failed)}" if failed else "every lane that ran is green")
+    totals = {kind: sum(one.counts[kind] for one in outcomes) for kind in ("failed", "passed", "skipped")}
+    told = ", ".join(f"{number} {kind}" for kind, number in totals.items() if number or kind == "passed")
+    return "\n".join([*lines, f"==== {told} in {sum(one.wall for one in outcomes):.2f}s ===="])
+
+
+def main(names: list[str]) -> int:
+    """Run the lanes of these names, or all."""
+    unknown = [name for name in names if name not in LANES]
+    if unknown:
+        print(f"lanes: no lane named '{unknown[0]}'; there are: {', '.join(LANES)}", file=sys.stderr)
+        return 2
+    left_out = {name: why for name, why in not_run().items() if name in (names or LANES)}
+    chosen = {name: command for name, command in LANES.items() if name in (names or LANES) and name not in left_out}
+    outcomes = [run(name, command) for name, command in chosen.items()]
+    print("\n" + summary(outcomes, left_out), flush=True)
+    return int(any(one.code for one in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
