@@ -174,3 +174,9 @@ def container_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluste
     if compiled.returncode:
         _missing(f"a compiler and Slurm's headers are needed: {compiled.stderr}")
     yield from started(tmp_path_factory, ["--spank", str(plugin)])
+
+
+@pytest.fixture(scope="module")
+def confined_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Nodes of this machine's own CPUs; a job sees those alone that it asked for."""
+    yield from started(tmp_path_factory, ["--confined"])

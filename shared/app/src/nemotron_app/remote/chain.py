@@ -93,6 +93,8 @@ def _report(request: "Request", model: Job, home: str, after: Record) -> Job:
         nodes=1,
         processes_per_node=1,
         gpus_per_node=0,
+        cpus_per_node=1,
+        whole_nodes=False,
         secrets=(),
         force=False,
         after=(str(after.id),),

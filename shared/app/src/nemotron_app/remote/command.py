@@ -94,7 +94,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
     if place.request.json:
         more = {
             "profile": place.loaded.name,
-            "job": dict(facts(job)),
+            "job": dict(facts(job, place.profile)),
             "script": rendered,
             "scheduler": judged or refused,
         }
@@ -102,7 +102,11 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         tell_json(preview | more | {"problems": problems})
         return 1 if problems else 0
     tell(as_text(Preview(**preview)))
-    tell("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
+    tell(
+        "\n".join(
+            ["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job, place.profile))]
+        )
+    )
     tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
         tell("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))

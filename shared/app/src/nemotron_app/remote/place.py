@@ -25,6 +25,7 @@ from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import require_plain_numbers
+from nemotron_shared.config.layouts import layout_for
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
@@ -91,6 +92,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
         loaded = _as_many_as_fit(loaded, found)
     store = Store.open(resolve_section(found.tree, "run")["home"]).home
     decided = _decided(loaded, stage, verb, found, store)
+    decided += _layout(loaded, stage, found, request) if verb == "train" else []
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
         return Place(loaded, request, composed(stage, request), store)
@@ -147,6 +149,24 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     change = {key: value for key, value in wanted.items() if value != getattr(profile, key)}
     why = {key: f"{rows} rows per step{_instead(loaded, key)}" for key in change}
     return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
+
+
+def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> list[Said]:
+    """The recipe's layout for as many GPUs as the profile has, where it has one and no engine was asked for."""
+    profile = loaded.profile
+    origin = f"{profile.nodes} nodes of {profile.gpus_per_node} GPUs, {loaded.file.name} [{loaded.name}]"
+    if any(override_key(text) in ("engine", f"{stage}.engine") for text in request.overrides):
+        return []
+
+    def again(word: str) -> Composed:
+        return composed(stage, replace(request, overrides=(Said(word, origin), *request.overrides)))
+
+    gpus = profile.nodes * profile.gpus_per_node
+    layout = layout_for(found, gpus, again)
+    if layout is None:
+        return []
+    say(f"{loaded.name} has {gpus} GPUs: the layout engine={layout} is used; another one: engine=NAME")
+    return [Said(f"engine={layout}", origin)]
 
 
 def _instead(loaded: Loaded, key: str) -> str:
