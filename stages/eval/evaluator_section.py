@@ -100,6 +100,8 @@ class Execution(Section):
     """Part of the jobs' names."""
     sbatch_comment: str | None
     """Comment of the jobs; `super3` asks the cluster not to end it while its GPUs wait for data."""
+    sbatch_extra_flags: dict[str, str | int | bool]
+    """Further options of sbatch, by name. One without a value is `true`; `false` leaves it out."""
     mounts: Mounts
     proxy_image: str
     """HAProxy, in front of several instances."""

@@ -124,7 +124,7 @@ def _started(job: Job) -> list[str]:
 
 
 def _about_profile(place: Place) -> list[str]:
-    said = place.profile.model_dump(exclude_unset=True)
+    said = place.loaded.profile.model_dump(exclude_unset=True)
     lines = [f"{f'{key}: {value}':<56}  # {place.loaded.origins.get(key, 'default')}" for key, value in said.items()]
     return [f"# profile {place.loaded.name}, {place.loaded.file}", *lines]
 
@@ -140,7 +140,8 @@ def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
 def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
     """The step's own dry run for the job's machine, as data."""
     with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
-        request = replace(place.request, dry_run=True, json=True, machine=Path(machine.name))
+        described = None if place.here else Path(machine.name)
+        request = replace(place.request, dry_run=True, json=True, machine=described)
         run_process(step_command(stage, verb, request), stdout=answer)
         answer.seek(0)
         with suppress(ValueError):

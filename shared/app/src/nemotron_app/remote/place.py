@@ -18,6 +18,7 @@ import yaml
 
 from nemotron_app.launch import composed, config_of
 from nemotron_app.of_stages import for_one_stage
+from nemotron_app.remote import launched
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 ENV = "run.env"
 DRIVERS = ("nemo_rl",)
 """Engines of one driver, whose workers are started by Ray."""
-ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
+ALONE = ("nemo_evaluator", launched.ENGINE)
 """Engines of one process, whatever the profile says."""
 SHARING = ("transformers", "trl")
 MOST_SAID = 300
@@ -62,11 +63,13 @@ class Place:
     composed: Composed
     store: Path
     """Of commands that run here; the records of jobs lie beside it."""
+    here: Local | None = None
+    """What runs the step, where it is on this machine and submits jobs of its own to the profile's."""
 
     @property
     def profile(self) -> Profile:
-        """The profile alone."""
-        return self.loaded.profile
+        """The profile that the step's own job is handed to."""
+        return self.here or self.loaded.profile
 
 
 def place_of(stage: str, verb: str, request: "Request") -> Place:
@@ -92,10 +95,18 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
         loaded = _as_many_as_fit(loaded, found)
     store = Store.open(resolve_section(found.tree, "run")["home"]).home
     decided = _decided(loaded, stage, verb, found, store)
-    decided += _layout(loaded, stage, found, request) if verb == "train" else []
+    here = launched.here_of(verb, found, loaded.profile)
+    if here is not None:
+        launched.require_model(loaded, found)
+        decided = [text for text in decided if not is_elsewhere(loaded.profile) or override_key(text) != "run.home"]
+        decided += launched.settings(loaded, home_of(loaded.profile, store))
+        left = f"; it is not told: {', '.join(left)}" if (left := launched.left_out(loaded.profile)) else ""
+        say(f"the evaluation's launcher runs on this machine and submits its own jobs to {loaded.name}{left}")
+    elif verb == "train":
+        decided += _layout(loaded, stage, found, request)
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
-        return Place(loaded, request, composed(stage, request), store)
+        return Place(loaded, request, composed(stage, request), store, here)
     except UserError as error:  # it was right without them
         what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error

@@ -51,7 +51,8 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     many = start == "ray" or (verb == "train" and engine not in ALONE)
     processes = resolve_section(tree, "run")["nproc_per_node"] if start in ("torchrun", "srun") else 1
     trust = ("--trust-code",) if place.request.trust_code else ()
-    container = _container(profile, place.composed) if verb == "train" or profile.container_image else None
+    in_image = not place.here and (verb == "train" or profile.container_image)
+    container = _container(profile, place.composed) if in_image else None
     gpus = profile.gpus_per_node if verb == "train" else 0
     return Job(
         name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
