@@ -259,7 +259,13 @@ def described(place: Place, job: Job) -> Mapping[str, Any]:
 
 
 def _has_wandb_key(profile: Profile, job: Job) -> bool | None:
-    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here."""
+    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here.
+
+    A container on Slurm does not have the home folder, and with it no login that is kept there.
+    """
     known = {**job.environment, **{name: os.environ[name] for name in job.secrets}}
     environment = {**os.environ, **known} if isinstance(profile, Local) else known
-    return can_log(environment, files=not is_elsewhere(profile)) or (None if is_elsewhere(profile) else False)
+    in_image = isinstance(profile, Slurm) and job.container is not None
+    if can_log(environment, files=not is_elsewhere(profile) and not in_image):
+        return True
+    return None if is_elsewhere(profile) and not in_image else False

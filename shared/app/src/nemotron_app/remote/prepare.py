@@ -158,6 +158,8 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     if wandb := place.loaded.wandb:
         told = {"NAME": wandb.name, "RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
         found |= {f"WANDB_{name}": text for name, text in told.items() if text}
+    if mode := os.environ.get("WANDB_MODE"):  # about the run, and not about this machine
+        found["WANDB_MODE"] = mode
     offline = {
         name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
     }
@@ -189,7 +191,10 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
             line=line,
             after=job.after,
             commit=commit,
-            more={"profile": place.profile.model_dump(mode="json", exclude_unset=True)},
+            more={
+                "profile": place.profile.model_dump(mode="json", exclude_unset=True),
+                "submits_jobs": place.here is not None,
+            },
         )
         record.write()
     except BaseException:
