@@ -106,9 +106,8 @@ def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder
         assert refused.returncode == 1 and said in refused.stdout.partition("# problems")[2], more
     assert said not in typed(folder, *words, "--batch", "here", **none | {"WANDB_MODE": "offline"}).stdout
     assert said not in typed(folder, *words, "--run", "far", **none | {"WANDB_API_KEY": "k"}).stdout
-    netrc = folder / "netrc"
-    netrc.write_text("machine api.wandb.ai login user password k\n")
-    logged_in = none | {"NETRC": str(netrc)}
+    (folder / ".netrc").write_text("machine api.wandb.ai login user password k\n")
+    logged_in = none | {"HOME": str(folder)}
     assert said not in typed(folder, *words, "--run", "far", **logged_in).stdout
     image = ("run.env.container_image=/images/nemo.sqsh",)  # which has no home folder
     refused = typed(folder, *words, "--run", "far", *image, **logged_in).stdout.partition("# problems")[2]

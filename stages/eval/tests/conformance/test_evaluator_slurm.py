@@ -17,7 +17,6 @@ pytestmark = pytest.mark.evaluator
 
 PROFILE = """
 account = "demo"
-time = "20"
 mounts = ["/usr:/usr", "{stubs}:/stubs"]
 """
 SERVER = """
@@ -75,7 +74,7 @@ def test_the_launcher_submits_from_here_with_what_the_profile_says(desk: Desk) -
     shown = desk.run(*words(desk), "--run", "test-slurm", "--dry-run")
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "launcher runs on this machine and submits its own jobs to test-slurm; it is not told: " in shown.stderr
-    for line in ("hostname: head", "username: root", "account: demo", "partition: batch", "walltime: 00:20:00"):
+    for line in ("hostname: head", "username: root", "account: demo", "partition: batch", "walltime: 00:30:00"):
         assert f"\n  {line}\n" in shown.stdout, line
 
     fails = desk.cluster.shared / "stubs" / "fails"
@@ -95,7 +94,7 @@ def test_the_launcher_submits_from_here_with_what_the_profile_says(desk: Desk) -
     listed = json.loads(desk.run("jobs", "--json").stdout)
     assert [one["state"]["state"] for one in listed] == ["failed", "done"]
     jobs = desk.cluster.checked("head", "sacct", "-nPX", "-o", "account,partition,jobname,timelimitraw")
-    assert "demo|batch|demo-nemo-evaluator-launcher.hellaswag.0|20" in jobs.splitlines()
+    assert "demo|batch|demo-nemo-evaluator-launcher.hellaswag.0|30" in jobs.splitlines()
 
 
 def test_a_login_node_that_takes_no_key_is_named_with_the_remedy(desk: Desk) -> None:
