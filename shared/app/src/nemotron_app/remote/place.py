@@ -103,7 +103,7 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
         left = f"; it is not told: {', '.join(left)}" if (left := launched.left_out(loaded.profile)) else ""
         say(f"the evaluation's launcher runs on this machine and submits its own jobs to {loaded.name}{left}")
     elif verb == "train":
-        decided += _layout(loaded, stage, found, request)
+        decided += _layout(loaded, stage, found, replace(request, overrides=(*decided, *request.overrides)))
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
         return Place(loaded, request, composed(stage, request), store, here)
