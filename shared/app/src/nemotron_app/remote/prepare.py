@@ -24,7 +24,6 @@ from nemotron_cluster.folder import CODE, CONFIG_FILE, FILES, LOG, OWN, Record, 
 from nemotron_cluster.job import FOLDER, Job, Start
 from nemotron_cluster.packager import pack
 from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
-from nemotron_cluster.slurm import resources
 from nemotron_cluster.slurm.resources import CPUS_OF_A_PROCESS, WHOLE_FROM
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
@@ -282,20 +281,3 @@ def uninterrupted() -> Generator[None]:
             signal.signal(number, handler)
     if heard:
         signal.raise_signal(heard[0])
-
-
-def facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
-    """A job for people."""
-    yield "name", job.name
-    yield "start", job.start
-    yield "nodes", job.nodes
-    yield "processes per node", job.processes_per_node
-    if job.gpus_per_node:
-        yield "GPUs per node", job.gpus_per_node
-    if isinstance(profile, Slurm):
-        yield from resources.facts(job, profile)
-    if job.container:
-        yield "container", job.container
-    yield "python", job.python
-    if job.secrets:
-        yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"
