@@ -195,8 +195,8 @@ def test_an_evaluation_through_the_launcher_runs_here_with_what_the_profile_says
     answer = json.loads(typed(seed, *words, "--batch", "YOUR-CLUSTER", "run.env.qos=high").stdout)
     where = answer["config"]["engine"]["execution"]
     assert (where["type"], where["account"], where["partition"]) == ("slurm", "YOUR-ACCOUNT", "batch")
-    assert where["sbatch_extra_flags"] == {"exclusive": True, "qos": "high", "mem": "0"}
-    assert where["mounts"]["deployment"] == {"/lustre": "/lustre"}
+    assert where["sbatch_extra_flags"] == {"qos": "high", "mem": "0"}
+    assert where["mounts"]["both"] == ["/lustre:/lustre", f"{seed}/store:{seed}/store"]
     assert "#SBATCH" not in answer["script"] and " -m stages.eval.train " in answer["script"]
     assert "engine.execution." not in "\n".join(answer["problems"])
     far = json.loads(typed(seed, *words, "--batch", "FAR").stdout)["config"]["engine"]["execution"]

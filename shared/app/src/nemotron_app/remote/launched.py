@@ -72,15 +72,12 @@ def settings(loaded: Loaded, home: str) -> Iterator[Said]:
         said(key, override(f"++{EXECUTION}.sbatch_extra_flags.{to}", text)) for key, to, text in _flags(profile)
     )
     if profile.exclusive is False:
-        yield said("exclusive", f"{EXECUTION}.sbatch_extra_flags.exclusive=false")
-    mounts = dict(mount.split(":", 1) for mount in profile.mounts)
-    for which in ("deployment", "evaluation"):
-        if mounts:
-            listed = ",".join(f"{source}:{target}" for source, target in mounts.items())
-            yield said("mounts", f"~{EXECUTION}.mounts.{which}")
-            yield said("mounts", f"+{EXECUTION}.mounts.{which}={{{listed}}}")
-    if profile.tunnel == "local" and not any(PurePosixPath(home).is_relative_to(source) for source in mounts):
-        yield said("home", f"+{EXECUTION}.mounts.evaluation={{{home}:{home}}}")
+        yield said("exclusive", f"++{EXECUTION}.sbatch_extra_flags.exclusive=false")
+    mounts = list(profile.mounts)
+    if profile.tunnel == "local" and not any(PurePosixPath(home).is_relative_to(one.split(":")[0]) for one in mounts):
+        mounts.append(f"{home}:{home}")
+    if mounts:
+        yield said("mounts", override(f"{EXECUTION}.mounts.both", mounts))
     for variable, text in profile.env_vars.items():
         yield said("env_vars", override(f"++engine.env_vars.{variable}", f"lit:{text}"))
     for key in ("project", "entity") if loaded.wandb else ():
