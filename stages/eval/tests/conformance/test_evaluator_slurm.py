@@ -5,6 +5,7 @@ Server and harness are stand-ins in an image that is a folder; everything betwee
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,12 +54,12 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
             (image / name).symlink_to(f"usr/{name}")
         model.mkdir()
         desk = Desk(cluster, "desk", PROFILE.format(stubs=stubs))
-        (desk.folder / "home").mkdir()
         file = desk.folder / "env.toml"
         path = '[test-slurm.env_vars]\nPATH = "/stubs:/usr/bin:/bin:/usr/sbin"\n'
         file.write_text(file.read_text().replace("[test-slurm.env_vars]\n", path))
-        desk.environment |= {"HOME": str(desk.folder / "home"), "HOSTNAME": "head", "HF_TOKEN": "none"}
-        yield desk
+        with tempfile.TemporaryDirectory(dir="/tmp") as home:  # short: the launcher puts a socket of ssh below it
+            desk.environment |= {"HOME": home, "HOSTNAME": "head", "HF_TOKEN": "none"}
+            yield desk
 
 
 def words(desk: Desk) -> list[str]:
