@@ -168,9 +168,21 @@ def accounting_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clust
 def container_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Without accounting, with srun's options for containers: an image is a folder (see tests/slurm/container.c)."""
     need_slurm()
-    plugin = tmp_path_factory.mktemp("spank") / "container.so"
+    plugin = compiled_plugin(tmp_path_factory.mktemp("spank"))
+    yield from started(tmp_path_factory, ["--spank", str(plugin)])
+
+
+def compiled_plugin(folder: Path) -> Path:
+    """What gives srun its options for containers."""
+    plugin = folder / "container.so"
     compiler = ["sh", "-c", 'cc -shared -fPIC -o "$0" "$1"', plugin, SCRIPTS / "container.c"]
     compiled = subprocess.run(compiler, capture_output=True, text=True, check=False)
     if compiled.returncode:
         _missing(f"a compiler and Slurm's headers are needed: {compiled.stderr}")
-    yield from started(tmp_path_factory, ["--spank", str(plugin)])
+    return plugin
+
+
+@pytest.fixture(scope="module")
+def confined_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Nodes of this machine's own CPUs; a job sees those alone that it asked for."""
+    yield from started(tmp_path_factory, ["--confined"])

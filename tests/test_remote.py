@@ -106,8 +106,109 @@ def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder
         assert refused.returncode == 1 and said in refused.stdout.partition("# problems")[2], more
     assert said not in typed(folder, *words, "--batch", "here", **none | {"WANDB_MODE": "offline"}).stdout
     assert said not in typed(folder, *words, "--run", "far", **none | {"WANDB_API_KEY": "k"}).stdout
+    (folder / ".netrc").write_text("machine api.wandb.ai login user password k\n")
+    logged_in = none | {"HOME": str(folder)}
+    assert said not in typed(folder, *words, "--run", "far", **logged_in).stdout
+    image = ("run.env.container_image=/images/nemo.sqsh",)  # which has no home folder
+    refused = typed(folder, *words, "--run", "far", *image, **logged_in).stdout.partition("# problems")[2]
+    assert said in refused and "which a container has not" in refused
+    offline = typed(folder, *words, "--run", "far", *image, **none | {"WANDB_MODE": "offline"}).stdout
+    assert said not in offline and "\nexport WANDB_MODE=offline\n" in offline
     over_ssh = typed(folder, *words, "--run", "login", **none).stdout
     assert said not in over_ssh and "W&B's key must be there" in over_ssh.partition("# notes")[2]
+
+
+SEED = """
+[YOUR-CLUSTER]
+executor = "slurm"
+account = "YOUR-ACCOUNT"
+partition = "batch"
+nodes = 4
+ntasks_per_node = 8
+gpus_per_node = 8
+mounts = ["/lustre:/lustre"]
+
+[FAR]
+extends = "YOUR-CLUSTER"
+tunnel = "ssh"
+host = "login.invalid"
+user = "me"
+remote_job_dir = "/lustre/me/jobs"
+"""
+
+
+@pytest.fixture
+def seed(folder: Path) -> Path:
+    """The profile of four nodes with eight GPUs each."""
+    (folder / "env.toml").write_text(SEED)
+    return folder
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "rl"])
+def test_a_recipe_takes_its_layout_for_the_gpus_of_the_profile(seed: Path, stage: str) -> None:
+    words = ("super3", stage, "--run", "YOUR-CLUSTER", "--dry-run", "--json")
+    result = typed(seed, *words)
+    answer = json.loads(result.stdout)
+    assert "YOUR-CLUSTER has 32 GPUs: the layout engine=super3_32gpus is used" in result.stderr
+    assert " engine=super3_32gpus " in answer["script"]
+    engine = answer["config"]["engine"]
+    assert 32 in (engine.get("world_size"), 8 * engine.get("num_nodes", 0))
+    assert all(problem.startswith("run.") for problem in answer["problems"]), answer["problems"]  # no inputs yet
+    own = (*words, "engine=super3")
+    said = "\n".join(json.loads(typed(seed, *own).stdout)["problems"])
+    assert ("take its layout for this size: engine=super3_32gpus" in said) == (
+        stage != "sft"
+    )  # for 16, which divide 32
+
+
+def test_where_a_recipe_has_no_layout_the_refusal_says_how_many_nodes_it_takes(seed: Path) -> None:
+    words = ("--run", "YOUR-CLUSTER", "run.env.nodes=2", "--dry-run", "--json")
+    trains = json.loads(typed(seed, "super3", "pretrain", *words).stdout)["problems"]
+    assert "run.env.nodes=8 with --run" in "\n".join(trains)
+    reinforces = json.loads(typed(seed, "super3", "rl", *words).stdout)["problems"]
+    assert "run.env.nodes=32 run.env.gpus_per_node=8" in "\n".join(reinforces)
+    assert "32gpus" not in "\n".join([*trains, *reinforces])
+
+
+def test_jobs_that_fill_their_nodes_ask_for_all_of_them(seed: Path) -> None:
+    def asked(*words: str) -> dict[str, str]:
+        job = json.loads(typed(seed, "super3", *words, "--run", "YOUR-CLUSTER", "--dry-run", "--json").stdout)["job"]
+        return {key: str(job[key]) for key in ("CPUs per node", "memory per node", "whole nodes")}
+
+    everything = {"CPUs per node": "all", "memory per node": "all"}
+    assert asked("pretrain") == everything | {"whole nodes": "yes (the job uses all GPUs of its nodes)"}
+    assert asked("data", "prep", "sft", "-c", "tiny") == everything | {
+        "whole nodes": "yes (the job uses all CPUs that it finds)"
+    }
+    counted = {"CPUs per node": "6", "memory per node": "the partition's default"}
+    part = counted | {"whole nodes": "no (the job uses a part of its node)"}
+    assert asked("data", "prep", "sft", "-c", "tiny", "data_prep.workers=6") == part
+    assert asked("sft", "-c", "tiny", "run.env.gpus_per_node=2", "run.env.ntasks_per_node=2", "run.env.nodes=1") == (
+        part | {"CPUs per node": "16"}
+    )
+    assert asked("sft", "-c", "tiny", "run.env.gpus_per_node=0", "run.env.nodes=1") == part | {"CPUs per node": "8"}
+
+
+def test_an_evaluation_through_the_launcher_runs_here_with_what_the_profile_says(seed: Path) -> None:
+    alone = ("run.model=null", "engine.deployment.checkpoint_path=/lustre/m", "engine.params.tokenizer=/lustre/m")
+    words = ("nano3", "eval", *alone, "--dry-run", "--json")
+    answer = json.loads(typed(seed, *words, "--batch", "YOUR-CLUSTER", "run.env.qos=high").stdout)
+    where = answer["config"]["engine"]["execution"]
+    assert (where["type"], where["account"], where["partition"]) == ("slurm", "YOUR-ACCOUNT", "batch")
+    assert where["sbatch_extra_flags"] == {"qos": "high", "mem": "0"}
+    assert where["mounts"]["both"] == ["/lustre:/lustre", f"{seed}/store:{seed}/store"]
+    assert "#SBATCH" not in answer["script"] and " -m stages.eval.train " in answer["script"]
+    assert "engine.execution." not in "\n".join(answer["problems"])
+    far = json.loads(typed(seed, *words, "--batch", "FAR").stdout)["config"]["engine"]["execution"]
+    assert (far["hostname"], far["username"], far["output_dir"]) == (
+        "login.invalid",
+        "me",
+        "/lustre/me/jobs/evaluations",
+    )
+    refused = typed(seed, "nano3", "eval", "--batch", "FAR", "--dry-run")
+    assert refused.returncode == 2 and "its artifacts cannot be read from here" in refused.stderr
+    chained = typed(seed, "super3", "pipeline", "--batch", "YOUR-CLUSTER")
+    assert chained.returncode == 2 and "cannot wait for the jobs before it" in chained.stderr
 
 
 def test_a_profile_may_be_overruled_and_a_recipe_may_wish(folder: Path) -> None:

@@ -67,8 +67,16 @@ class Mounts(Section):
     """Folders that the server's container sees: `{/on/the/host: /inside}`."""
     evaluation: dict[str, str]
     """Folders that the harness's container sees."""
+    both: list[str] | None
+    """Folders that both see, as `/on/the/host:/inside`, in place of the two lists above. `null`: those hold."""
     mount_home: bool
     """Also the user's home."""
+
+    def seen_by(self, container: Literal["deployment", "evaluation"]) -> dict[str, str]:
+        """What a container sees: path inside by path on the host."""
+        if self.both is None:
+            return getattr(self, container)
+        return {source: inside for source, _, inside in (mount.partition(":") for mount in self.both)}
 
 
 class Execution(Section):
@@ -100,6 +108,9 @@ class Execution(Section):
     """Part of the jobs' names."""
     sbatch_comment: str | None
     """Comment of the jobs; `super3` asks the cluster not to end it while its GPUs wait for data."""
+    sbatch_extra_flags: dict[str, str | int | bool]
+    """Further options of sbatch, by name. One without a value is `true`; `false` leaves it out. The launcher itself
+    asks for `exclusive`."""
     mounts: Mounts
     proxy_image: str
     """HAProxy, in front of several instances."""

@@ -86,7 +86,7 @@ def rendered_config(config: EvalConfig[NemoEvaluatorLauncherEngine], model: str 
 def _execution(section: Execution, health_path: str) -> dict[str, Any]:
     if section.type == "local":
         # The local executor knows no mounts of the evaluation, only arguments that both containers get.
-        both, more = section.mounts.evaluation, section.mounts.deployment
+        both, more = section.mounts.seen_by("evaluation"), section.mounts.seen_by("deployment")
         return {
             "output_dir": section.output_dir,
             "extra_docker_args": " ".join(
@@ -96,7 +96,12 @@ def _execution(section: Execution, health_path: str) -> dict[str, Any]:
         }
     health = {"health_check_path": health_path, "health_check_status": 200}
     return {
-        **section.model_dump(exclude={"type", "proxy_image", "proxy_port"}),
+        **section.model_dump(exclude={"type", "proxy_image", "proxy_port", "mounts"}),
+        "mounts": {
+            "deployment": section.mounts.seen_by("deployment"),
+            "evaluation": section.mounts.seen_by("evaluation"),
+            "mount_home": section.mounts.mount_home,
+        },
         "deployment": {"n_tasks": section.num_nodes},
         "proxy": {
             "type": "haproxy",

@@ -62,6 +62,26 @@ class Launcher:
                 near = did_you_mean(name, known, "see: nemo-evaluator-launcher ls tasks")
                 raise UserError(f"engine.tasks: the launcher has no task '{name}'", near)
 
+    def require_login(self, username: str, hostname: str) -> None:
+        """Refuse a login node that cannot be reached: the launcher asks for no password, and waits for none.
+
+        Raises:
+            UserError: with what ssh says.
+        """
+        command = ["ssh", "-oBatchMode=yes", "-oConnectTimeout=30", f"{username}@{hostname}", "true"]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError as error:
+            raise UserError(
+                "there is no ssh here, by which the launcher submits", "install OpenSSH's client"
+            ) from error
+        if answer.returncode:
+            raise UserError(
+                f"ssh {username}@{hostname}: {last(answer, 1) or 'no message'}",
+                "the launcher submits over ssh, to a login node from itself as well: add your public key to "
+                f"~/.ssh/authorized_keys there, and log in once by hand: ssh {username}@{hostname}",
+            )
+
     def submit(self, config: dict[str, Any]) -> str:
         """Identifier of the invocation; nothing is submitted when an earlier attempt of this run already did.
 

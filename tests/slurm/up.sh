@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # A real Slurm for tests: a head and nodes n1, n2, ..., each with a hostname, an address and a process tree of its own.
-#   up.sh FOLDER [--nodes N] [--account] [--sshd] [--spank PLUGIN.so] [--tied]
+#   up.sh FOLDER [--nodes N] [--account] [--sshd] [--spank PLUGIN.so] [--confined] [--tied]
 #   in.sh FOLDER n1 hostname     a command on the head or on a node
 #   down.sh FOLDER
 # Everything lives in namespaces, so nothing listens on this machine's interfaces and clusters do not see each other.
 # --account: MariaDB and slurmdbd. --sshd: the head answers ssh on 10.77.0.1. --tied: ends when its standard input does.
+# --confined: nodes of this machine's own CPUs, which jobs see only as far as they asked for them; by control groups,
+# memory too, where those of version 1 can be written, else by the processes' affinity alone.
 set -euo pipefail
 export PATH="$PATH:/usr/sbin:/sbin"
 ((EUID == 0)) || exec unshare --user --map-root-user --map-auto --mount "$0" "$@"
 
-CLUSTER=$(realpath -m "$1") NODES=2 ACCOUNT='' SSHD='' TIED='' plugin=''
+CLUSTER=$(realpath -m "$1") NODES=2 ACCOUNT='' SSHD='' TIED='' plugin='' cpus=8 select=CR_Core tasks=task/none memory=''
 shift
 while (($#)); do
     case $1 in
@@ -18,6 +20,7 @@ while (($#)); do
     --account) ACCOUNT=yes ;;
     --sshd) SSHD=yes ;;
     --tied) TIED=yes ;;
+    --confined) cpus=$(nproc) select=CR_Core_Memory tasks=task/affinity memory=DefMemPerCPU=200 ;;
     *) echo "unknown option $1" >&2 && exit 2 ;;
     esac
     shift
@@ -41,6 +44,10 @@ for i in {0..7}; do [[ -e dev/nvidia$i ]] || mknod "dev/nvidia$i" c 1 3 2>/dev/n
 { grep -v '^hosts:' /etc/nsswitch.conf || true; echo "hosts: files"; } >nsswitch.conf
 : >resolv.conf
 
+if [[ $memory && -w /sys/fs/cgroup/cpuset && -w /sys/fs/cgroup/memory ]]; then
+    tasks=task/cgroup,task/affinity
+    printf '%s\n' CgroupPlugin=cgroup/v1 ConstrainCores=yes ConstrainRAMSpace=yes >cgroup.conf
+fi
 cat >slurm.conf <<CONF
 ClusterName=test
 SlurmctldHost=head(10.77.0.1)
@@ -58,10 +65,11 @@ SlurmdLogFile=$CLUSTER/log/slurmd.%n.log
 PlugStackConfig=$CLUSTER/plugstack.conf
 # Tracks children of the step only: what a job daemonises outlives it, and a test can see that
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=$tasks
 MpiDefault=none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+SelectTypeParameters=$select
+$memory
 GresTypes=gpu
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,requeue_delay=1
@@ -78,7 +86,7 @@ MinJobAge=300
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=n[1-$NODES] CPUs=8 RealMemory=20000 Gres=gpu:8
+NodeName=n[1-$NODES] CPUs=$cpus RealMemory=20000 Gres=gpu:8
 PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10 PreemptMode=REQUEUE GraceTime=10
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=20 PreemptMode=OFF
 PartitionName=debug Nodes=n1 MaxTime=30 PriorityTier=10

@@ -30,6 +30,10 @@ ProctrackType           = proctrack/cgroup
 SlurmctldParameters     = preempt_send_user_signal
 SLURM_VERSION           = 23.11.4
 """
+PARTITION = (
+    "PartitionName=batch QoS=N/A MaxCPUsPerNode=UNLIMITED OverSubscribe=EXCLUSIVE JobDefaults=DefCpuPerGPU=8 "
+    "DefMemPerCPU=8000 MaxMemPerNode=UNLIMITED"
+)
 QOS = "normal||||||gres/gpu=512|\nboost_qos_dbg|00:30:00|1|2|node=4|||\n"
 DONE = "sbatch: Job 42 to start at 2026-11-23T03:00:00 using 64 processors on nodes n[1-8] in partition batch"
 TORCH = {"version": "2.13.0+cu130", "cuda": "13.0", "available": True, "abi": True}
@@ -55,8 +59,8 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 @pytest.fixture
 def site(program: Program) -> Program:
     """A site where all is well."""
-    program("sinfo", SINFO)
-    program("scontrol", f'#!case "$2" in config) cat <<E\n{CONFIG}E\n;; *) echo "PartitionName=batch QoS=N/A" ;; esac')
+    program("sinfo", f'#!case "$*" in *%c*) printf "64|515000\\n32+|257000+\\n" ;; *) cat <<E\n{SINFO}E\n;; esac')
+    program("scontrol", f'#!case "$2" in config) cat <<E\n{CONFIG}E\n;; *) echo "{PARTITION}" ;; esac')
     program(
         "sacctmgr", f'#!case "$*" in *assoc*) echo "demo||normal,boost_qos_dbg|normal" ;; *) printf "{QOS}" ;; esac'
     )
@@ -82,7 +86,11 @@ def test_a_site_where_all_is_well_passes(site: Program) -> None:
     assert passed["partition batch"] == "30 of 32 nodes can be used"
     assert passed["requeue"] == "a job that is queued again waits 61 s before it can start"
     assert passed["a job like this"].startswith("would start at 2026-11-23T03:00:00")
-    assert len(passed) == 8
+    assert passed["resources of batch"] == (
+        "nodes of 32 to 64 CPUs and 257,000 to 515,000 MB; DefMemPerCPU=8000 MB; "
+        "OverSubscribe=EXCLUSIVE: every job gets whole nodes; JobDefaults=DefCpuPerGPU=8"
+    )
+    assert len(passed) == 9
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_the_example_is_right_and_names_every_key(folder: Path) -> None:
 
 def test_the_defaults_that_the_example_states_are_the_defaults() -> None:
     text = EXAMPLE.read_text()
-    for key in ("gpus_option", "exclusive", "time", "signal_lead", "requeue", "launcher"):
+    for key in ("gpus_option", "time", "signal_lead", "requeue", "launcher"):
         stated = re.search(rf"^{key} = ([^#\n]+)", text, re.MULTILINE)
         assert stated, key
         default = Slurm.model_fields[key].default

@@ -33,6 +33,8 @@ def job(**changes: object) -> Job:
         "nodes": 2,
         "processes_per_node": 8,
         "gpus_per_node": 8,
+        "cpus_per_node": 64,
+        "whole_nodes": True,
         "environment": {"NEMOTRON_HOME": "/lustre/me/.nemotron", "PYTHONUNBUFFERED": "1"},
         "secrets": ("HF_TOKEN",),
         "after": ("41", "42"),
@@ -44,8 +46,6 @@ def profile(**changes: object) -> Slurm:
     values = {
         "account": "llm",
         "partition": "batch",
-        "mem": "0",
-        "exclusive": True,
         "mounts": ["/lustre:/lustre", "/data:/data:ro"],
         "setup_lines": ["module load cuda"],
     }
@@ -60,7 +60,8 @@ def above_body(text: str) -> str:
 @pytest.mark.parametrize("container", ["none", "pyxis", "apptainer"])
 @pytest.mark.parametrize("start", ["torchrun", "srun", "single"])
 def test_scripts_are_those_that_were_read(start: str, container: str) -> None:
-    of_one = {"nodes": 1, "processes_per_node": 1, "gpus_per_node": 0} if start == "single" else {}
+    single = {"nodes": 1, "processes_per_node": 1, "gpus_per_node": 0, "cpus_per_node": 4, "whole_nodes": False}
+    of_one = single if start == "single" else {}
     image = None if container == "none" else IMAGE
     text = above_body(render(job(start=start, container=image, **of_one), profile(container_runtime=container), FOLDER))
     path = GOLDEN / f"{start}-{container}.sh"
@@ -122,6 +123,38 @@ def test_directives_of_a_profile() -> None:
     text = render(job(), profile(partition="debug", time="30"), FOLDER)
     assert "#SBATCH --partition=debug\n" in text
     assert "#SBATCH --time=30\n" in text
+
+
+SHARED = {"whole_nodes": False, "gpus_per_node": 2, "cpus_per_node": 16, "processes_per_node": 2}
+PREPARING = {"gpus_per_node": 0, "cpus_per_node": None, "start": "single"}
+
+
+@pytest.mark.parametrize(
+    ("of_job", "of_profile", "exclusive", "cpus", "mem"),
+    [
+        ({}, {}, True, None, "0"),  # all GPUs of its nodes
+        ({}, {"exclusive": False}, False, 64, None),
+        ({}, {"mem": "100G"}, True, None, "100G"),
+        ({}, {"cpus_per_task": 32}, True, 32, "0"),
+        ({}, {"extra_directives": ["--mem-per-cpu=4G"]}, True, None, None),
+        ({}, {"extra_directives": ["--exclusive=user", "-c 8"]}, False, None, None),
+        (SHARED, {}, False, 16, None),
+        (SHARED | {"start": "srun"}, {}, False, 8, None),
+        (SHARED, {"exclusive": True}, True, None, "0"),
+        (PREPARING, {}, True, None, "0"),  # as many workers as there are CPUs
+        (PREPARING, {"cpus_per_task": 32}, False, 32, None),
+        (PREPARING | {"whole_nodes": False, "cpus_per_node": 6}, {}, False, 6, None),
+    ],
+)
+def test_whole_nodes_or_what_the_step_uses(
+    of_job: dict[str, object], of_profile: dict[str, object], exclusive: bool, cpus: int | None, mem: str | None
+) -> None:
+    text = render(job(**of_job), profile(**of_profile), FOLDER)
+    said = dict(line.removeprefix("#SBATCH --").partition("=")[::2] for line in text.splitlines() if "#SBATCH" in line)
+    asked = ("exclusive" in said and said["exclusive"] == "", said.get("cpus-per-task"), said.get("mem"))
+    assert asked == (exclusive, cpus and str(cpus), mem)
+    steps = re.findall(r"    (--cpus-per-task=\d+|--cpu-bind=none)\n", text)
+    assert steps == ([f"--cpus-per-task={cpus}"] if cpus else ["--cpu-bind=none"] if exclusive else [])
 
 
 def test_cpus_are_those_of_a_task_or_of_a_process_where_processes_are_counted_as_tasks() -> None:

@@ -101,11 +101,22 @@ def test_the_dry_run_shows_what_the_launcher_is_told() -> None:
     assert engine_of(config_of("tiny")).render(config_of("tiny"), "/models/rl") is None
 
 
-def test_a_cluster_needs_an_account() -> None:
+def test_a_cluster_needs_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"engine\.execution\.account is not set"):
         check(config_of("nano3", "engine.execution.username=me"))
+    monkeypatch.setenv("HF_TOKEN", "none")
     check(config_of("nano3", *CLUSTER))
     check(config_of("super3"))
+
+
+def test_what_is_handed_over_must_be_set_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=r"engine\.env_vars\.HF_TOKEN is host:HF_TOKEN, and HF_TOKEN is not set here"):
+        check(config_of("super3"))
+    check(config_of("super3", "~engine.env_vars.HF_TOKEN"))
+    with pytest.raises(UserError, match=r"engine\.wandb\.project=goats: the job that exports the scores needs a key"):
+        check(config_of("nano3", *CLUSTER, "engine.wandb.project=goats"))
 
 
 # What the launcher's own dry run lets pass.

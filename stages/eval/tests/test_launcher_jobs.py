@@ -116,3 +116,16 @@ def test_an_answer_that_is_no_json_is_shown(tmp_path: Path) -> None:
     path = program(tmp_path / "launcher", "#!/bin/sh\necho no such invocation\n")
     with pytest.raises(UserError, match="no such invocation"):
         Launcher(Program(path), Run(tmp_path, "eval"), telemetry=False).status("ffff")
+
+
+def test_a_login_node_that_takes_no_key_is_refused(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = program(
+        tmp_path / "ssh" / "ssh", '#!/bin/sh\n[ "$3" = me@open ] || { echo Permission denied >&2; exit 255; }\n'
+    )
+    monkeypatch.setenv("PATH", f"{ssh.parent}:/usr/bin:/bin")
+    launcher.require_login("me", "open")
+    with pytest.raises(UserError, match="ssh me@login: Permission denied") as caught:
+        launcher.require_login("me", "login")
+    assert "authorized_keys" in str(caught.value)

@@ -81,6 +81,8 @@ def cancel(look: Look, wanted: str) -> int:
     for one in after:
         backend.cancel(one)
     more = f", and {len(after)} that wait for it" if after else ""
+    if record.more.get("submits_jobs"):
+        more += f"; the jobs that it submitted go on, and its log says how to end them: nemotron jobs logs {record.id}"
     look.tell({"id": record.id, "asked": True}, f"asked job {record.id} ({record.name}) to save and end{more}")
     return 0
 

@@ -20,6 +20,8 @@ class Job:
         python: the interpreter, as the nodes see it.
         workdir: the working folder there, such as FOLDER/files; without it, the job's own.
         command: arguments of python, such as ("-m", "stages.sft.train", "-c", CONFIG).
+        cpus_per_node: that the step uses where it does not have its nodes for itself.
+        whole_nodes: whether it uses everything that its nodes have.
         environment: variables that everybody may read.
         secrets: names of variables whose values go through a file of their own.
         after: ids of jobs that must have ended well.
@@ -34,6 +36,8 @@ class Job:
     nodes: int = 1
     processes_per_node: int = 1
     gpus_per_node: int = 0
+    cpus_per_node: int | None = None
+    whole_nodes: bool = False
     container: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()

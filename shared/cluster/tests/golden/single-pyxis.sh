@@ -4,7 +4,7 @@
 #SBATCH --partition=batch
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --mem=0
+#SBATCH --cpus-per-task=4
 #SBATCH --time=04:00:00
 #SBATCH --chdir=/lustre/me/jobs/20261123-101500-super3-sft-1f0c
 #SBATCH --output=/lustre/me/jobs/20261123-101500-super3-sft-1f0c/log.txt
@@ -13,7 +13,6 @@
 #SBATCH --dependency=afterok:41:42
 #SBATCH --kill-on-invalid-dep=yes
 #SBATCH --requeue
-#SBATCH --exclusive
 
 # shellcheck disable=SC2016,SC2034,SC2054,SC2317
 folder=/lustre/me/jobs/20261123-101500-super3-sft-1f0c
@@ -32,6 +31,7 @@ export PYTHONUNBUFFERED=1
 srun=( # how tasks start
     srun
     --export=ALL
+    --cpus-per-task=4
     '--container-image=nvcr.io#nvidia/nemo:25.11'
     --container-mounts=/lustre/me/jobs/20261123-101500-super3-sft-1f0c:/lustre/me/jobs/20261123-101500-super3-sft-1f0c,/lustre/me/.nemotron:/lustre/me/.nemotron,/lustre:/lustre,/data:/data:ro
     --container-workdir=/lustre/me/jobs/20261123-101500-super3-sft-1f0c

@@ -33,6 +33,7 @@ export PYTHONUNBUFFERED=1
 srun=( # how tasks start
     srun
     --export=ALL
+    --cpu-bind=none
 )
 inside=( # what stands before a program that runs in a container
     apptainer

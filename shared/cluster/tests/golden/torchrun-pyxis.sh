@@ -33,6 +33,7 @@ export PYTHONUNBUFFERED=1
 srun=( # how tasks start
     srun
     --export=ALL
+    --cpu-bind=none
     '--container-image=nvcr.io#nvidia/nemo:25.11'
     --container-mounts=/lustre/me/jobs/20261123-101500-super3-sft-1f0c:/lustre/me/jobs/20261123-101500-super3-sft-1f0c,/lustre/me/.nemotron:/lustre/me/.nemotron,/lustre:/lustre,/data:/data:ro
     --container-workdir=/lustre/me/jobs/20261123-101500-super3-sft-1f0c

@@ -1,5 +1,6 @@
 """NVIDIA's tasks in containers, on a Slurm cluster or with Docker, through nemo-evaluator-launcher."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,21 @@ from stages.eval.launcher_jobs import TESTED_VERSIONS
 from stages.eval.schema import EvalConfig
 
 Config = EvalConfig[NemoEvaluatorLauncherEngine]
+
+
+def _unset(config: Config) -> Iterator[Problem]:
+    """Variables of this machine that the launcher hands to its containers; it refuses one that is not there."""
+    engine = config.engine
+    handed = {"engine.env_vars": engine.env_vars, "engine.deployment.env_vars": engine.deployment.env_vars}
+    for section, variables in handed.items():
+        for inside, value in variables.items():
+            name = value.removeprefix("host:")
+            if value.startswith("host:") and name not in os.environ:
+                remedy = f"set {name}, or leave it out: ~{section}.{inside}"
+                yield Problem(f"{section}.{inside} is {value}, and {name} is not set here", remedy)
+    if engine.wandb.project and "WANDB_API_KEY" not in os.environ:
+        what = f"engine.wandb.project={engine.wandb.project}: the job that exports the scores needs a key"
+        yield Problem(what, "set WANDB_API_KEY, or export nothing: engine.wandb.project=null")
 
 
 class NemoEvaluatorLauncher(Engine[Config]):
@@ -35,7 +51,10 @@ class NemoEvaluatorLauncher(Engine[Config]):
         }
         for name, value in needed.items():
             if where.type == "slurm" and not value:
-                yield Problem(f"engine.execution.{name} is not set", "the cluster's jobs need it")
+                remedy = "set it, or name a profile of env.toml that has it: --run PROFILE"
+                yield Problem(f"engine.execution.{name} is not set, and the cluster's jobs need it", remedy)
+        if machine.is_here:
+            yield from _unset(config)
 
         model = inputs.get("model")
         if model is None and config.run.model is not None:

@@ -38,6 +38,8 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
     launcher = Launcher(program, task.run, telemetry=engine.telemetry)
     names = [one.name for one in chosen(engine, config.evaluation.tasks)]
     launcher.require_tasks(names)
+    if engine.execution.type == "slurm":
+        launcher.require_login(str(engine.execution.username), str(engine.execution.hostname))
     with task.run.watched():  # a submission is noted before a signal ends this; then only the looking ends
         invocation = launcher.submit(rendered)
         launcher.wait(invocation, engine.poll_interval)

@@ -39,6 +39,9 @@ def run_chain(request: "Request") -> int:
             codes.append(show(stage, verb, place, job_of(stage, verb, place)))
         return max(codes)
     places = {work: _place(*work, request) for work in works}
+    if launched := [stage for (stage, _), place in places.items() if place.here]:
+        what = f"{launched[0]}: its launcher runs on this machine, and cannot wait for the jobs before it"
+        raise UserError(what, "run the pipeline there step by step, or with a config whose engine is lm_eval")
     require_configs(steps, replace(request, overrides=_of_steps(request)))
     first = works[0]
     if wrong := problems(*first, places[first], job_of(*first, places[first])):
@@ -93,6 +96,8 @@ def _report(request: "Request", model: Job, home: str, after: Record) -> Job:
         nodes=1,
         processes_per_node=1,
         gpus_per_node=0,
+        cpus_per_node=1,
+        whole_nodes=False,
         secrets=(),
         force=False,
         after=(str(after.id),),

@@ -4,6 +4,7 @@ import json
 import shlex
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,11 +15,13 @@ import yaml
 from nemotron_app.launch import run_process, step_command
 from nemotron_app.remote.follow import follow, where
 from nemotron_app.remote.place import Place, described, place_of
-from nemotron_app.remote.prepare import facts, job_of, make_folder, removed_on_error, submit
+from nemotron_app.remote.prepare import job_of, make_folder, removed_on_error, submit
 from nemotron_cluster.backends import backend_of
 from nemotron_cluster.backends.start import TORCHRUN
 from nemotron_cluster.folder import SCRIPT, Record
 from nemotron_cluster.job import Job
+from nemotron_cluster.profiles.schema import Profile, Slurm
+from nemotron_cluster.slurm import resources
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.dry_run import Preview, as_text
@@ -94,7 +97,7 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
     if place.request.json:
         more = {
             "profile": place.loaded.name,
-            "job": dict(facts(job)),
+            "job": dict(_facts(job, place.profile)),
             "script": rendered,
             "scheduler": judged or refused,
         }
@@ -102,7 +105,11 @@ def show(stage: str, verb: str, place: Place, job: Job) -> int:
         tell_json(preview | more | {"problems": problems})
         return 1 if problems else 0
     tell(as_text(Preview(**preview)))
-    tell("\n".join(["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in facts(job))]))
+    tell(
+        "\n".join(
+            ["", *_about_profile(place), "", "# job", *(f"{key}: {value}" for key, value in _facts(job, place.profile))]
+        )
+    )
     tell("\n".join(["", f"# what {place.profile.executor} would be given", rendered.rstrip()]))
     if judged or refused:
         tell("\n".join(["", "# what the scheduler says", judged or f"refused: {refused}"]))
@@ -119,8 +126,25 @@ def _started(job: Job) -> list[str]:
     return [job.python, *TORCHRUN, f"--nnodes={job.nodes}", f"--nproc-per-node={job.processes_per_node}", *command[1:]]
 
 
+def _facts(job: Job, profile: Profile) -> Iterator[tuple[str, Any]]:
+    """A job for people."""
+    yield "name", job.name
+    yield "start", job.start
+    yield "nodes", job.nodes
+    yield "processes per node", job.processes_per_node
+    if job.gpus_per_node:
+        yield "GPUs per node", job.gpus_per_node
+    if isinstance(profile, Slurm):
+        yield from resources.facts(job, profile)
+    if job.container:
+        yield "container", job.container
+    yield "python", job.python
+    if job.secrets:
+        yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"
+
+
 def _about_profile(place: Place) -> list[str]:
-    said = place.profile.model_dump(exclude_unset=True)
+    said = place.loaded.profile.model_dump(exclude_unset=True)
     lines = [f"{f'{key}: {value}':<56}  # {place.loaded.origins.get(key, 'default')}" for key, value in said.items()]
     return [f"# profile {place.loaded.name}, {place.loaded.file}", *lines]
 
@@ -136,7 +160,8 @@ def _machine(place: Place, job: Job) -> "tempfile._TemporaryFileWrapper[str]":
 def _preview(stage: str, verb: str, place: Place, job: Job) -> dict[str, Any]:
     """The step's own dry run for the job's machine, as data."""
     with _machine(place, job) as machine, tempfile.TemporaryFile() as answer:
-        request = replace(place.request, dry_run=True, json=True, machine=Path(machine.name))
+        described = None if place.here else Path(machine.name)
+        request = replace(place.request, dry_run=True, json=True, machine=described)
         run_process(step_command(stage, verb, request), stdout=answer)
         answer.seek(0)
         with suppress(ValueError):

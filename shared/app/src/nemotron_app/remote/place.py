@@ -18,6 +18,7 @@ import yaml
 
 from nemotron_app.launch import composed, config_of
 from nemotron_app.of_stages import for_one_stage
+from nemotron_app.remote import launched
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.find import TWINS, Loaded, changed, load_profile
 from nemotron_cluster.profiles.schema import Local, Profile, Slurm
@@ -25,6 +26,7 @@ from nemotron_cluster.slurm.script import lead_of, seconds_of
 from nemotron_shared.artifacts import Store
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.files import require_plain_numbers
+from nemotron_shared.config.layouts import layout_for
 from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, override_key
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 ENV = "run.env"
 DRIVERS = ("nemo_rl",)
 """Engines of one driver, whose workers are started by Ray."""
-ALONE = ("nemo_evaluator", "nemo_evaluator_launcher")
+ALONE = ("nemo_evaluator", launched.ENGINE)
 """Engines of one process, whatever the profile says."""
 SHARING = ("transformers", "trl")
 MOST_SAID = 300
@@ -61,11 +63,13 @@ class Place:
     composed: Composed
     store: Path
     """Of commands that run here; the records of jobs lie beside it."""
+    here: Local | None = None
+    """What runs the step, where it is on this machine and submits jobs of its own to the profile's."""
 
     @property
     def profile(self) -> Profile:
-        """The profile alone."""
-        return self.loaded.profile
+        """The profile that the step's own job is handed to."""
+        return self.here or self.loaded.profile
 
 
 def place_of(stage: str, verb: str, request: "Request") -> Place:
@@ -91,9 +95,18 @@ def place_of(stage: str, verb: str, request: "Request") -> Place:
         loaded = _as_many_as_fit(loaded, found)
     store = Store.open(resolve_section(found.tree, "run")["home"]).home
     decided = _decided(loaded, stage, verb, found, store)
+    here = launched.here_of(verb, found, loaded.profile)
+    if here is not None:
+        launched.require_model(loaded, found)
+        decided = [text for text in decided if not is_elsewhere(loaded.profile) or override_key(text) != "run.home"]
+        decided += launched.settings(loaded, home_of(loaded.profile, store))
+        left = f"; it is not told: {', '.join(left)}" if (left := launched.left_out(loaded.profile)) else ""
+        say(f"the evaluation's launcher runs on this machine and submits its own jobs to {loaded.name}{left}")
+    elif verb == "train":
+        decided += _layout(loaded, stage, found, replace(request, overrides=(*decided, *request.overrides)))
     request = replace(request, overrides=(*decided, *request.overrides))
     try:
-        return Place(loaded, request, composed(stage, request), store)
+        return Place(loaded, request, composed(stage, request), store, here)
     except UserError as error:  # it was right without them
         what = f"{loaded.file} [{loaded.name}] set: {error.message.removeprefix(f'{COMMAND_LINE}: ')}"
         raise UserError(what, f'a setting of one stage begins with its name: "{stage}.KEY" = ...') from error
@@ -147,6 +160,24 @@ def _as_many_as_fit(loaded: Loaded, composed: Composed) -> Loaded:
     change = {key: value for key, value in wanted.items() if value != getattr(profile, key)}
     why = {key: f"{rows} rows per step{_instead(loaded, key)}" for key in change}
     return replace(loaded, profile=profile.model_copy(update=change), origins=loaded.origins | why)
+
+
+def _layout(loaded: Loaded, stage: str, found: Composed, request: "Request") -> list[Said]:
+    """The recipe's layout for as many GPUs as the profile has, where it has one and no engine was asked for."""
+    profile = loaded.profile
+    origin = f"{profile.nodes} nodes of {profile.gpus_per_node} GPUs, {loaded.file.name} [{loaded.name}]"
+    if any(override_key(text) in ("engine", f"{stage}.engine") for text in request.overrides):
+        return []
+
+    def again(word: str) -> Composed:
+        return composed(stage, replace(request, overrides=(Said(word, origin), *request.overrides)))
+
+    gpus = profile.nodes * profile.gpus_per_node
+    layout = layout_for(found, gpus, again)
+    if layout is None:
+        return []
+    say(f"{loaded.name} has {gpus} GPUs: the layout engine={layout} is used; another one: engine=NAME")
+    return [Said(f"engine={layout}", origin)]
 
 
 def _instead(loaded: Loaded, key: str) -> str:
@@ -228,7 +259,13 @@ def described(place: Place, job: Job) -> Mapping[str, Any]:
 
 
 def _has_wandb_key(profile: Profile, job: Job) -> bool | None:
-    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here."""
+    """Whether W&B would log in a job; None where its key may lie on a machine that is not seen from here.
+
+    A container on Slurm does not have the home folder, and with it no login that is kept there.
+    """
     known = {**job.environment, **{name: os.environ[name] for name in job.secrets}}
     environment = {**os.environ, **known} if isinstance(profile, Local) else known
-    return can_log(environment, files=not is_elsewhere(profile)) or (None if is_elsewhere(profile) else False)
+    in_image = isinstance(profile, Slurm) and job.container is not None
+    if can_log(environment, files=not is_elsewhere(profile) and not in_image):
+        return True
+    return None if is_elsewhere(profile) and not in_image else False

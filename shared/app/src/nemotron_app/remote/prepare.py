@@ -24,6 +24,7 @@ from nemotron_cluster.folder import CODE, CONFIG_FILE, FILES, LOG, OWN, Record, 
 from nemotron_cluster.job import FOLDER, Job, Start
 from nemotron_cluster.packager import pack
 from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
+from nemotron_cluster.slurm.resources import CPUS_OF_A_PROCESS, WHOLE_FROM
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
 from nemotron_shared.artifacts.claim import HOME_VARIABLE
@@ -49,7 +50,9 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     many = start == "ray" or (verb == "train" and engine not in ALONE)
     processes = resolve_section(tree, "run")["nproc_per_node"] if start in ("torchrun", "srun") else 1
     trust = ("--trust-code",) if place.request.trust_code else ()
-    container = _container(profile, place.composed) if verb == "train" or profile.container_image else None
+    in_image = not place.here and (verb == "train" or profile.container_image)
+    container = _container(profile, place.composed) if in_image else None
+    gpus = profile.gpus_per_node if verb == "train" else 0
     return Job(
         name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
         command=("-m", f"stages.{stage}.{verb}", "-c", _config_word(stage, place), *_settings(place), *trust),
@@ -58,7 +61,8 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         start=start,
         nodes=profile.nodes if many and start != "single" else 1,
         processes_per_node=processes,
-        gpus_per_node=profile.gpus_per_node if verb == "train" else 0,
+        gpus_per_node=gpus,
+        **_cpus(place, verb, gpus, processes),
         container=container,
         environment=_environment(place, engine, resolve_section(tree, "run")["home"]),
         secrets=secrets.names_of(profile, place.loaded.origins),
@@ -101,6 +105,20 @@ def _start(profile: Profile, verb: str, engine: str | None, composed: Composed) 
     return profile.launcher if isinstance(profile, Slurm) else "torchrun"
 
 
+def _cpus(place: Place, verb: str, gpus: int, processes: int) -> dict[str, Any]:
+    """How much of its nodes a step uses: everything with all of their GPUs, else CPUs for its processes."""
+    profile, tree = place.profile, place.composed.tree
+    if gpus:
+        fills = gpus >= place.loaded.gpus_of_node and (gpus >= WHOLE_FROM or profile.nodes > 1)
+        return {"cpus_per_node": CPUS_OF_A_PROCESS * max(gpus, processes), "whole_nodes": fills}
+    if verb == "data_prep":  # without a number, as many workers as it finds CPUs
+        workers = setting(tree, "data_prep.workers")
+        shared = profile.nodes if setting(tree, "data_prep.executor") == "ray" else 1
+        return {"cpus_per_node": -(-workers // shared)} if isinstance(workers, int) else {"whole_nodes": True}
+    threads = setting(tree, "run.threads")
+    return {"cpus_per_node": processes * (threads if isinstance(threads, int) else CPUS_OF_A_PROCESS)}
+
+
 def _container(profile: Profile, composed: Composed) -> str | None:
     """The recipe's image, or the profile's where the recipe names none."""
     if isinstance(profile, Slurm) and profile.container_runtime == "none":
@@ -139,6 +157,8 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     if wandb := place.loaded.wandb:
         told = {"NAME": wandb.name, "RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
         found |= {f"WANDB_{name}": text for name, text in told.items() if text}
+    if mode := os.environ.get("WANDB_MODE"):  # about the run, and not about this machine
+        found["WANDB_MODE"] = mode
     offline = {
         name: os.environ[name] for name in ("HF_HUB_OFFLINE", "HF_HOME", "OMP_NUM_THREADS") if name in os.environ
     }
@@ -170,7 +190,10 @@ def make_folder(job: Job, place: Place, line: str) -> Record:
             line=line,
             after=job.after,
             commit=commit,
-            more={"profile": place.profile.model_dump(mode="json", exclude_unset=True)},
+            more={
+                "profile": place.profile.model_dump(mode="json", exclude_unset=True),
+                "submits_jobs": place.here is not None,
+            },
         )
         record.write()
     except BaseException:
@@ -258,18 +281,3 @@ def uninterrupted() -> Generator[None]:
             signal.signal(number, handler)
     if heard:
         signal.raise_signal(heard[0])
-
-
-def facts(job: Job) -> Iterator[tuple[str, Any]]:
-    """A job for people."""
-    yield "name", job.name
-    yield "start", job.start
-    yield "nodes", job.nodes
-    yield "processes per node", job.processes_per_node
-    if job.gpus_per_node:
-        yield "GPUs per node", job.gpus_per_node
-    if job.container:
-        yield "container", job.container
-    yield "python", job.python
-    if job.secrets:
-        yield "secrets", f"{', '.join(job.secrets)} (in a file for you alone)"

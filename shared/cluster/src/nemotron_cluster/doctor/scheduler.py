@@ -5,7 +5,10 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from nemotron_cluster.doctor.report import Check, Checks, Group
+from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import TIME, Slurm
+from nemotron_cluster.slurm.partition import gives
+from nemotron_cluster.slurm.resources import WHOLE_FROM, asked_of
 from nemotron_cluster.slurm.script import seconds_of
 from nemotron_cluster.transport import Transport
 from nemotron_shared.errors import UserError, did_you_mean
@@ -91,6 +94,8 @@ def _partition(profile: Slurm, there: Transport) -> Checks:
             own = [row for row in rows if row[0].rstrip("*") in name.split(",")]
             build = name == profile.build_partition and name != profile.partition
             yield from _fits(profile, name, own, nodes=1 if build else profile.nodes, gpus=not build)
+            if given := gives(there, name):
+                yield SCHEDULER.ok(f"resources of {name}", given)
 
 
 def _fits(profile: Slurm, name: str, rows: list[list[str]], *, nodes: int, gpus: bool) -> Iterator[Check]:
@@ -227,7 +232,11 @@ def _container(profile: Slurm, there: Transport) -> Checks:
 
 def _test_only(profile: Slurm, there: Transport) -> Checks:
     """Slurm's own judgement of a job of this size; nothing is queued."""
-    options: Sequence[str] = [*asked(profile), f"--time={profile.time}", *profile.extra_directives]
+    fills = profile.gpus_per_node >= WHOLE_FROM
+    like = asked_of(Job("doctor", (), gpus_per_node=profile.gpus_per_node, whole_nodes=fills), profile)
+    whole = ["--exclusive"] if like.exclusive and not profile.exclusive else []
+    whole += [f"--mem={like.mem}"] if like.mem != profile.mem else []
+    options: Sequence[str] = [*asked(profile), *whole, f"--time={profile.time}", *profile.extra_directives]
     answer = there.run(["sbatch", "--test-only", *options, "--wrap=true"])
     said = (answer.stderr.strip() or answer.stdout.strip() or "no message").splitlines()[-1]
     said = re.sub(r"^(?:sbatch|allocation failure|error): (?:error: )?", "", said)

@@ -32,13 +32,15 @@ COPY = f"copy env.toml.example to {FILE} and fill in your machine"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A profile, and where each of its keys was written."""
+    """A profile, and where each of its keys was written; `gpus_of_node` is its number of GPUs as env.toml has it,
+    whatever a command asks for."""
 
     name: str
     profile: Profile
     file: Path
     origins: dict[str, str] = field(default_factory=dict)
     wandb: Wandb | None = None
+    gpus_of_node: int = 0
 
 
 def env_file(start: Path | None = None) -> Path | None:
@@ -85,7 +87,8 @@ def load_profile(name: str, start: Path | None = None) -> Loaded:
         if "wandb" in tables
         else None
     )
-    return Loaded(name, _profile(file, name, values, origins), file, origins, section)  # ty: ignore[invalid-argument-type]
+    profile = _profile(file, name, values, origins)
+    return Loaded(name, profile, file, origins, section, profile.gpus_per_node)  # ty: ignore[invalid-argument-type]
 
 
 def read_tables(file: Path) -> dict[str, Any]:

@@ -130,9 +130,11 @@ class Slurm(Remote):
     gpus_option: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
     """How GPUs are asked for."""
     cpus_per_task: Count | None = None
+    """CPUs of a process. Without it: all of a whole node, else as many as the step uses."""
     mem: Line | None = None
-    """Memory of a node; "0" is all of it."""
-    exclusive: bool = False
+    """Memory of a node; "0" is all of it. Without it: all of a whole node, else the partition's default."""
+    exclusive: bool | None = None
+    """Whether jobs have their nodes for themselves. Without it: those that use all GPUs or all CPUs of them."""
     time: Line = "04:00:00"
     build_time: Line | None = None
     """For what is compiled or imported. Without it: two hours, or `time` where that is shorter and the partition is

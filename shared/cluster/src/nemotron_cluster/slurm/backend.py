@@ -9,6 +9,7 @@ from nemotron_cluster.folder import EXIT_CODE, LOG, SCRIPT, Record
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_cluster.slurm import submit
+from nemotron_cluster.slurm.partition import gives
 from nemotron_cluster.slurm.reasons import sentence
 from nemotron_cluster.slurm.scheduler import CONDITIONS, Facts, ask
 from nemotron_cluster.slurm.script import render
@@ -38,9 +39,11 @@ class SlurmBackend:
         """What `sbatch --test-only` says."""
         job = replace(job, after=())  # those before it are not submitted yet
         try:
-            return submit.test_only(self.transport, self.render(job, folder))
+            said = submit.test_only(self.transport, self.render(job, folder))
         except submit.NoScheduler as error:
             return f"not asked: {error.message}"
+        given = gives(self.transport, self.profile.partition)
+        return f"{said}\npartition {self.profile.partition or '(default)'}: {given}" if given else said
 
     def lay_out(self, job: Job, folder: Path) -> None:
         """See the protocol."""

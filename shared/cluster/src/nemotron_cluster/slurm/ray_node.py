@@ -97,7 +97,8 @@ def join(logs: Path, own: str) -> int:
 def keep_ray(address: str, own: str, options: Sequence[str], begun: Callable[[], bool]) -> int:
     """Run `ray start`, which on a busy machine may need to be asked again; comes back only when it has failed."""
     node = [f"--node-ip-address={address}", f"--temp-dir={own}", "--dashboard-agent-listen-port=0", "--block"]
-    node += [f"--num-cpus={os.environ.get('SLURM_CPUS_ON_NODE', '1')}", "--disable-usage-stats"]
+    cpus = os.environ.get("SLURM_CPUS_ON_NODE") or len(os.sched_getaffinity(0))  # those of this job
+    node += [f"--num-cpus={cpus}", "--disable-usage-stats"]
     if gpus := os.environ.get("SLURM_GPUS_ON_NODE"):
         node.append(f"--num-gpus={gpus}")
     for attempt in range(1, ATTEMPTS + 1):

@@ -17,6 +17,7 @@ from nemotron_cluster.job import Job, in_folder
 from nemotron_cluster.profiles.schema import TIME, Slurm
 from nemotron_cluster.slurm import ray_sub
 from nemotron_cluster.slurm.directives import directives, site_options
+from nemotron_cluster.slurm.resources import asked_of
 from nemotron_shared.errors import UserError
 
 REGISTRY = re.compile(r"(?![/.])[^/#]*[.:][^/#]*/")
@@ -71,8 +72,11 @@ def lead_of(wanted: int, limit: str) -> int:
 def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
     """Options of sbatch, in the order in which people look for them."""
     tasks = job.processes_per_node if job.start == "srun" else 1
-    cpus = _cpus_per_task(job, profile)
-    options = site_options(profile, job.name, job.nodes, tasks=tasks, gpus=job.gpus_per_node, cpus=cpus) | {
+    asked = asked_of(job, profile)
+    options = site_options(
+        profile, job.name, job.nodes, tasks=tasks, gpus=job.gpus_per_node, cpus=asked.cpus_per_task
+    ) | {
+        "mem": asked.mem,
         "chdir": folder,
         # In the name of a file, % begins a pattern of Slurm's.
         "output": str(folder / LOG).replace("%", "%%"),
@@ -83,16 +87,9 @@ def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> I
     }
     yield from directives(options)
     yield "#SBATCH --requeue" if profile.requeue else "#SBATCH --no-requeue"
-    if profile.exclusive:
+    if asked.exclusive:
         yield "#SBATCH --exclusive"
     yield from (f"#SBATCH {option}" for option in profile.extra_directives)
-
-
-def _cpus_per_task(job: Job, profile: Slurm) -> int | None:
-    """CPUs of a task. Whoever sets `ntasks_per_node` means those of a process; torchrun's processes are one task."""
-    if profile.cpus_per_task is None or job.start == "srun" or profile.ntasks_per_node is None:
-        return profile.cpus_per_task
-    return profile.cpus_per_task * job.processes_per_node
 
 
 def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:
@@ -115,8 +112,11 @@ def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> It
         yield 'export HF_HOME="${NEMOTRON_HOME:-$folder}/huggingface"'
     # sbatch was told to take no environment along; the steps have this script's.
     srun, inside = ["srun", "--export=ALL"], []
-    if cpus := _cpus_per_task(job, profile):
-        srun.append(f"--cpus-per-task={cpus}")  # which srun does not take from sbatch since Slurm 22.05
+    asked = asked_of(job, profile)
+    if asked.cpus_per_task:
+        srun.append(f"--cpus-per-task={asked.cpus_per_task}")  # which srun does not take from sbatch since Slurm 22.05
+    elif asked.exclusive:
+        srun.append("--cpu-bind=none")  # a task of one CPU might be bound to one of them
     runtime = (profile.container_runtime or "pyxis") if job.container else "none"
     if runtime == "pyxis":
         srun += _pyxis(job, profile, folder)

@@ -16,6 +16,7 @@ the checks do that without any engine's library.
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from nemotron_shared.artifacts import Artifact
@@ -124,14 +125,20 @@ def problems_of(config: StageConfig, inputs: Inputs, machine: Machine, origins: 
 
 
 def lacking(
-    config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str]
+    config: StageConfig, inputs: Inputs, machine: Machine, origins: Mapping[str, str], layout: str | None = None
 ) -> tuple[list[UserError], Needs]:
-    """What the chosen engine needs for its config, and what of it the machine does not have."""
+    """What the chosen engine needs for its config, and what of it the machine does not have.
+
+    Args:
+        layout: the engine file that lays the recipe out on a machine of this size.
+    """
     asked = [Needs()]
 
     def find() -> Iterator[Problem]:
         asked.append(engine_of(config).needs(config, inputs, machine))
-        yield from missing(config.engine.name, asked[-1], machine)
+        for problem in missing(config.engine.name, asked[-1], machine):
+            takes = layout is not None and problem.of_layout
+            yield replace(problem, remedy=f"take its layout for this size: engine={layout}") if takes else problem
 
     return as_errors(find, origins), asked[-1]
 

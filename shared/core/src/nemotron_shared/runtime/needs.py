@@ -28,11 +28,13 @@ Device = Literal["cpu", "auto", "gpu"]
 
 @dataclass(frozen=True)
 class Problem:
-    """What keeps a config from running. `key` is the setting that is wrong, where there is one."""
+    """What keeps a config from running. `key` is the setting that is wrong, where there is one; `of_layout` where
+    another layout of the recipe would do."""
 
     message: str
     remedy: str | None = None
     key: str | None = None
+    of_layout: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,18 +120,22 @@ def _processes(needs: Needs, machine: Machine) -> Iterator[Problem]:
     count, per_node = machine.processes, machine.processes_per_node
     given = f"{count} process{'es' if count > 1 else ''}"
     made_for = f"; the recipe is made for {needs.made_for} (engine.world_size)" if needs.made_for else ""
+    fitting = needs.made_for is not None and needs.made_for % per_node == 0
+    nodes = f"run.env.nodes={needs.made_for // per_node} with --run" if needs.made_for and fitting else ""
     start = "start it on as many as the layout needs: run.nproc_per_node=N on one machine, torchrun on several"
+    start += f", {nodes}" if nodes else ""
     for sizes in needs.shared:
         if count % math.prod(sizes.values()):
             layout = " x ".join(f"{key} {value}" for key, value in sizes.items() if value > 1)
             what = f"{given} cannot be shared out by {layout} = {math.prod(sizes.values())}{made_for}"
-            yield Problem(what, start)
+            yield Problem(what, start, of_layout=True)
     if needs.rows is not None:
         replicas = max(1, count // math.prod(needs.shared[0].values() if needs.shared else ()))
         micro = needs.micro or max(1, needs.rows // replicas)
         if needs.rows % (micro * replicas):
             what = f"{needs.rows} rows per step are not a multiple of a micro batch of {micro} x {replicas} processes"
             remedy = "change the batch, train.micro_batch_size, or the number of processes"
+            remedy += f" ({nodes})" if nodes else ""
             yield Problem(f"{what} that read different rows" if needs.shared else what, remedy)
     if needs.device == "gpu" and not machine.gpus:
         yield Problem("the engine needs a GPU for this config, and there is none", "run it where there is one")

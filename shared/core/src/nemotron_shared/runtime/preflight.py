@@ -18,6 +18,8 @@ from nemotron_shared.artifacts import Artifact, Source, Store
 from nemotron_shared.artifacts.claim import HOME_VARIABLE
 from nemotron_shared.artifacts.store import DEFAULT_HOME
 from nemotron_shared.config.compose import Composed, compose
+from nemotron_shared.config.layouts import layout_for
+from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.schema import RunSection, StageConfig
 from nemotron_shared.config.validate import validate
@@ -126,7 +128,7 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound
             if not unsound:
-                found, needs = lacking(config, checked.inputs, machine, origins)
+                found, needs = lacking(config, checked.inputs, machine, origins, _layout(step, arguments, checked))
                 checked.lacking, checked.needs = checked.lacking + found, needs
                 checked.lacking += as_errors(lambda: missing_trackers(config, machine), origins)
                 checked.lacking += as_errors(lambda: missing_key(config, machine), origins)
@@ -141,6 +143,14 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
             checked.estimate = step.estimate(config, checked.inputs, machine, checked.needs)
     checked.problems = list({str(problem): problem for problem in checked.problems}.values())
     return checked
+
+
+def _layout(step: "Step", arguments: Arguments, checked: Preflight) -> str | None:
+    """The recipe's layout for a machine of this size."""
+    others = [text for text in arguments.overrides if override_key(text) != "engine"]
+    gpus = max(checked.machine.processes, checked.machine.nodes * len(checked.machine.gpus))
+    config_dir = step.directory / "config"
+    return layout_for(checked.composed, gpus, lambda word: compose(config_dir, arguments.config, [word, *others]))
 
 
 def _find_inputs(checked: Preflight, step: "Step", arguments: Arguments, data: Artifact | None) -> None:

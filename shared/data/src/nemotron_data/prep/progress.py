@@ -26,6 +26,7 @@ class Progress:
     def __init__(self, setting: Any, shards: Sequence[Shard]) -> None:
         self._setting = setting
         self._total = max(1, sum(shard.bytes for shard in shards))
+        self._workers = min(setting.workers, len(shards)) if setting.executor == "local" else 0  # Ray has its own count
         self._done = 0
         self._counts: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
@@ -81,7 +82,8 @@ class Progress:
         if kind is None:
             seconds = max(1e-3, time.monotonic() - self._begun)
             tokens = f", {short(self._counts['tokens'] / seconds)} tokens/s" if self._counts["tokens"] else ""
-            said = f"read {size(self._done)} in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}"
+            by = f", {self._workers} worker{'s' if self._workers > 1 else ''}" if self._workers else ""
+            said = f"read {size(self._done)} in {seconds:.2f} s: {speed_of(self._done, seconds)}{tokens}{by}"
             self._setting.announce(said)
 
 

@@ -87,8 +87,9 @@ def _gpus(
         )
         yield Problem(
             what,
-            "run it on a Ray cluster that has them (ray.sub of the checkout starts one under Slurm); "
-            "engine.stop_before_training=true does everything that needs no GPU",
+            f"ask for them: --run PROFILE run.env.nodes={nodes + judges} run.env.gpus_per_node={each}, or run it on a "
+            "Ray cluster that has them; engine.stop_before_training=true does everything that needs no GPU",
+            of_layout=True,
         )
     elif machine.gpus and 2 * parameters > nodes * each * min(gpu.memory for gpu in machine.gpus):
         what = f"the weights of {in_billions(parameters)} do not fit into {nodes * each} GPUs ({machine.gpus[0].name})"

@@ -37,6 +37,10 @@ OPENED = {
 """The setting that asks for a tracker, and what helps where it cannot be opened."""
 KEY_MISSING = "W&B has no key: WANDB_API_KEY is not set, and no login is kept in netrc"
 KEY_REMEDY = "set WANDB_API_KEY, run `wandb login`, or set WANDB_MODE=offline"
+JOB_REMEDY = (
+    'set WANDB_API_KEY or WANDB_MODE=offline here, which travel with the job, or write WANDB_MODE = "offline" into '
+    "the profile's env_vars; a login in netrc counts where the job has your home folder, which a container has not"
+)
 
 
 def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]:
@@ -56,7 +60,8 @@ def missing_key(config: StageConfig, machine: Machine) -> Iterator[Problem]:
     asked = isinstance(config, TrainingConfig) and config.logger.wandb_project is not None
     if not asked or (can_log() if machine.is_here else machine.wandb is not False):
         return
-    yield Problem(KEY_MISSING, f"{KEY_REMEDY}; logger.wandb_project=null trains without", key="logger.wandb_project")
+    remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
+    yield Problem(KEY_MISSING, f"{remedy}; logger.wandb_project=null trains without", key="logger.wandb_project")
 
 
 def unknown_key(config: StageConfig, machine: Machine) -> Iterator[str]:
