@@ -6,7 +6,8 @@ checkouts of the versions, the same tests run their ray.sub with Ray, which take
 
     NEMO_RL_CHECKOUTS=/data/checkouts uv run pytest -n 0 -m slow tests/test_ray_sub_slurm.py
 
-for /data/checkouts/nano-v3/ray.sub and /data/checkouts/v0.7.0/ray.sub. These need PMIx (Debian's libpmix2).
+for /data/checkouts/nano-v3/ray.sub and /data/checkouts/v0.7.0/ray.sub. These need PMIx
+(Debian's libpmix-dev). Ray's dashboard is left out, which takes too long to start on a busy machine.
 """
 
 import os
@@ -56,6 +57,18 @@ VERSIONS = {
         "driver": "",
     },
 }
+PATIENCE = {
+    "RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "200000000",
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_gcs_server_request_timeout_seconds": "180",
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+    "RAY_worker_register_timeout_seconds": "180",
+}
+"""Ray's own time limits are too short for a busy machine."""
+RAY = """#!/bin/bash
+exec PYTHON -m ray.scripts.scripts "${@/--include-dashboard=True/--include-dashboard=False}"
+"""
 STEP = """
 import os, signal, sys, time
 def save(number, frame):
@@ -103,15 +116,16 @@ def test_a_job_under_ray_sub_is_queued_again_twice(container_slurm: Cluster, tmp
     (folder / "log.txt").touch()
     (folder / "step.py").write_text(STEP)
     own = {path: f"{path}:{path}" for path in (sys.prefix, sys.base_prefix, "/usr", "/etc", "/tmp")}
-    python = {"setup_lines": [f"export PATH={Path(sys.executable).parent}:$PATH"]}
+    (folder / "ray").write_text(RAY.replace("PYTHON", sys.executable))
+    (folder / "ray").chmod(0o755)
+    python = {"setup_lines": [f"export PATH={folder}:$PATH"]}
     profile = Slurm.model_validate({
         "executor": "slurm", "account": "demo", "partition": "batch", "time": "40", "mounts": list(own.values()),
         "ray_sub": str(ray_sub(version, folder)), **python,
     })  # fmt: skip
-    small = {"RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES": "200000000", "RAY_raylet_start_wait_time_s": "300"}
     command = (str(folder / "step.py"), str(WAIT), CHECKOUTS or "")
     job = Job(
-        "ray-sub", command, sys.executable, start="ray", nodes=2, gpus_per_node=8, environment=small,
+        "ray-sub", command, sys.executable, start="ray", nodes=2, gpus_per_node=8, environment=PATIENCE,
         container=str(image(tmp_path / "image")),
     )  # fmt: skip
     (folder / "job.sh").write_text(render(job, profile, PurePosixPath(folder)))
