@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from nemotron_app.main import Request
 
 
+CONSENT = "engine.allow_experimental=true"
+
+
 @dataclass(frozen=True)
 class _Settings:
     """What a stage's config has, with the engine that is asked for."""
@@ -39,6 +42,20 @@ def for_one_stage(override: str, stage: str) -> str | None:
     if not dot or first not in STAGES:
         return override
     return f"{sign}{rest}" if first == stage else None
+
+
+def consenting(request: "Request") -> "Request":
+    """A request with --allow-experimental, for the engines that ask for the same as a setting."""
+    if request.command[0] == "data":
+        return request
+    several = request.command == ("pipeline",)
+    found = []
+    for stage in families()[request.family].stages if several else request.command:
+        said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
+        engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine
+        if "allow_experimental" in (engine or {}):
+            found.append(f"{stage}.{CONSENT}" if several else CONSENT)
+    return replace(request, overrides=(*found, *request.overrides))
 
 
 def stages_with(override: str, request: "Request") -> Sequence[str]:
