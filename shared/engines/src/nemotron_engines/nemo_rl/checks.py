@@ -131,7 +131,8 @@ def _gym_problems(values: dict[str, Any]) -> Iterator[str]:
         return
     for name in ("async_engine", "expose_http_server"):
         if at(values, f"policy.generation.vllm_cfg.{name}") is not True:
-            yield f"NeMo-Gym needs policy.generation.vllm_cfg.{name}: true"
+            remedy = f"add policy.generation.vllm_cfg.{name}=true"
+            yield f"NeMo-Gym needs policy.generation.vllm_cfg.{name}: true\n  {remedy}"
     if values["grpo"]["max_val_samples"] is not None:
         yield "NeMo-Gym validates on the whole set: grpo.max_val_samples must be null"
     paths = at(values, "env.nemo_gym.config_paths", [])
