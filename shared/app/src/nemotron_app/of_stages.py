@@ -6,6 +6,7 @@ policy.precision=float32      every stage whose engine's library has such a key
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,9 @@ def consenting(request: "Request") -> "Request":
     found = []
     for stage in families()[request.family].stages if several else request.command:
         said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
-        engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine
+        engine = None
+        with suppress(UserError):  # which the command itself then meets
+            engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine
         if "allow_experimental" in (engine or {}):
             found.append(f"{stage}.{CONSENT}" if several else CONSENT)
     return replace(request, overrides=(*found, *request.overrides))
