@@ -13,6 +13,7 @@ import pytest
 from support import SHORT, nemotron
 
 from nemotron_app.main import Request
+from nemotron_app.of_stages import consenting
 from nemotron_app.pipeline import for_stage, require_configs
 from nemotron_app.table import PIPELINE, STAGES
 from nemotron_shared.errors import UserError
@@ -52,6 +53,25 @@ def test_the_pipeline_end_to_end(run, tmp_path: Path) -> None:
 
 def asked(*overrides: str) -> Request:
     return Request("super3", ("pipeline",), "tiny", (*overrides, "run.family=super3"), False, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "set_"),
+    [
+        (("sft",), None, ["engine.allow_experimental=true"]),
+        (("rl",), "super49b", ["engine.allow_experimental=true"]),
+        (("rl",), "tiny", []),
+        (("data", "prep", "sft"), "tiny", []),
+        (("pipeline",), "tiny", []),
+        (("pipeline",), "super49b", ["sft.engine.allow_experimental=true", "rl.engine.allow_experimental=true"]),
+    ],
+)
+def test_allow_experimental_is_the_consent_that_an_engine_asks_for(
+    command: tuple[str, ...], config: str | None, set_: list[str]
+) -> None:
+    own = "run.family=super49b"
+    request = Request("super49b", command, config, (own,), False, False)
+    assert list(consenting(request).overrides) == [*set_, own]
 
 
 @pytest.mark.parametrize(

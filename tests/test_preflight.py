@@ -456,7 +456,9 @@ def test_commands_for_what_is_missing_exist(tmp_path: Path) -> None:
     assert "nemotron nano3 data prep sft -c nano3_lora\n" in f"{said}\n"
     said = told("pretrain", "super3", "local", home=tmp_path)[1]
     assert "data prep pretrain -c local data_prep.source=FILE data_prep.tokenizer.model=FOLDER" in said
-    assert "make it" not in told("sft", "super49b", "super49b", home=tmp_path)[1]  # no stage makes its model
+    said = told("sft", "super49b", "super49b", home=tmp_path)[1]
+    assert "make it" not in said  # no stage makes its model
+    assert "give run.model=hf://nvidia/Llama-3_3-Nemotron-Super-49B-v1_5, or a FOLDER" in said
 
 
 def test_a_small_model_for_a_large_recipe_and_the_tokenizer_of_another(shelf: Path, tmp_path: Path) -> None:

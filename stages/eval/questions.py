@@ -13,8 +13,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-import orjson
-
+from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import read_lines
 from nemotron_data.formats.questions import read_question
 from nemotron_data.prep.pipeline import Prepared
@@ -57,7 +56,7 @@ class QuestionWork:
                 if (only or chosen) == TEST:  # split
                     if "expected" in made:
                         count_gold(reader.counts, made["expected"])
-                    file.write(orjson.dumps(made) + b"\n")  # encode
+                    file.write(fast_json.dumps(made) + b"\n")  # encode
                     asked += 1
                 else:
                     reader.counts["rows of other splits"] += 1

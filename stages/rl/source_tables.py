@@ -20,8 +20,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from nemotron_data.formats import fast_json
 from nemotron_data.prep.plan import make_shards
 from nemotron_data.prep.reader import ShardReader
 from nemotron_data.prep.receipts import shard_folder
@@ -83,7 +82,7 @@ class LayOut:
                         f"{row.file}: has no column '{missing[0]}'",
                         f"data_prep.placeholder_sources names files with the columns {' and '.join(COLUMNS)}",
                     )
-                records.write(orjson.dumps([row.value[column] for column in COLUMNS], default=str))
+                records.write(fast_json.dumps([row.value[column] for column in COLUMNS], default=str))
                 edges.append(records.tell())
         (folder / EDGES).write_bytes(edges.tobytes())
         return {"rows": len(edges) - 1}
@@ -117,7 +116,7 @@ class SourceTable:
         place = index - (self._upto[number] - self._shards[number].rows)
         records, edges = self._files[number]
         start, end = array("Q", os.pread(edges, 2 * EDGE_BYTES, place * EDGE_BYTES))
-        prompt, reward = orjson.loads(os.pread(records, end - start, start))
+        prompt, reward = fast_json.loads(os.pread(records, end - start, start))
         return prompt, reward
 
     @cached_property

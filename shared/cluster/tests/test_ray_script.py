@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -39,15 +40,21 @@ SCONTROL = """#!/bin/bash
 
 DRIVER = Job("ray", ("-m", "steps", "a b"), "/py", start="ray", nodes=2, gpus_per_node=4)
 PLAIN = Slurm(executor="slurm")
+NOTHING: Mapping[Path, str] = {}
 
 
 class Pretended:
     """A job whose script runs here, with programs of Slurm's names before it."""
 
-    def __init__(self, folder: Path, job: Job = DRIVER, profile: Slurm = PLAIN, **does: str) -> None:
+    def __init__(
+        self, folder: Path, job: Job = DRIVER, profile: Slurm = PLAIN, there: Mapping[Path, str] = NOTHING, **does: str
+    ) -> None:
         self.folder = folder / "job"
         (folder / "bin").mkdir()
         self.folder.mkdir()
+        for path, text in there.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
         for name, text in {"srun": SRUN, "scontrol": SCONTROL, "scancel": "#!/bin/bash\n"}.items():
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
@@ -138,16 +145,23 @@ def test_only_the_driver_is_told_to_save_and_the_job_is_queued_again(tmp_path: P
 
 
 RAY_SUB = """#!/bin/bash
-# What NeMo-RL's ray.sub promises: variables that it must have, a folder of logs, an end at ENDED.
+# What NeMo-RL's ray.sub does with its variables and its folder of logs, at nano-v3 and at v0.7.0: which, VERSION says.
 set -eu
-LOG_DIR=$BASE_LOG_DIR/$SLURM_JOB_ID${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}-logs
+again=${SLURM_RESTART_COUNT:+-$SLURM_RESTART_COUNT}
+[[ $VERSION != nano-v3 ]] || again= # one folder for all attempts
+LOG_DIR=$BASE_LOG_DIR/$SLURM_JOB_ID$again-logs
 echo "$CONTAINER $MOUNTS $GPUS_PER_NODE $CPUS_PER_WORKER" >>"$RECORD"
 echo "$SLURM_JOB_ACCOUNT $SLURM_EXPORT_ENV $SLURM_SUBMIT_DIR" >>"$RECORD"
 mkdir -p "$LOG_DIR"
+sidecar() { until [[ -e $LOG_DIR/ENDED ]]; do sleep 0.1; done; } # on each node; ends what runs there
 unset PYTHONPATH HF_HOME NEMOTRON_HOME # as an image may
 printf %s "$COMMAND" >"$LOG_DIR/driver_command.sh"
+if [[ -e $LOG_DIR/ENDED ]]; then # of an earlier attempt: the sidecars end the cluster before its driver
+    echo "Detected ENDED file, terminating..."
+    exit 8
+fi
 bash "$LOG_DIR/driver_command.sh" >"$LOG_DIR/ray-driver.log" 2>&1 || true
-until [[ -e $LOG_DIR/ENDED ]]; do sleep 0.1; done # as where Slurm does not find its helpers
+sidecar # as where Slurm does not find them
 exit 9
 """
 PYTHON = """#!/bin/bash
@@ -167,10 +181,15 @@ def with_ray_sub(folder: Path, **keys: object) -> tuple[Job, Slurm]:
     return job, Slurm.model_validate({"executor": "slurm", "ray_sub": f"{folder}/ray.sub", **keys})
 
 
-def test_ray_sub_finds_what_it_reads_and_the_step_is_its_driver(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "logs"), [("nano-v3", "7-logs"), ("v0.7.0", "7-2-logs")])
+def test_ray_sub_finds_what_it_reads_and_the_step_is_its_driver(tmp_path: Path, version: str, logs: str) -> None:
     job, profile = with_ray_sub(tmp_path, mounts=["/data:/data"])
-    ran = Pretended(tmp_path, job, profile, STEP="sleep 1; exit 6", SLURM_JOB_ACCOUNT="llm", SLURM_RESTART_COUNT="2")
-    code, said = ran.ended("7-2-logs/ENDED")
+    before = tmp_path / "job/logs/7-logs"  # of the first attempt
+    ran = Pretended(
+        tmp_path, job, profile, {before / "ENDED": "", before / "ray-driver.log": "before\n"}, VERSION=version,
+        STEP="sleep 1; exit 6", SLURM_JOB_ACCOUNT="llm", SLURM_RESTART_COUNT="2",
+    )  # fmt: skip
+    code, said = ran.ended(f"attempt-3/{logs}/ENDED")
     here = ran.folder
     assert code == 6
     assert ran.record() == [
@@ -180,14 +199,23 @@ def test_ray_sub_finds_what_it_reads_and_the_step_is_its_driver(tmp_path: Path) 
         "-m ray.scripts.scripts stop --force",
     ]
     shown = f"{here} {here}/code {tmp_path}/home/huggingface {tmp_path}/home\n"
-    assert shown in said
-    assert (here / "logs/7-2-logs/ray-driver.log").read_text() == shown
+    assert said.count(shown) == 1 and "before\n" not in said
+    assert (here / f"logs/attempt-3/{logs}/ray-driver.log").read_text() == shown
+    assert (before / "ray-driver.log").read_text() == "before\n"
+
+
+def test_nodes_are_not_shared_and_jobs_of_a_name_wait_as_in_ray_sub_s_own_header(tmp_path: Path) -> None:
+    job, profile = with_ray_sub(tmp_path)
+    script = render(replace(job, after=("3", "4")), profile, PurePosixPath("/lustre/me/jobs/1"))
+    assert "#SBATCH --exclusive\n" in script and "#SBATCH --dependency=afterok:3:4,singleton\n" in script
+    assert "#SBATCH --dependency=singleton\n" in render(job, profile, PurePosixPath("/lustre/me/jobs/1"))
+    assert "singleton" not in render(DRIVER, PLAIN, PurePosixPath("/lustre/me/jobs/1"))
 
 
 def test_the_driver_of_ray_sub_is_told_to_save(tmp_path: Path) -> None:
     job, profile = with_ray_sub(tmp_path)
     saving = "trap 'echo saved; exit 130' TERM; while :; do sleep 0.1; done"
-    ran = Pretended(tmp_path, job, profile, STEP=saving, SLURM_JOB_ACCOUNT="llm")
+    ran = Pretended(tmp_path, job, profile, STEP=saving, VERSION="v0.7.0", SLURM_JOB_ACCOUNT="llm")
     wait_until(ran, "huggingface")
     ran.process.send_signal(signal.SIGUSR1)
     assert ran.process.wait(timeout=300) == 0

@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemotron_engines.nemo_rl.compose import at, has, resolved, with_variables
+from nemotron_engines.nemo_rl.dialect import grpo_file
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.training import check_config
 from nemotron_engines.overrides import leaves
@@ -21,6 +22,8 @@ from stages.rl.schema import RLConfig
 
 CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "nano3", "super49b"]
+NANO_IMAGE = "nvcr.io/nvidia/nemo-rl:v0.4.0.nemotron_3_nano"
+VERSION_KEYS = ("engine.version", "engine.container")
 ALLOWED = "engine.allow_experimental=true"
 OURS = {
     "policy.model_name",
@@ -115,11 +118,44 @@ def test_a_slip_in_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     assert "did you mean 'max_rollout_turns'?" in str(caught.value)
 
 
-def test_a_key_that_nemo_rl_carries_but_never_reads_is_refused() -> None:
-    with pytest.raises(UserError, match="no such key"):
-        config_of("super3", "++engine.overrides.grpo.num_val_generations_per_prompt=4")
+@pytest.mark.parametrize("version", ["v0.7.0", "nano-v3"])
+def test_a_key_that_nemo_rl_carries_but_never_reads_is_passed_on_as_its_own_file_has_it(version: str) -> None:
+    key = "++engine.overrides.grpo.num_val_generations_per_prompt"
+    assert built("nano3", f"engine.version={version}", f"{key}=4")["grpo"]["num_val_generations_per_prompt"] == 4
+    with pytest.raises(UserError, match=f"no such key.*NeMo-RL {version}") as caught:
+        config_of("nano3", f"engine.version={version}", f"{key}=8")
+    assert "leave it out: NeMo-RL's own file carries it" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_key_that_is_said_elsewhere_is_refused() -> None:
     with pytest.raises(UserError, match="no such key"):
         config_of("super49b", "++engine.overrides.checkpointing.load_path=step_40")
+
+
+@pytest.mark.parametrize(
+    ("rows", "version", "more"),
+    [
+        ({"train_jsonl_fpath": "t.jsonl"}, "nano-v3", {"engine.version": "nano-v3", "engine.container": NANO_IMAGE}),
+        ({"train": {"data_path": "t.jsonl"}}, "v0.7.0", {}),
+        ({}, "v0.7.0", {}),
+    ],
+)
+def test_the_version_of_a_file_is_told_by_its_data_and_said(
+    rows: dict[str, Any], version: str, more: dict[str, str]
+) -> None:
+    said = grpo_file({"defaults": "grpo_math_1B.yaml", "data": rows}, "mine.yaml")
+    assert {key: said.settings[key] for key in said.settings if key in VERSION_KEYS} == more
+    assert said.notes[0] == f"it is read as a file of NeMo-RL {version}: another version is engine.version's to name"
+
+
+def test_a_metric_that_grpo_calls_otherwise_is_translated() -> None:
+    content = {"defaults": "grpo_math_1B.yaml", "checkpointing": {"metric_name": "val:reward"}}
+    said = grpo_file(content, "mine.yaml")
+    assert said.settings["engine.overrides.checkpointing.metric_name"] == "val:accuracy"
+    assert "NeMo-RL's GRPO calls it val:accuracy" in said.notes[1]
+    content["checkpointing"] = {"metric_name": "val:total_reward/mean"}
+    assert "engine.overrides.checkpointing.metric_name" not in grpo_file(content, "mine.yaml").settings
 
 
 GENERATION = "++engine.overrides.policy.generation.vllm_cfg"
@@ -142,7 +178,6 @@ WRONG = [
     ("super3", "++engine.overrides.env.nemo_gym.config_paths=[a.yaml]", "lacks .*vllm_model_for_training"),
     ("super3", "grpo.max_new_tokens=60000", "more than engine.max_total_sequence_length"),
     ("super3", "train.micro_batch_size=3", "not a multiple of train.micro_batch_size|no multiple of 3 x"),
-    ("super3", "train.train_iters=5", "checkpoint.save_interval 10 is more than train.train_iters 5"),
     ("super3", "scheduler.lr_decay_style=WSD", "NeMo-RL has no WSD"),
     ("super3", "++engine.overrides.grpo.seed=1", "one of our own settings decides this"),
     ("super3", "engine.environment=base", "set run.data=null"),

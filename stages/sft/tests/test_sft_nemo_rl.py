@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemotron_engines.nemo_rl.compose import at, has, resolved, with_variables
+from nemotron_engines.nemo_rl.dialect import sft_file
 from nemotron_engines.nemo_rl.table import load_table
 from nemotron_engines.nemo_rl.training import check_config
 from nemotron_engines.overrides import leaves
@@ -85,9 +86,17 @@ def test_cpu_offload_is_one_override() -> None:
     assert built("super49b", "engine.allow_experimental=true", offload)["policy"]["dtensor_cfg"]["cpu_offload"] is True
 
 
+def test_a_run_that_saves_only_after_its_last_step_is_accepted_and_said() -> None:
+    assert built("super49b", "engine.allow_experimental=true", "checkpoint.save_interval=500")
+    said = sft_file({"defaults": "sft.yaml", "sft": {"max_num_steps": 50}, "checkpointing": {"save_period": 500}}, "m")
+    assert [*said.notes] == [
+        "a checkpoint every 500 steps in 50: there is one, at the end; checkpoint.save_interval=10 keeps more"
+    ]
+    assert not sft_file({"defaults": "sft.yaml", "checkpointing": {"save_period": 5}}, "m").notes
+
+
 WRONG = [
     ("super49b", (), "#1571"),
-    ("super49b", ("engine.allow_experimental=true", "checkpoint.save_interval=500"), "a kill would lose everything"),
     ("super49b", ("engine.allow_experimental=true", "engine.num_nodes=3"), "24 GPUs that train are no multiple of 32"),
     ("super49b", ("engine.allow_experimental=true", "train.global_batch_size=127"), "no multiple of 1 x 2"),
     ("tiny", ("engine=nemo_rl",), "NeMo-RL reads no packed rows"),

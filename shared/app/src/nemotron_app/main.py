@@ -223,6 +223,10 @@ def step(ctx: click.Context, words: tuple[str, ...], task: tuple[str, ...], **op
         overrides += (f"evaluation.tasks=[{','.join(task)}]",)
     asked = options["dry_run"], options["json"], machine_of(ctx.params), bool(options["trust_code"])
     request = Request(family, tuple(command), ctx.params["config"], overrides, *asked, _remote_of(options))
+    if options["allow_experimental"]:
+        from nemotron_app.of_stages import consenting
+
+        request = consenting(request)
     return _run(request)
 
 

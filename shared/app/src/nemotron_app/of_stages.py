@@ -6,6 +6,7 @@ policy.precision=float32      every stage whose engine's library has such a key
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ from nemotron_shared.families import families
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
+
+
+CONSENT = "engine.allow_experimental=true"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,22 @@ def for_one_stage(override: str, stage: str) -> str | None:
     if not dot or first not in STAGES:
         return override
     return f"{sign}{rest}" if first == stage else None
+
+
+def consenting(request: "Request") -> "Request":
+    """A request with --allow-experimental, for the engines that ask for the same as a setting."""
+    if request.command[0] == "data":
+        return request
+    several = request.command == ("pipeline",)
+    found = []
+    for stage in families()[request.family].stages if several else request.command:
+        said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
+        engine = None
+        with suppress(UserError):  # which the command itself then meets
+            engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine
+        if "allow_experimental" in (engine or {}):
+            found.append(f"{stage}.{CONSENT}" if several else CONSENT)
+    return replace(request, overrides=(*found, *request.overrides))
 
 
 def stages_with(override: str, request: "Request") -> Sequence[str]:

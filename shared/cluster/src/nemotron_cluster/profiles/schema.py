@@ -148,7 +148,8 @@ class Slurm(Remote):
     container_runtime: Literal["pyxis", "apptainer", "none"] | None = None
     """What runs an image. Without it: pyxis where an image is named."""
     ray_sub: Line | None = None
-    """NeMo-RL's own ray.sub, whose head and workers are used for it instead of ours."""
+    """NeMo-RL's own ray.sub, whose head and workers are used instead of ours. As its header says, nodes are then not
+    shared, and a job waits for earlier ones of the same name."""
     extra_directives: list[Line] = []
     """Further options of sbatch: "--nodelist=n[1-4]"."""
     tunnel: Literal["local", "ssh"] = "local"

@@ -1,7 +1,9 @@
 """A profile's `ray_sub`: NeMo-RL's own ray.sub keeps Ray for steps that run on GPUs in a container, instead of ours.
 
-It is not handed to sbatch itself, whose directives name ACCOUNT and PARTITION, but run by the job's script: so signals,
-queueing again, secrets and exit code are those of every job.
+It is not handed to sbatch itself, because its directives name ACCOUNT and PARTITION, but run by the job's script: so
+signals, queueing again, secrets and exit code are those of every job. The script takes over two of its directives:
+nodes are not shared with other jobs (--exclusive), and a job waits for earlier ones of its name
+(--dependency=singleton).
 """
 
 import shlex

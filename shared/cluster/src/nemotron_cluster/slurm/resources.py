@@ -10,6 +10,7 @@ from typing import Any
 
 from nemotron_cluster.job import Job
 from nemotron_cluster.profiles.schema import Slurm
+from nemotron_cluster.slurm import ray_sub
 
 CPUS_OF_A_PROCESS = 8
 """CPUs of a process with a GPU on a shared node, or of one that may have as many threads as it likes."""
@@ -42,6 +43,8 @@ def _exclusive(job: Job, profile: Slurm) -> tuple[bool, str]:
         return profile.exclusive, "the profile says so"
     if _is_said(profile, "--exclusive", "--oversubscribe", "-s"):
         return False, "extra_directives decide"
+    if ray_sub.is_used(job, profile):
+        return True, "ray.sub asks for them"
     if not job.whole_nodes:
         return False, "the job uses a part of its node"
     if job.gpus_per_node:

@@ -82,7 +82,7 @@ def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> I
         "output": str(folder / LOG).replace("%", "%%"),
         "open-mode": "append",
         "signal": f"B:USR1@{lead}",
-        "dependency": ":".join(["afterok", *job.after]) if job.after else None,
+        "dependency": ",".join(_dependencies(job, profile)) or None,
         "kill-on-invalid-dep": "yes" if job.after else None,
     }
     yield from directives(options)
@@ -90,6 +90,14 @@ def _directives(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> I
     if asked.exclusive:
         yield "#SBATCH --exclusive"
     yield from (f"#SBATCH {option}" for option in profile.extra_directives)
+
+
+def _dependencies(job: Job, profile: Slurm) -> Iterator[str]:
+    """What a job waits for."""
+    if job.after:
+        yield ":".join(["afterok", *job.after])
+    if ray_sub.is_used(job, profile):
+        yield "singleton"
 
 
 def _variables(job: Job, profile: Slurm, folder: PurePosixPath, lead: int) -> Iterator[str]:

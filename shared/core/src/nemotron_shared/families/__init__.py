@@ -41,16 +41,19 @@ TWIN = "_tiny"
 SMALL = "_small"
 """What follows a family's name in the names of its twins."""
 KINDS = {
-    "title": (str, "a text"), "stages": (list, "a list"), "experimental": (bool, "true or false"),
+    "title": (str, "a text"), "hub": (str, "a text"), "stages": (list, "a list"),
+    "experimental": (bool, "true or false"),
     "architecture": (dict, "a mapping"), "tiny": (dict, "a mapping"), "small": (dict, "a mapping"),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Family:
-    """Attributes: `stages` those that it has; `configs` a folder of configs by stage, beside the stages' own."""
+    """Attributes: `stages` those that it has; `hub` the model that its first stage starts from, where that is none of
+    its own; `configs` a folder of configs by stage, beside the stages' own."""
 
     title: str
+    hub: str | None = None
     stages: tuple[str, ...] = tuple(STAGES)
     experimental: bool = False
     architecture: Mapping[str, Any] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.overrides import override_key
 from nemotron_shared.config.schema import RunSection
+from nemotron_shared.families import families
 from nemotron_shared.runtime.arguments import Arguments
 from nemotron_shared.stages import STAGES
 
@@ -30,7 +31,8 @@ def how_to_make(
     recipes = sorted((name for name in known if name.startswith(run.family)), key=lambda name: (len(name), name))
     same = () if before == step.stage else (arguments.config,)
     name = next((name for name in (*same, run.family, *recipes) if name in known), None)
-    given = f"give run.{role}=FOLDER"
+    hub = families()[run.family].hub if run.family in families() else None
+    given = f"give run.{role}={f'hf://{hub}, or a ' if hub else ''}FOLDER"
     return f"make it: nemotron {run.family} {before} -c {name}{force} (or {given})" if name else given
 
 

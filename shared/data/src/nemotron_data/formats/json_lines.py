@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from nemotron_data.formats import fast_json
 from nemotron_shared.atomic import open_atomic
 from nemotron_shared.errors import UserError
 
@@ -54,8 +53,8 @@ def parse(raw: bytes) -> tuple[dict[str, Any] | None, str]:
     NaN and lone surrogates are accepted, as Python's own writer makes them: whoever looks at rows wants to see them.
     """
     try:
-        value = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+        value = fast_json.loads(raw)
+    except json.JSONDecodeError:
         try:
             value = json.loads(raw.decode())  # bytes would be taken that are no UTF-8
         except (ValueError, RecursionError) as error:

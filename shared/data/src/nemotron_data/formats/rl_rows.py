@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from nemotron_data.formats import fast_json
 from nemotron_data.formats.json_lines import REBUILD, read_lines
 from nemotron_data.rejects import Refused
 from nemotron_shared.errors import UserError
@@ -114,7 +113,7 @@ class RLRow:
 def _turn(item: Mapping[str, Any]) -> Turn:
     if not _is_message(item):
         shown = {key: value for key, value in item.items() if key != "type"}
-        return Turn(str(item.get("type")), orjson.dumps(shown, default=str).decode(), is_message=False)
+        return Turn(str(item.get("type")), fast_json.dumps(shown, default=str).decode(), is_message=False)
     content = item.get("content")
     if isinstance(content, list):  # parts: {"type": "input_text", "text": "2+2?"}; images and files show as they are
         content = "\n".join(str(part.get("text", part)) if isinstance(part, Mapping) else str(part) for part in content)
@@ -159,8 +158,8 @@ def encode_row(
     taken = [name for name in value if name in before and value[name] is before[name] and type(value[name]) is not str]
     try:
         if taken and written is not None:
-            exact = json.loads(written, parse_int=orjson.Fragment, parse_float=orjson.Fragment)
-            return orjson.dumps({**value, **{name: exact[name] for name in taken}}) + b"\n"
+            exact = json.loads(written, parse_int=fast_json.Fragment, parse_float=fast_json.Fragment)
+            return fast_json.dumps({**value, **{name: exact[name] for name in taken}}) + b"\n"
         # not orjson, which refuses integers beyond 64 bits
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError) as error:

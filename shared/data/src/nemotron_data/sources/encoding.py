@@ -8,12 +8,12 @@ Bytes that are no text in the encoding are an error with their place: text that 
 
 import codecs
 import io
+import json
 import re
 from functools import lru_cache
 from typing import IO, Any, Literal, TextIO
 
-import orjson
-
+from nemotron_data.formats import fast_json
 from nemotron_data.sources.files import format_of, open_input
 from nemotron_data.sources.remote import InputFile, reported
 from nemotron_shared.errors import UserError
@@ -94,8 +94,8 @@ def shape_of(file: InputFile) -> Shape:
         return "list"
     first, _, rest = head.partition(b"\n")
     try:
-        row = orjson.loads(first)
-    except orjson.JSONDecodeError:
+        row = fast_json.loads(first)
+    except json.JSONDecodeError:
         # the first line of an object in many lines ends in the middle of it; of one that was cut short, in a text
         spread = first.startswith(b"{") and first.rstrip()[-1:] in (b"{", b"[", b",")
         named = OBJECT_OF_LIST.match(head) if len(head) > HEAD_BYTES // 2 and not rest else None

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from typing import Any
 
-import orjson
+from nemotron_data.formats import fast_json
 
 NEVER = -(1 << 60)
 """More than any count of marks makes up for."""
@@ -27,7 +27,7 @@ def parse_json(row: bytes) -> Any:
         RepeatedKey: an object has a name twice.
         ValueError: it is no JSON.
     """
-    value = orjson.loads(row)
+    value = fast_json.loads(row)
     if type(value) in (dict, list) and _marks(value) == row.count(b'"'):
         return value
     return json.loads(row, object_pairs_hook=_once)

@@ -6,8 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from nemotron_data.formats import fast_json
 from nemotron_data.rejects import Refused
 from nemotron_data.sources.documents import with_choice
 from nemotron_data.sources.files import InputFile, expand, identity, local_file
@@ -31,7 +30,7 @@ def input_files(section: SourceSection, made: Path, synthetic: SyntheticRows, co
     if not (made.is_file() and mark.is_file() and mark.read_bytes() == file_digest(made).encode()):
         with open_atomic(made, "wb") as file:
             for row in synthetic(section.seed, count):
-                file.write(orjson.dumps(row) + b"\n")
+                file.write(fast_json.dumps(row) + b"\n")
         write_bytes(mark, file_digest(made).encode())
     return [local_file(made)]
 

@@ -80,8 +80,11 @@ def decompressed(source: IO[bytes], compression: str, name: str) -> io.BufferedR
     if compression == "gz":
         stream = _Decompressed(source, lambda: zlib.decompressobj(wbits=31), zlib.error, name)
     else:
-        import zstandard
-
+        try:
+            import zstandard
+        except ModuleNotFoundError as error:
+            what = f"{name}: zstandard, which reads .zst, is not installed for this Python"
+            raise UserError(what, "unpack the file, with: unzstd FILE, or install zstandard") from error
         engine = zstandard.ZstdDecompressor(max_window_size=MOST_WINDOW_BYTES)
         stream = _Decompressed(source, engine.decompressobj, zstandard.ZstdError, name)
     return io.BufferedReader(stream, BUFFER_BYTES)

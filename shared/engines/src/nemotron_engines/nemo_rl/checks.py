@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from nemotron_engines.nemo_rl.compose import at
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import Node, type_fault
+from nemotron_engines.nemo_rl.table import Node, at, type_fault
 from nemotron_shared.errors import UserError
 
 VERIFIERS = ("hf_math_verify", "dapo_math_verify")
@@ -93,7 +92,7 @@ def _layout_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[s
 
 
 def _length_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[str]:
-    """Lengths of sequences, and of the time between checkpoints and validations."""
+    """Lengths of sequences, and what checkpoints are compared by."""
     whole, new = engine.max_total_sequence_length, at(values, "policy.generation.max_new_tokens", 0)
     if new > whole:  # a completion is part of the sequence
         yield f"grpo.max_new_tokens {new} is more than engine.max_total_sequence_length {whole}"
@@ -101,10 +100,7 @@ def _length_problems(values: dict[str, Any], engine: NeMoRLEngine) -> Iterator[s
     if whole % divisor:  # packed context-parallel sequences are cut into even parts
         name = "policy.make_sequence_length_divisible_by"
         yield f"engine.max_total_sequence_length {whole} is no multiple of {name} {divisor}"
-    steps = at(values, "grpo.max_num_steps") or at(values, "sft.max_num_steps")
-    period, metric = values["checkpointing"]["save_period"], values["checkpointing"]["metric_name"]
-    if period > steps:
-        yield f"checkpoint.save_interval {period} is more than train.train_iters {steps}: a kill would lose everything"
+    metric = values["checkpointing"]["metric_name"]
     # a best checkpoint by a validation metric needs a validation before each checkpoint
     if metric is not None and not metric.startswith(("val:", "train:")):
         yield f"checkpointing.metric_name '{metric}' must begin with 'val:' or 'train:'"
@@ -135,7 +131,8 @@ def _gym_problems(values: dict[str, Any]) -> Iterator[str]:
         return
     for name in ("async_engine", "expose_http_server"):
         if at(values, f"policy.generation.vllm_cfg.{name}") is not True:
-            yield f"NeMo-Gym needs policy.generation.vllm_cfg.{name}: true"
+            remedy = f"add policy.generation.vllm_cfg.{name}=true"
+            yield f"NeMo-Gym needs policy.generation.vllm_cfg.{name}: true\n  {remedy}"
     if values["grpo"]["max_val_samples"] is not None:
         yield "NeMo-Gym validates on the whole set: grpo.max_val_samples must be null"
     paths = at(values, "env.nemo_gym.config_paths", [])

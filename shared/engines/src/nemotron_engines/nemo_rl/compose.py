@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine, NeMoRLGRPOEngine
+from nemotron_engines.nemo_rl.table import at, has
 from nemotron_engines.nemo_rl.translate import REFINABLE, VERIFIER, Flat, Places, grpo_keys, sft_keys
 from nemotron_engines.overrides import Strict, leaves
 from nemotron_shared.config.references import computing_with, plain
@@ -112,18 +113,3 @@ def refuse_repeated(overrides: dict[str, Any], ours: Flat) -> None:
         decided = [own for own in ours if key == own or key.startswith(f"{own}.") or own.startswith(f"{key}.")]
         if not REFINABLE.issuperset(decided):
             Strict({key: there}, {}).require_free(key)
-
-
-def at(values: Any, key: str, otherwise: Any = None) -> Any:
-    """The value at a dotted key."""
-    for name in key.split("."):
-        if not isinstance(values, dict) or name not in values:
-            return otherwise
-        values = values[name]
-    return values
-
-
-def has(values: dict[str, Any], key: str) -> bool:
-    """Whether a dotted key is set, to null as well."""
-    missing = object()
-    return at(values, key, missing) is not missing

@@ -7,8 +7,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemotron_engines.nemo_rl.compose import RESOLVERS, at, has
-from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.compose import RESOLVERS
+from nemotron_engines.nemo_rl.table import at, has, load_table
+from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_engines.overrides import merge
 from nemotron_shared.config.dialects import Dialect, Meaning, NoEffect, Refused, Settings, Whole, model_reference, only
 from nemotron_shared.config.expansion import bounded
@@ -22,6 +23,10 @@ BASE_SECTIONS = frozenset(
     {"policy", "data", "cluster", "checkpointing", "logger", "env", "defaults", "loss_fn", "teacher", "val_config"}
 )
 
+METRIC = "engine.overrides.checkpointing.metric_name"
+NO_METRIC, METRIC_OF_GRPO = "val:reward", "val:accuracy"
+"""The mean reward of a validation, as some of NeMo-RL's recipes and as its GRPO call it."""
+FLAT = ("data.train_jsonl_fpath", "data.validation_jsonl_fpath")
 DATA_FILES = (
     "data.train_jsonl_fpath", "data.train.data_path", "data.validation_jsonl_fpath", "data.validation.data_path",
 )  # fmt: skip
@@ -144,24 +149,47 @@ def grpo_file(content: Settings, name: str) -> Whole:
     NeMo-Gym reads the rows of an artifact, where the file names one. Without it the recipe's environment reads the data
     set that it names: its files stay in NeMo-RL's words.
     """
-    found = _whole(content, name, "grpo")
+    version = version_of_file(content)
+    found = _whole(content, name, "grpo", version)
+    notes = [f"it is read as a file of NeMo-RL {version}: another version is engine.version's to name"]
+    above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
+    metric = found.pop(METRIC, None)
+    if metric == NO_METRIC:
+        found[METRIC] = METRIC_OF_GRPO
+        above |= {"checkpointing.metric_name": METRIC} if has(content, "checkpointing.metric_name") else {}
+        notes.append(f"checkpointing.metric_name {NO_METRIC}: NeMo-RL's GRPO calls it {METRIC_OF_GRPO}, which is taken")
     gym = has(content, "env.nemo_gym") or bool(at(content, "env.should_use_nemo_gym"))
     found["engine.environment"] = "nemo_gym" if gym else "base"
-    above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
     if gym:
         data = at(content, "run.data")
         own = {} if data is None else {"run.data": data, "engine.train_rows": None, "engine.valid_rows": None}
-        return Whole(found | own, taken=above)
+        return Whole(found | own, notes + _rare_checkpoints(found), taken=above)
     found["run.data"] = None  # the recipe names its own
     files = {key: f"engine.overrides.{key}" for key in DATA_FILES if has(content, key)}
     found |= {ours: _absolute(at(content, key)) for key, ours in files.items()}
-    return Whole(found, taken=above | files)
+    return Whole(found, notes + _rare_checkpoints(found), taken=above | files)
 
 
 def sft_file(content: Settings, name: str) -> Whole:
     """Base and data of a fine-tuning recipe."""
     above = dict.fromkeys(content.keys() & {"defaults"}, "engine.base")
-    return Whole(_whole(content, name, "sft") | {"run.data": None}, taken=above)
+    found = _whole(content, name, "sft", LATEST) | {"run.data": None}
+    return Whole(found, _rare_checkpoints(found), taken=above)
+
+
+def version_of_file(content: Settings) -> str:
+    """The version that a recipe of GRPO is written for, which the names of its files of rows tell apart."""
+    kind = "flat" if any(has(content, key) for key in FLAT) else "nested"
+    return next(version for version, one in VERSIONS.items() if one.data_keys == kind)
+
+
+def _rare_checkpoints(found: Settings) -> list[str]:
+    """What people should know where NeMo-RL, which also saves after the last step, saves only then."""
+    period, steps = found.get("checkpoint.save_interval"), found.get("train.train_iters")
+    if not (isinstance(period, int) and isinstance(steps, int) and period > steps):
+        return []
+    remedy = f"checkpoint.save_interval={max(1, steps // 5)} keeps more"
+    return [f"a checkpoint every {period} steps in {steps}: there is one, at the end; {remedy}"]
 
 
 def _absolute(value: Any) -> Any:
@@ -169,13 +197,13 @@ def _absolute(value: Any) -> Any:
     return str(Path(value).absolute()) if isinstance(value, str) and Path(value).is_file() else value
 
 
-def _whole(content: Settings, name: str, algorithm: str) -> Settings:
+def _whole(content: Settings, name: str, algorithm: str, version: str) -> Settings:
     """The config that a recipe builds on, by its name, and all that it leaves to that one.
 
     Raises:
         UserError: it builds on a file that the table of NeMo-RL's configs does not have.
     """
-    bases = load_table(LATEST).bases
+    bases = load_table(version).bases
     own = content.get("defaults")
     wanted = PurePosixPath(str(own[0] if isinstance(own, list) else own or name)).name
     usual = "examples/configs/sft.yaml" if algorithm == "sft" else "examples/configs/grpo_math_1B.yaml"
@@ -184,7 +212,11 @@ def _whole(content: Settings, name: str, algorithm: str) -> Settings:
         raise UserError(
             f"defaults: {own}: not one of NeMo-RL's configs that are known here", f"there are: {', '.join(bases)}"
         )
-    return {"engine.base": base} | _decided(merge(bases[base].values, content), GRPO if algorithm == "grpo" else SFT)
+    merged = merge(bases[base].values, content)
+    found = {"engine.base": base} | _decided(merged, GRPO if algorithm == "grpo" else SFT)
+    if version != LATEST:
+        found |= {"engine.version": version, "engine.container": f"nvcr.io/nvidia/{VERSIONS[version].container}"}
+    return found | {METRIC: at(merged, "checkpointing.metric_name")} if algorithm == "grpo" else found
 
 
 def _decided(merged: Settings, keys: Mapping[str, Meaning]) -> Settings:

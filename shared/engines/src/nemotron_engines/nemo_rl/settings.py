@@ -1,11 +1,12 @@
 """The engine section of NeMo-RL, for the sft and rl stages: what only NeMo-RL knows."""
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from nemotron_engines.nemo_rl.table import faults, load_table
+from nemotron_engines.nemo_rl.table import at, faults, has, load_table
 from nemotron_engines.overrides import foreign_code
 from nemotron_shared.config.schema import EngineSection, How
 
@@ -52,8 +53,12 @@ class NeMoRLEngine(EngineSection):
             known = ", ".join(table.bases)
             text = f"NeMo-RL {self.version} has no config '{self.base}' in our table; there are: {known}"
             raise PydanticCustomError("base", "{text}", {"text": text, "below": "base"})
-        schema = table.schemas[table.bases[self.base].algorithm]
-        for fault in faults(schema, self.overrides):
+        base = table.bases[self.base]
+        for fault in faults(table.schemas[base.algorithm], self.overrides):
+            if has(base.values, fault.key):  # that nothing in NeMo-RL reads, though its own file carries it
+                if at(base.values, fault.key) == at(self.overrides, fault.key):
+                    continue
+                fault = replace(fault, remedy="leave it out: NeMo-RL's own file carries it, and nothing there reads it")
             text = f"{fault.message} (NeMo-RL {self.version})" + (f"\n  {fault.remedy}" if fault.remedy else "")
             raise PydanticCustomError("nemo_rl_key", "{text}", {"text": text, "below": f"overrides.{fault.key}"})
         for problem in foreign_code(self.overrides):

@@ -100,3 +100,18 @@ def type_fault(node: Node, value: Any) -> str | None:
 def type_name(value: Any) -> str:
     """The name that nodes use for a value's type."""
     return NAMES.get(type(value), "other")
+
+
+def at(values: Any, key: str, otherwise: Any = None) -> Any:
+    """The value at a dotted key."""
+    for name in key.split("."):
+        if not isinstance(values, dict) or name not in values:
+            return otherwise
+        values = values[name]
+    return values
+
+
+def has(values: dict[str, Any], key: str) -> bool:
+    """Whether a dotted key is set, to null as well."""
+    missing = object()
+    return at(values, key, missing) is not missing
