@@ -79,8 +79,8 @@ class RunSection(Section):
     data: How[str | None]
     """Data artifact to read."""
     model: How[str | None]
-    """Model to start from, or in eval the one in question: an artifact, `hf://org/name[@revision]`, the path of a
-    Hugging Face folder, or `megatron:PATH`. `null`: random weights."""
+    """Model to start from, or in eval the one in question: an artifact, the path of a Hugging Face folder, the name of
+    a model on the hub (`hf://org/name[@revision]`, or just `org/name`), or `megatron:PATH`. `null`: random weights."""
     missing_data: How[Literal["error", "prepare"]]
     """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first. Another name or
     version than that makes, written by you, is an error."""
