@@ -45,6 +45,8 @@ from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.redaction import redact, redact_values
 
 DEFAULT_HOME = ".nemotron"
+HUGGING_FACE = "-hf"
+"""What follows the name of a model for its Hugging Face form in NVIDIA's recipes; a model here has no other form."""
 
 
 def default_home() -> Path:
@@ -183,6 +185,9 @@ class Store:
         else:
             try:
                 wanted = parse_reference(reference, family) if isinstance(reference, str) else reference
+                plain = wanted.name.removesuffix(HUGGING_FACE)
+                if plain != wanted.name and not self.versions(wanted.name) and self.versions(plain):
+                    wanted = replace(wanted, name=plain)
                 artifact = self.load(wanted.name, self.version_of(wanted))
             except UserError as error:
                 if not isinstance(reference, str) or "/" not in reference.removeprefix(SCHEME):

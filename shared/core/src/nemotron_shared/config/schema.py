@@ -98,6 +98,9 @@ class RunSection(Section):
     """CPU threads per process. `null`: as many as torch likes."""
     nproc_per_node: How[int] = Field(ge=1)
     """Processes that the `nemotron` command starts on this machine. torchrun sets its own number."""
+    publish_to: How[str | None]
+    """Path of a link to the result, such as `results/mine`: the model, or in eval the scores. It may replace an empty
+    folder or a link to an earlier version. `null`: the result is in the store only."""
     env: How[dict[str, Any]]
     """Facts about machines that this recipe wants, by the keys of env.toml; a profile comes after them."""
 
