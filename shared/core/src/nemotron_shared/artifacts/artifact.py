@@ -110,8 +110,8 @@ def folder_at(path: Path) -> Path:
 def is_folder(text: str) -> bool:
     """Whether a folder has that path."""
     try:
-        return folder_at(Path(text)).is_dir()
-    except NotFound:
+        return Path(text).is_dir()
+    except (OSError, ValueError):  # no system could have one of that name
         return False
 
 
