@@ -4,21 +4,21 @@ import os
 import time
 from pathlib import Path
 
-from support import Forked, last_json, nemotron, short
+from support import Forked, last_json, nemotron, script, short
 
 MODEL = "super3-sft-model"
 PLACES = ("run.publish_to=results/mine", "logger.log_dir=logs", "checkpoint.checkpoint_dir=checkpoints")
 
 
 def test_links_outlive_a_kill_and_a_rerun_makes_those_that_are_missing(run, tmp_path: Path) -> None:
-    home, command = tmp_path / "home", nemotron("super3", "sft", *short("sft"))
-    run(*nemotron("super3", "data", "prep", "sft", *short("sft")))
+    home, command = tmp_path / "home", [*script("sft"), *short("sft")]
+    run(*script("sft", "data_prep"), *short("sft"))
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "slurm-7.out").touch()
     environment = os.environ | {"NEMOTRON_HOME": str(home)}
     with (tmp_path / "killed.log").open("w") as log:
         process = Forked([*command, *PLACES], tmp_path, environment, log, log, group=True)
-        while not list(tmp_path.glob("checkpoints/*/")):
+        while not list(tmp_path.glob("checkpoints/*/COMPLETE")):
             assert process.poll() is None, (tmp_path / "killed.log").read_text()
             time.sleep(0.02)
         assert process.kill_group()
