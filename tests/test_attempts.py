@@ -130,6 +130,7 @@ def test_another_number_of_processes_goes_on_with_the_same_rows(run, tmp_path: P
     stop_after(3, command(2, tmp_path / "two.jsonl", how), home, tmp_path)
     said = run(*command(then, tmp_path / "then.jsonl", how), env=there).stderr
     assert f"processes 2 -> {then}" in said
+    assert (f"{strategy.upper()} over {then} process" in said) == (strategy == "fsdp2" or then > 1)
     assert rows(tmp_path / "two.jsonl", tmp_path / "then.jsonl") == rows(tmp_path / "whole.jsonl")
     assert losses(home) == pytest.approx(losses(tmp_path / "home"), abs=1e-4)
     found, wanted = (load_file(where / "artifacts" / MODEL / "v1" / WEIGHTS) for where in (home, tmp_path / "home"))

@@ -98,7 +98,8 @@ COMMANDS: dict[tuple[str, str], tuple[list[str], dict[str, Any]]] = {
          "++checkpointing.enabled=True", "++checkpointing.checkpoint_dir=/checkpoints", "cluster.num_nodes=16",
          "cluster.gpus_per_node=4"],
         {"run.model": "./model", "run.data": None, "engine.train_rows": "train.jsonl", "engine.valid_rows": "val.jsonl",
-         "logger.wandb_project": None, "engine.num_nodes": 16, "engine.gpus_per_node": 4},
+         "logger.wandb_project": None, "logger.log_dir": "/logs", "checkpoint.checkpoint_dir": "/checkpoints",
+         "engine.num_nodes": 16, "engine.gpus_per_node": 4},
     ),
     ("sft", "super49b"): (
         ["++policy.dtensor_cfg.cpu_offload=true", "++checkpointing.load_path=/checkpoints/step_40"],
@@ -169,7 +170,7 @@ def test_the_dry_run_shows_whose_key_a_value_was(run, tmp_path: Path) -> None:
     assert shown["origins"]["engine.peft.dim"] == "command line (peft.dim)"
     assert shown["origins"]["train.train_iters"] == "automodel_lora.yaml:6 (step_scheduler.max_steps)"
     assert shown["inputs"]["data"] is None
-    assert any("checkpoint.checkpoint_dir has no effect here" in note for note in shown["notes"])
+    assert shown["config"]["checkpoint"]["checkpoint_dir"] == "results/nemotron_automodel_insecure"
     assert not [problem for problem in shown["problems"] if "run.data" in problem]
 
 

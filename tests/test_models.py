@@ -64,10 +64,61 @@ def test_code_that_is_needed_is_trusted_on_the_command_line_and_nowhere_else(run
     assert "trust_code'" in refused.stdout + refused.stderr
 
 
-@pytest.mark.parametrize("name", ["nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "local/tiny"])
-def test_the_bare_name_of_a_hub_model_is_answered_with_its_address(run, folder: Path, name: str) -> None:
-    (problem,) = last_json(dry_run(run, f"run.model={name}", ok=False))["problems"]
-    assert problem.endswith(f"\n  the model of that name on the hub is run.model=hf://{name}")
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
+NANO = "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
+
+
+def one_problem(run, *words: str) -> tuple[str, str]:
+    """The only problem of a dry run, and what it wrote to standard error."""
+    command = ("super3", "sft", "-c", "tiny", "--dry-run", "--json", *words)
+    done = run(*nemotron(*command), ok=False, env=OFFLINE)
+    (problem,) = last_json(done)["problems"]
+    return problem, done.stderr
+
+
+@pytest.mark.parametrize("name", [f"nvidia/{NANO}", "local/tiny", "local/tiny@v2"])
+def test_the_bare_name_of_a_hub_model_is_its_address(run, folder: Path, name: str) -> None:
+    problem, said = one_problem(run, f"run.model={name}")
+    assert f"run.model: {name}: no folder or artifact here has that name: taken as hf://{name}" in said
+    assert problem.startswith(f"run.model: hf://{name}: not in the local cache, and offline mode is set")
+
+
+@pytest.mark.parametrize("place", ["models/full-precision/" + NANO, "models/tiny", "model"])
+def test_a_folder_is_taken_by_the_path_that_guides_write(run, folder: Path, capsys, place: str) -> None:
+    path = folder.parent / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.rename(path)
+    (folder.parent / "theirs.yaml").write_text(f"defaults: [tiny, _self_]\nrun:\n  model: {place}\n")
+    for words in ((f"run.model={place}",), ("-c", "theirs.yaml")):
+        done = last_json(dry_run(run, *words))
+        assert (done["problems"], done["inputs"]["model"]) == ([], str(path))
+    assert main(["model", "import", place, "--as", "mine"]) == 0
+    assert capsys.readouterr().out == "mine:v1\n"
+
+
+def test_an_artifact_keeps_the_name_that_a_folder_without_a_slash_has_too(run, folder: Path) -> None:
+    assert main(["model", "import", "./model", "--as", "model"]) == 0
+    assert last_json(dry_run(run, "run.model=model"))["inputs"]["model"] == "model:v1"
+    assert last_json(dry_run(run, "run.model=./model"))["inputs"]["model"] == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "remedy"),
+    [
+        (f"models/nano/{NANO}", "(models holds: mine), and no artifact can have that name", "hf://ORGANISATION/NAME"),
+        ("models/other", "(models holds: mine), and there is no artifact 'models-other' in", "hf://models/other"),
+        ("zoo/llama3:v2", "and there is no artifact 'zoo-llama3' in", "hf://ORGANISATION/NAME"),
+        ("zoo/a/b", "and there is no artifact 'zoo-a-b' in", "hf://ORGANISATION/NAME"),
+    ],
+)
+def test_a_name_with_slashes_that_nothing_has_says_all_that_it_could_be(
+    run, folder: Path, name: str, said: str, remedy: str
+) -> None:
+    (folder.parent / "models" / "mine").mkdir(parents=True)
+    problem, _ = one_problem(run, f"run.model={name}")
+    first, last = problem.split("\n")
+    assert first.startswith(f"run.model: '{name}': no such folder") and said in first
+    assert "give the path of a folder that exists" in last and last.endswith(remedy)
 
 
 @pytest.mark.parametrize("role", ["model", "data"])

@@ -36,7 +36,7 @@ from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.plan import Plan, make_plan
 from nemotron_shared.runtime.step import Outcome, Step, Task
 
-OWN = {"local", "tiny", "qa", "one_gpu", "held_out"}
+OWN = {"local", "tiny", "tiny_mtp", "qa", "one_gpu", "held_out"}
 """Configs for any model; the others are recipes of a family."""
 OWN_ENGINES = {"pretrain": ("automodel", "megatron_bridge"), "sft": ("automodel", "megatron_bridge", "nemo_rl"),
                "rl": ("nemo_rl",), "eval": ("nemo_evaluator", "nemo_evaluator_launcher")}  # fmt: skip

@@ -1,13 +1,28 @@
-"""A dry run knows which tracker's package a machine does not have, and what another program is told of trackers."""
+"""Which tracker's package a machine does not have is known ahead; the result of every engine reaches the trackers."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 import yaml
-from support import call_here
+from support import STAGES, call_here
 
 from nemotron_app.main import main
+from nemotron_shared.artifacts import Artifact, Store
+from nemotron_shared.artifacts.housekeeping import run_folder
+from nemotron_shared.config.compose import compose
+from nemotron_shared.config.references import resolve
+from nemotron_shared.config.training import TrackerSection
+from nemotron_shared.config.validate import validate
+from nemotron_shared.runtime import trackers
+from nemotron_shared.runtime.arguments import Arguments
+from nemotron_shared.runtime.identity import Identity
+from nemotron_shared.runtime.plan import Plan
+from nemotron_shared.runtime.task import Outcome, Task
+from nemotron_shared.runtime.trackers import Ending
 
 INSTALLED = {one.metadata["Name"]: one.version for one in distributions()}
 MACHINE = {"python": "3.12", "processes": 1, "memory_gb": 64}
@@ -35,3 +50,68 @@ def test_a_package_that_is_missing_is_found_before_the_start(
         assert ("uv pip install --python" in text) == (not known)
         assert code == (0 if known else 1), text
         assert key in text
+
+
+class Recorder:
+    """A tracker that only remembers."""
+
+    name = "W&B"
+
+    def __init__(self, name: str, section: TrackerSection) -> None:
+        self.told: list[tuple[str, ...]] = [("opened", name, str(section.wandb_project))]
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        self.told.append(("figures", str(step)))
+
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+        self.told.append(("result", artifact.reference, *(used.reference for used in inputs)))
+
+    def end(self, ending: Ending) -> None:
+        self.told.append(("end", ending))
+
+
+ALL_ENGINES = [(stage, name) for stage in STAGES for name in import_module(f"stages.{stage}.engines").ENGINES.own]
+
+
+def test_the_engines_are_those_that_we_know_of() -> None:
+    assert len(ALL_ENGINES) == 12
+
+
+@pytest.mark.parametrize(("stage", "engine"), ALL_ENGINES)
+def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
+    stage: str, engine: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = import_module(f"stages.{stage}.train").STEP
+    words = [f"engine={engine}", "logger.wandb_project=mine", f"run.publish_to={tmp_path / 'mine'}"]
+    values = resolve(compose(step.directory / "config", "tiny", words).tree, lambda role, name: f"{role} {name}")
+    config = validate(step.schema, values, {})
+    inputs = {
+        "data": Store(made).resolve(f"{stage}-data"),
+        "model": Store(made).resolve("pretrain"),
+        "none": None,
+    }
+    name, store = step.produces.format(family="super3"), Store(tmp_path / "home")
+    identity = Identity({"train.train_iters": 1}, {}, {})
+    folder = run_folder(store, name, identity.result)
+    plan = Plan(name, config, values, {}, identity, inputs, [], folder, store, None, None)
+
+    def work(task: Task) -> Outcome:
+        task.run.metrics.append(1, loss=1.0)
+        (task.run.fresh_output() / "config.json").write_text("{}")
+        return Outcome(task.run.output, metrics={"loss": 1.0})
+
+    opened: list[Recorder] = []
+
+    def open_one(kind: str, run: str, directory: Path, section: TrackerSection, settings: object) -> Recorder:
+        opened.append(Recorder(run, section))
+        return opened[-1]
+
+    monkeypatch.setattr(trackers, "_open", open_one)
+    monkeypatch.setattr("nemotron_shared.runtime.step.make_plan", lambda step, arguments: plan)
+    artifact, reused = replace(step, work=work).make(Arguments("tiny", (), False, False))
+    assert not reused and (tmp_path / "mine").readlink() == artifact.path
+    (tracker,) = opened
+    by_itself = "wandb" in config.engines.load(engine).tracks_itself
+    expected = [("opened", folder.name, "mine"), *([] if by_itself else [("figures", "1")])]
+    used = (f"super3-{stage}-data:v1", "super3-pretrain-model:v1")
+    assert tracker.told == [*expected, ("result", f"{name}:v1", *used), ("end", "finished")]

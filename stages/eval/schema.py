@@ -14,6 +14,7 @@ from nemotron_shared.config.schema import (
     Section,
     StageConfig,
 )
+from nemotron_shared.config.training import TrackerSection
 from stages.eval.engines import ENGINES
 
 
@@ -111,3 +112,4 @@ class EvalConfig(StageConfig[EngineT], Generic[EngineT]):
     data_prep: EvalData
     model: RandomModelSection
     evaluation: EvaluationSection
+    logger: TrackerSection

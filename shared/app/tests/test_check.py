@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,29 @@ def test_the_checks_of_the_guide_to_nano(tmp_path: Path, capsys) -> None:
     assert verdicts(found) == {**expected, "tensorboard": "pass", "log": "pass", "reward": "not judged"}
     # the last reading of the bar is still being written, so it goes from 0 to 428
     assert (code, value(found, "actors"), value(found, "rollouts")) == (0, 256, 428)
+
+
+def test_how_far_the_rollouts_of_a_step_are_is_shown(tmp_path: Path, capsys) -> None:
+    job = nano_job(tmp_path, gym_bar([0, 428, 540, 2048]))  # the last reading is still being written
+    dispatch(["check", *map(str, job), "--expect", "rl/nano3"])
+    said = capsys.readouterr().out
+    assert re.search(r"^pass +rollouts +540 of 2,048 \(26 %\)", said, re.MULTILINE), said
+    assert re.search(r"^pass +actors +256 of 256 \(100 %\)", said, re.MULTILINE), said
+
+
+def test_the_lines_and_logs_of_our_own_launcher_are_known(tmp_path: Path, capsys) -> None:
+    logs = tmp_path / "logs"
+    lines = [f"12:00:0{at} Ray: {at * 8} of 32 nodes, {at * 64} of 256 GPUs, 4096 CPUs\n" for at in range(4)]
+    written(logs / "driver.log", "".join(lines))
+    found = check(capsys, logs, "--expect", "rl/nano3")[1]
+    (head, actors) = (one for one in found["judged"] if one["id"] in ("ray-head", "actors"))
+    assert (actors["verdict"], actors["value"]) == ("fail", 192)
+    assert actors["remedy"].startswith("see worker-*.log of the nodes that are missing")
+    written(logs / "ENDED", "")
+    (head, *_) = check(capsys, logs, "--expect", "rl/nano3")[1]["judged"]
+    assert (head["id"], head["verdict"]) == ("ray-head", "fail") and head["remedy"].startswith("see head.log in")
+    written(logs / "driver.log", "Ray: 32 of 32 nodes, 256 of 256 GPUs, 4096 CPUs\n")
+    assert verdicts(check(capsys, logs, "--expect", "rl/nano3")[1])["actors"] == "pass"
 
 
 @pytest.mark.parametrize(

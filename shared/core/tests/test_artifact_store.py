@@ -244,6 +244,15 @@ def test_the_type_is_checked_on_request(store: Store) -> None:
         store.resolve("sft", expect="SFTDataArtifact")
 
 
+def test_the_name_of_a_hugging_face_form_is_that_of_the_model(store: Store) -> None:
+    plain = publish(store, {"a": "1"})
+    assert store.resolve(f"{MODEL}-hf") == store.resolve(f"{MODEL}-hf:v1") == plain
+    own = publish(store, {"a": "2"}, name=f"{MODEL}-hf")
+    assert store.resolve(f"{MODEL}-hf") == own
+    with pytest.raises(NotFound, match="there is no artifact 'super3-rl-model-hf'"):
+        store.resolve("super3-rl-model-hf")
+
+
 def test_the_path_of_a_version_is_that_version(store: Store, tmp_path: Path, monkeypatch) -> None:
     done = publish(store, {"a": "1"})
     assert store.resolve(str(done.path)) == done

@@ -12,6 +12,7 @@ from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import config_of, require_loadable
 from nemotron_shared.runtime.models.finding import find_model, newest_model
 from nemotron_shared.runtime.models.importing import import_folder
+from nemotron_shared.runtime.models.references import spelled_out
 from nemotron_shared.runtime.models.weights import require_whole
 
 NOBODY = Producer("sft", "train", "0", "0", "", "", None, "python -m stages.sft.train", {})
@@ -164,3 +165,35 @@ def test_an_adapter_is_no_model(tmp_path: Path, beside: list[str]) -> None:
     with pytest.raises(UserError, match=r"adapter_config\.json makes it an adapter") as caught:
         find_model(Store(tmp_path / "home"), str(folder), family="super3", trusted=False)
     assert str(folder) in caught.value.message and "merge" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("models/tiny", "./models/tiny"),
+        ("model", "./model"),
+        ("org/name", "hf://org/name"),
+        ("org/Name@v2", "hf://org/Name@v2"),
+        ("super3/sft", "super3/sft"),
+        ("sft/data:v2", "sft/data:v2"),
+        ("mine/one", "mine/one"),  # mine-one in the store
+        ("models/other", "models/other"),  # a folder in `models` is meant, and an error says that there is none
+        ("org/name/more", "org/name/more"),
+        ("org/..", "org/.."),
+        ("sft", "sft"),
+        ("hf://org/name", "hf://org/name"),
+        ("megatron:./iter_1", "megatron:./iter_1"),
+        ("./models/tiny", "./models/tiny"),
+        ("~/model", "~/model"),
+        ("art://sft", "art://sft"),
+    ],
+)
+def test_shorter_forms_of_guides_are_spelled_out(tmp_path: Path, monkeypatch, text: str, meant: str) -> None:
+    store = Store(tmp_path / "home")
+    publish(store, "mine-one", "2026-01-02T00:00:00+00:00", monkeypatch)
+    for folder in ("models/tiny", "model", "sft"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    found, note = spelled_out(text, store, "super3")
+    assert found == meant and (note is None) == (not meant.startswith("hf://") or text == meant)

@@ -3,7 +3,7 @@
 import json
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ SETTINGS = {"train.train_iters": 3, "optimizer.lr": 0.001, "run.env": {"MY_API_K
 
 
 def section(**keys: Any) -> LoggerSection:
-    off = {"wandb_project": None, "wandb_entity": None, "mlflow_tracking_uri": None, "mlflow_experiment": None}
-    return LoggerSection(log_interval=1, tensorboard=False, **(off | keys))
+    off = {"wandb_project": None, "wandb_entity": None, "wandb_name": None, "mlflow_tracking_uri": None}
+    off |= {"mlflow_experiment": None}
+    return LoggerSection(log_interval=1, tensorboard=False, log_dir=None, **(off | keys))
 
 
 @pytest.fixture
@@ -33,7 +34,22 @@ def made(tmp_path: Path) -> Artifact:
     (folder / "metrics.jsonl").write_text('{"step": 3, "loss": 1.0}\n')
     (folder / "model.safetensors").write_bytes(b"x" * 1000)
     producer = Producer("sft", "train", "0", "0", "c" * 64, "d" * 64, None, "python -m stages.sft.train", {})
-    return store.publish(folder, name="super3-sft-model", type="ModelArtifact", fingerprint="f", producer=producer)
+    return store.publish(
+        folder,
+        name="super3-sft-model",
+        type="ModelArtifact",
+        fingerprint="f",
+        producer=producer,
+        metrics={"loss": 1.0, "sums": {"accuracy": 0.5}, "engine": "none"},
+    )
+
+
+@pytest.fixture
+def inputs(tmp_path: Path, made: Artifact) -> list[Artifact]:
+    """An artifact of the store, and a folder from outside."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.json").write_text("{}")
+    return [made, Artifact.external(tmp_path / "base")]
 
 
 def records(file: Path) -> Iterator[bytes]:
@@ -52,8 +68,8 @@ def records(file: Path) -> Iterator[bytes]:
             whole = b""
 
 
-def logged_offline(folder: Path) -> list[dict[str, Any]]:
-    """The steps of the offline run of W&B below a folder, from its own file, once its writer has ended it."""
+def recorded_offline(folder: Path) -> list[Any]:
+    """The records of the offline run of W&B below a folder, from its own file, once its writer has ended it."""
     from wandb.proto import wandb_internal_pb2
 
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
@@ -61,14 +77,28 @@ def logged_offline(folder: Path) -> list[dict[str, Any]]:
     while True:
         found = [wandb_internal_pb2.Record.FromString(record) for record in records(file)]
         if any(record.WhichOneof("record_type") == "exit" for record in found):
-            break
+            return found
         assert time.monotonic() < end, "W&B does not end its file"
         time.sleep(0.1)
+
+
+def of_kind(found: list[Any], kind: str) -> list[Any]:
+    return [getattr(record, kind) for record in found if record.WhichOneof("record_type") == kind]
+
+
+def logged_offline(folder: Path) -> list[dict[str, Any]]:
+    """The steps of that run."""
     return [
-        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        for record in found
-        if record.WhichOneof("record_type") == "history"
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.item}
+        for record in of_kind(recorded_offline(folder), "history")
     ]
+
+
+def lineage_offline(folder: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Names and types of the artifacts that the run has made, and of those that it has used."""
+    found = of_kind(recorded_offline(folder), "artifact")
+    told = [(one.use_after_commit, (one.name, one.type)) for one in found]
+    return [name for used, name in told if not used], [name for used, name in told if used]
 
 
 def work(trackers: Trackers, steps: range, made: Artifact | None) -> None:
@@ -129,7 +159,7 @@ class Failing:
             raise ConnectionError("no route to host\nand more")
         self.steps.append(step)
 
-    def result(self, artifact: Artifact) -> None:
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         raise AssertionError("it was left out")
 
     def end(self, ending: Ending) -> None:
@@ -140,7 +170,7 @@ class Steady(Failing):
     def figures(self, step: int, values: Mapping[str, float]) -> None:
         self.steps.append(step)
 
-    def result(self, artifact: Artifact) -> None:
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
         self.made = artifact.reference
 
     def end(self, ending: Ending) -> None:
@@ -180,7 +210,7 @@ def test_a_server_that_is_not_there_is_one_error_at_the_start(
         tracked(NAME, tmp_path, asked, SETTINGS, ()),
     ):
         raise AssertionError("it must not begin")
-    assert "logger.mlflow_tracking_uri=null trains without" in str(error.value)
+    assert "logger.mlflow_tracking_uri=null does without" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -208,3 +238,43 @@ def test_what_the_library_logs_to_by_itself_is_not_logged_to_twice(tmp_path: Pat
     with tracked(NAME, tmp_path, section(wandb_project="mine"), SETTINGS, ("wandb",)) as trackers:
         trackers.figures(1, {"loss": 1.0})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("itself", [(), ("wandb",)], ids=["from here", "by the library"])
+def test_wandb_has_the_result_and_what_it_was_made_from(
+    tmp_path: Path, made: Artifact, inputs: list[Artifact], itself: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = tmp_path / "run"
+    run.mkdir()
+    with tracked(NAME, run, section(wandb_project="mine", wandb_name="of mine"), SETTINGS, itself) as trackers:
+        trackers.figures(1, {"loss": 1.0})
+        trackers.result(made, inputs)
+    found = recorded_offline(run)
+    (about,) = of_kind(found, "run")
+    assert (about.run_id, about.display_name) == (NAME, "of mine")
+    assert len(of_kind(found, "history")) == (0 if itself else 1)
+    summary = {item.key: item.value_json for record in of_kind(found, "summary") for item in record.update}
+    assert (summary["loss"], summary["sums/accuracy"]) == ("1.0", "0.5") and "engine" not in summary
+    assert lineage_offline(run) == (
+        [("super3-sft-model", "ModelArtifact")],
+        [("super3-sft-model", "ModelArtifact"), ("external-base", "ModelArtifact")],
+    )
+    result, again, outside = of_kind(found, "artifact")
+    assert result.digest == again.digest, "the same content, by which W&B knows that they are one"
+    assert {entry.path for entry in result.manifest.contents} == {"manifest.json", "metrics.jsonl"}
+    assert {entry.path for entry in outside.manifest.contents} == {"config.json", "digest.txt"}
+
+
+def test_the_run_that_a_library_has_open_gets_the_result_and_stays_open(
+    tmp_path: Path, made: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    theirs = wandb.init(project="theirs", dir=tmp_path, settings=wandb.Settings(console="off", silent=True))
+    with tracked(NAME, tmp_path / "none", section(wandb_project="mine"), SETTINGS, ("wandb",)) as trackers:
+        trackers.result(made)
+    assert wandb.run is theirs
+    theirs.finish()
+    assert lineage_offline(tmp_path) == ([("super3-sft-model", "ModelArtifact")], [])

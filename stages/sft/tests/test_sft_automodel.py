@@ -89,6 +89,8 @@ def test_wandb_is_told_where_to_log() -> None:
     asked = config("tiny", "engine=automodel", "logger.wandb_project=mine", "logger.wandb_entity=us")
     made = translate(asked, replace(PLACES, run=Path("/runs/one")), 1, on_gpu=False)
     assert made["wandb"] == {"project": "mine", "entity": "us", "name": "one", "dir": "/runs/one"}
+    named = config("tiny", "engine=automodel", "logger.wandb_project=mine", "logger.wandb_name=seven")
+    assert translate(named, replace(PLACES, run=Path("/runs/one")), 1, on_gpu=False)["wandb"]["name"] == "seven"
     assert "wandb" not in recipe()
 
 

@@ -17,9 +17,10 @@ import click
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.names import check_name
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.hub import look_at
 from nemotron_shared.runtime.models.importing import import_folder, import_hub, import_megatron
-from nemotron_shared.runtime.models.references import BARE, HubModel, MegatronModel, parse_outside
+from nemotron_shared.runtime.models.references import HubModel, MegatronModel, parse_outside, spelled_out
 
 
 @click.group("model", help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))
@@ -35,20 +36,19 @@ def command() -> None:
 @store_options
 def import_(look: Look, reference: str, name: str | None, tokenizer: bool, trust_code: bool) -> int:
     """Bring a model in as an artifact."""
-    outside = parse_outside(reference)
+    meant, note = spelled_out(reference, look.store, look.family)
+    if note:
+        say(note)
+    outside = parse_outside(meant)
     if name is not None:
         check_name(name)
     if isinstance(outside, HubModel):
         if name is not None:
             what = "a model of the hub is named after its repository, so that hf:// finds it again"
-            raise UserError(what, f"leave --as out; use it as run.model={reference}")
+            raise UserError(what, f"leave --as out; use it as run.model={meant}")
         artifact = import_hub(look.store, look_at(outside, weights=not tokenizer, trusted=trust_code))
     elif isinstance(outside, MegatronModel):
         artifact = import_megatron(look.store, outside, name)
-    elif not Path(reference).expanduser().is_dir() and BARE.fullmatch(reference):
-        raise UserError(
-            f"{reference}: no such folder", f"for the model on the hub: nemotron model import hf://{reference}"
-        )
     else:
         artifact = import_folder(look.store, Path(reference).expanduser(), name=name, trusted=trust_code)
     look.tell({"artifact": artifact.reference, "path": str(artifact.path)}, artifact.reference)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -90,10 +91,10 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @with_lora
 def test_the_shim_and_the_trained_share_are_announced(lora: Path) -> None:
-    text = (lora / "said").read_text()
-    assert "torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels" in text
-    assert "trained: 23,744 of 329,672 parameters (7.20%)" in text
-    assert "never received a gradient" not in text
+    said = (lora / "said").read_text()
+    assert "torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels" in said
+    assert "trained: 23,744 of 329,672 parameters (7.20%)\n[super3-sft-model] FSDP2 over 1 process\n" in said
+    assert "never received a gradient" not in said
     assert losses(lora)[-1] < losses(lora)[0]
 
 
@@ -197,7 +198,8 @@ def test_chats_through_automodels_own_data_set(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("".join(rows[:320]))
     (tmp_path / "valid.jsonl").write_text("".join(rows[320:]))
     files = ("engine.data=chat", "engine.chats.train=train.jsonl", "engine.chats.valid=valid.jsonl")
-    run(tmp_path, *files, "engine.chats.seq_length=256")
+    said = run(tmp_path, *files, "engine.chats.seq_length=256")
+    assert re.search(r"chat template: \S+/chat_template\.jinja\n(.*\n)*.*trained: ", said), said
     assert losses(tmp_path)[-1] < losses(tmp_path)[0]
     assert losses(tmp_path, "valid_loss")
 

@@ -89,8 +89,9 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
     lines += [f"expected: {expected.content.title} ({expected.path})", ""]
     rows = []
     for one in judged:
-        found = "" if one.value is None else f"{one.value:.4g}"
-        rows.append([one.verdict, one.expectation.id, found, str(one.expectation.within), one.expectation.what])
+        rows.append(
+            [one.verdict, one.expectation.id, _found(one, readings), str(one.expectation.within), one.expectation.what]
+        )
     lines += table_lines(("verdict", "expectation", "found", "expected", "what"), rows, right=("found",))
     for one in judged:
         if one.verdict == "not judged":
@@ -100,6 +101,15 @@ def _lines(situation: Situation, expected: Expected, judged: list[Judged]) -> li
             lines += [f"  {one.remedy}"]
     lines += ["", *(f"note: {note}" for note in readings.notes), f"verdict: {_summary(judged)}"]
     return [printable(line, keep="\n") for line in lines]
+
+
+def _found(one: Judged, readings: Readings) -> str:
+    """The value; of a count that has an end, such as rollouts, how far it is: `540 of 2,048 (26 %)`."""
+    metric = one.expectation.metric
+    have, wanted = (readings.moments.get(name) for name in (str(metric), f"{metric}_wanted"))
+    if one.value is not None and have and wanted and wanted[-1]:
+        return f"{have[-1]:,.0f} of {wanted[-1]:,.0f} ({100 * have[-1] / wanted[-1]:.0f} %)"
+    return "" if one.value is None else f"{one.value:.4g}"
 
 
 def _summary(judged: list[Judged]) -> str:

@@ -17,6 +17,12 @@ EARLIEST = 10
 BEFORE = 5
 """So many values of the other metric, up to the same step, are averaged before a difference is taken."""
 
+LAUNCHERS = (
+    {"{head_log}": "ray-head.log", "{worker_logs}": "ray-worker-*.log", "{driver_log}": "ray-driver.log"},
+    {"{head_log}": "head.log", "{worker_logs}": "worker-*.log", "{driver_log}": "driver.log"},
+)
+"""What ray.sub and our own launcher call the logs that remedies name."""
+
 NO_NUMBER = (
     "what was trained since then is lost: go on from a checkpoint before it, with a lower optimizer.lr; "
     "where it is so from the first step, look at the data and the model's weights"
@@ -64,11 +70,11 @@ class Situation:
 
 def judge(expectation: Expectation, situation: Situation) -> Judged:
     """Hold one expectation against what was read."""
-    remedy = expectation.remedy.strip().replace("{family}", situation.target.family)
+    remedy = _filled_in(expectation.remedy.strip(), situation)
     try:
         value = _value(expectation, situation)
     except NotYet as reason:
-        return Judged(expectation, "not judged", None, str(reason), remedy)
+        return Judged(expectation, "not judged", None, _filled_in(str(reason), situation), remedy)
     missed = (expectation.line or expectation.how == "count") and not value and expectation.within.at_least
     if missed and not situation.over and not situation.silent:
         return Judged(expectation, "not judged", value, "not seen yet", remedy)
@@ -81,6 +87,15 @@ def judge(expectation: Expectation, situation: Situation) -> Judged:
         verdict = "watch"
     seen = situation.readings.seen.get(expectation.line or "")
     return Judged(expectation, verdict, value, seen if seen and verdict != "pass" else "", remedy)
+
+
+def _filled_in(text: str, situation: Situation) -> str:
+    """The words of an expectation with the family, and with the names that the logs have where the run was started."""
+    theirs, ours = LAUNCHERS
+    named = ours if any(name in situation.readings.newest for name in ours.values()) else theirs
+    for place, name in {"{family}": situation.target.family, **named}.items():
+        text = text.replace(place, name)
+    return text
 
 
 def overall(judged: Sequence[Judged]) -> Verdict:

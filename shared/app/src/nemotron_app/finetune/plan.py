@@ -34,7 +34,7 @@ from nemotron_shared.runtime.engine import refuse
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.finding import find_model
 from nemotron_shared.runtime.models.importing import find
-from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.preflight import preflight
 
 BASE = "local"
@@ -236,7 +236,7 @@ def _stage(files: Sequence[InputFile], said: Mapping[str, str]) -> tuple[str, st
 
 
 def _model(look: Look, reference: str, *, trusted: bool, dry_run: bool) -> Artifact:
-    outside = parse_outside(reference) if dry_run else None
+    outside = parse_outside(spelled_out(reference, look.store, look.family)[0]) if dry_run else None
     if outside is not None and (found := find(look.store, outside, weights=True, trusted=trusted)).bring_in:
         raise UserError(f"{found.shown}: the choices follow from it", f"say: nemotron model import {reference}")
     return find_model(look.store, reference, family=look.family, trusted=trusted)

@@ -204,8 +204,9 @@ def _decided(loaded: Loaded, stage: str, verb: str, composed: Composed, store: P
         said.append(Said(f"run.nproc_per_node={profile.processes_per_node}", origin))
     if loaded.wandb and setting(composed.tree, "logger") is not None and verb == "train":
         table = f"{loaded.file.name} [wandb]"
-        said.append(Said(override("logger.wandb_project", loaded.wandb.project), table))
-        said += [Said(override("logger.wandb_entity", loaded.wandb.entity), table)] if loaded.wandb.entity else []
+        for name in ("project", "entity", "name"):
+            if value := getattr(loaded.wandb, name):
+                said.append(Said(override(f"logger.wandb_{name}", value), table))
     for key, value in _leaves(profile.set):
         text = override(key, value) if isinstance(value, str) else f"{key}={json.dumps(value, default=str)}"
         if own := for_one_stage(text, stage):

@@ -155,7 +155,7 @@ def _environment(place: Place, engine: str | None, home: str) -> dict[str, str]:
     if engine in DRIVERS and isinstance(profile, Slurm):
         found[MUST_SAVE_BY] = last_save(profile)
     if wandb := place.loaded.wandb:
-        told = {"NAME": wandb.name, "RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
+        told = {"RUN_GROUP": wandb.group, "JOB_TYPE": wandb.job_type, "TAGS": ",".join(wandb.tags)}
         found |= {f"WANDB_{name}": text for name, text in told.items() if text}
     if mode := os.environ.get("WANDB_MODE"):  # about the run, and not about this machine
         found["WANDB_MODE"] = mode

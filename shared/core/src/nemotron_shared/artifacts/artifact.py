@@ -107,6 +107,14 @@ def folder_at(path: Path) -> Path:
     raise NotFound(f"{path}: no such folder", "give a folder, or an artifact such as super3-sft-model:v2")
 
 
+def is_folder(text: str) -> bool:
+    """Whether a folder has that path."""
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):  # no system could have one of that name
+        return False
+
+
 def seal(directory: Path, *, links: bool, known: Mapping[str, str] | None = None) -> dict[str, FileEntry]:
     """Make a finished folder safe to publish: no left-overs, readable, everything on disk, every file hashed.
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts import aliases, names
-from nemotron_shared.artifacts.artifact import Artifact, folder_at, problems, seal, table_digest, utc
+from nemotron_shared.artifacts.artifact import Artifact, folder_at, is_folder, problems, seal, table_digest, utc
 from nemotron_shared.artifacts.claim import HOME_VARIABLE, claim
 from nemotron_shared.artifacts.index import (
     VERSION_FOLDER,
@@ -39,12 +39,14 @@ from nemotron_shared.artifacts.index import (
     record,
 )
 from nemotron_shared.artifacts.manifest import MANIFEST, ArtifactType, Manifest, Parent, Producer, Source
-from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, Reference, parse_reference
+from nemotron_shared.artifacts.names import DEFAULT_FAMILY, LATEST, SCHEME, Reference, parse_reference
 from nemotron_shared.artifacts.verified import known_digests
 from nemotron_shared.errors import NotFound, UserError, did_you_mean
 from nemotron_shared.redaction import redact, redact_values
 
 DEFAULT_HOME = ".nemotron"
+HUGGING_FACE = "-hf"
+"""What follows the name of a model for its Hugging Face form in NVIDIA's recipes; a model here has no other form."""
 
 
 def default_home() -> Path:
@@ -181,8 +183,16 @@ class Store:
                     return Artifact.external(folder, expect or "ModelArtifact", digest_of)
             artifact = self.load(folder.parent.name, int(number[1]))
         else:
-            wanted = parse_reference(reference, family) if isinstance(reference, str) else reference
-            artifact = self.load(wanted.name, self.version_of(wanted))
+            try:
+                wanted = parse_reference(reference, family) if isinstance(reference, str) else reference
+                plain = wanted.name.removesuffix(HUGGING_FACE)
+                if plain != wanted.name and not self.versions(wanted.name) and self.versions(plain):
+                    wanted = replace(wanted, name=plain)
+                artifact = self.load(wanted.name, self.version_of(wanted))
+            except UserError as error:
+                if not isinstance(reference, str) or "/" not in reference.removeprefix(SCHEME):
+                    raise
+                raise missing_place(reference, error, expect or "ModelArtifact") from error
         if expect is not None and artifact.manifest.type != expect:
             raise UserError(
                 f"{artifact.reference} is of type {artifact.manifest.type}, and {expect} is needed here",
@@ -290,6 +300,24 @@ class Store:
         has = ", ".join(filter(None, (names.few([f"v{number}" for number in versions]), names.few(named))))
         near = did_you_mean(wanted, known_as) if isinstance(wanted, str) else None
         raise NotFound(f"there is no {reference} in {self.root}", near or f"{reference.name} has: {has}")
+
+
+def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserError:
+    """What to say of a name with slashes that no artifact has: it may also have been meant as a folder.
+
+    A version that is there and damaged stays that error.
+    """
+    path = Path(text)
+    if not isinstance(error, NotFound) and all(map(names.WORD.fullmatch, path.parts)):
+        return error
+    above = next((str(folder) for folder in path.parents if is_folder(str(folder))), ".")
+    beside = "" if above == "." else f" ({above} holds: {names.few(sorted(os.listdir(folder_at(Path(above)))))})"  # noqa: PTH208 - names
+    artifact = error.message if isinstance(error, NotFound) else "no artifact can have that name"
+    remedy = "give the path of a folder that exists, or an artifact such as sft:v2"
+    if expect == "ModelArtifact":
+        could_be = text.count("/") == 1 and ":" not in text
+        remedy += f"; a model on the hub is hf://{text if could_be else 'ORGANISATION/NAME'}"
+    return NotFound(f"'{text}': no such folder{beside}, and {artifact}", remedy)
 
 
 def _redacted(sources: Sequence[Source]) -> tuple[Source, ...]:

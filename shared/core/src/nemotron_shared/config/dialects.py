@@ -131,11 +131,13 @@ class Dialect:
 def model_reference(value: Any) -> str:
     """How a model or tokenizer is named here: `org/name` of the hub with its scheme, a folder as it is.
 
+    Where a folder `org` exists, a folder in it may be meant: what is wrong is said where the model is looked for.
+
     >>> model_reference("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"), model_reference("/models/nano")
     ('hf://nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16', '/models/nano')
     """
     text = str(value).strip()
-    is_hub_id = text.count("/") == 1 and not text.startswith((".", "~", "/", "$")) and not Path(text).exists()
+    is_hub_id = text.count("/") == 1 and not text.startswith((".", "~", "/", "$")) and not Path(text).parent.is_dir()
     return f"hf://{text}" if is_hub_id else text
 
 

@@ -79,8 +79,8 @@ class RunSection(Section):
     data: How[str | None]
     """Data artifact to read."""
     model: How[str | None]
-    """Model to start from, or in eval the one in question: an artifact, `hf://org/name[@revision]`, the path of a
-    Hugging Face folder, or `megatron:PATH`. `null`: random weights."""
+    """Model to start from, or in eval the one in question: an artifact, the path of a Hugging Face folder, the name of
+    a model on the hub (`hf://org/name[@revision]`, or just `org/name`), or `megatron:PATH`. `null`: random weights."""
     missing_data: How[Literal["error", "prepare"]]
     """What to do when `run.data` does not exist: `error` stops, `prepare` runs data preparation first. Another name or
     version than that makes, written by you, is an error."""
@@ -98,6 +98,9 @@ class RunSection(Section):
     """CPU threads per process. `null`: as many as torch likes."""
     nproc_per_node: How[int] = Field(ge=1)
     """Processes that the `nemotron` command starts on this machine. torchrun sets its own number."""
+    publish_to: How[str | None]
+    """Path of a link to the result, such as `results/mine`: the model, or in eval the scores. It may replace an empty
+    folder or a link to an earlier version. `null`: the result is in the store only."""
     env: How[dict[str, Any]]
     """Facts about machines that this recipe wants, by the keys of env.toml; a profile comes after them."""
 

@@ -3,6 +3,7 @@
     TrainingConfig                    run, engine, model, train, optimizer, scheduler, checkpoint, logger
       SupervisedConfig                batches of rows: pretrain and sft
       GRPOConfig                      groups of completions: rl
+    TrackerSection                    in eval too
 
 An engine that several stages share is written against these, with its own section as the parameter:
 
@@ -140,27 +141,40 @@ class CheckpointSection(Section):
     `automodel`)."""
     keep_last_state: How[bool]
     """Keep the last checkpoint of a finished training, so that more `train.train_iters` can go on from it."""
+    checkpoint_dir: How[str | None]
+    """Path of a link to the checkpoints of the run, and to the result once it has ended. It may replace an empty folder
+    or an earlier link. `null`: they are in the run's folder, below `run.home`."""
 
 
 EXPERIMENT = "nemotron"
 """MLflow's experiment where the config names none."""
 
 
-class LoggerSection(Section):
+class TrackerSection(Section):
+    """The experiment trackers that get results and figures as well."""
+
+    wandb_project: How[str | None]
+    """Weights & Biases project. `null`: W&B is not used."""
+    wandb_entity: How[str | None]
+    """Weights & Biases entity."""
+    wandb_name: How[str | None]
+    """Name of the run at Weights & Biases. `null`: that of the run's folder."""
+    mlflow_tracking_uri: How[str | None]
+    """MLflow server, `http://host:5000`, or database, `sqlite:///mlflow.db`. `null`: MLflow is not used."""
+    mlflow_experiment: How[str | None]
+    """MLflow experiment. `null`: `nemotron`."""
+
+
+class LoggerSection(TrackerSection):
     """Where metrics go besides the console and metrics.jsonl."""
 
     log_interval: How[int] = Field(ge=1)
     """Steps between console lines. `metrics.jsonl` gets every step."""
     tensorboard: How[bool]
     """Write TensorBoard files to the run folder."""
-    wandb_project: How[str | None]
-    """Weights & Biases project. `null`: W&B is not used."""
-    wandb_entity: How[str | None]
-    """Weights & Biases entity."""
-    mlflow_tracking_uri: How[str | None]
-    """MLflow server, `http://host:5000`, or database, `sqlite:///mlflow.db`. `null`: MLflow is not used."""
-    mlflow_experiment: How[str | None]
-    """MLflow experiment. `null`: `nemotron`."""
+    log_dir: How[str | None]
+    """Path of a link to the run's folder, with its metrics and TensorBoard files; in a folder that holds files already,
+    a link of the run's name. `null`: no link."""
 
 
 class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):

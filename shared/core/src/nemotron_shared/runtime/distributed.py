@@ -27,6 +27,11 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def spread(strategy: str) -> str:
+    """How a model is shared out, for people: `FSDP2 over 4 processes`."""
+    return f"{strategy.upper()} over {world_size()} process{'es' if world_size() > 1 else ''}"
+
+
 class _Alone:
     """Whether rank 0 works by itself just now, while the other ranks wait for its answer."""
 

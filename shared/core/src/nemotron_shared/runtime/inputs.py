@@ -13,7 +13,7 @@ from nemotron_shared.runtime.data_choice import data_by_settings
 from nemotron_shared.runtime.models.code import OPTION, config_of, needs_code
 from nemotron_shared.runtime.models.finding import look_before_hashing, require_usable
 from nemotron_shared.runtime.models.importing import Found, find
-from nemotron_shared.runtime.models.references import BARE, parse_outside
+from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.remedies import SECTION, how_to_make, how_to_prepare
 from nemotron_shared.stages import STAGES
 
@@ -33,6 +33,8 @@ def find_input(checked: "Preflight", step: "Step", role: str, arguments: Argumen
         return
     again = how_to_make(step, role, run, arguments, checked.composed, again=True)
     try:
+        reference, note = spelled_out(reference, store, run.family, hub=role != "data")
+        checked.notes += [f"run.{role}: {note}"] if note else []
         found = prepared if role == "data" else None
         choice = None if found or role != "data" else data_by_settings(step, run, store, arguments, checked.composed)
         if choice is not None:
@@ -54,7 +56,7 @@ def find_input(checked: "Preflight", step: "Step", role: str, arguments: Argumen
         checked.inputs[role], shown[role] = found, found.reference
         require_intact(found, store.home, again)
     except NotFound as error:  # not: there, and damaged or unreadable, which nothing may replace silently
-        _note_missing(checked, step, role, arguments, error)
+        _note_missing(checked, step, role, reference, arguments, error)
     except UserError as error:
         shown[role] = f"{reference} (cannot be used)"
         # a setting of the data that is wrong names itself
@@ -70,15 +72,17 @@ def is_named(checked: "Preflight", step: "Step", role: str) -> bool:
     return bool(file) and file not in own
 
 
-def _note_missing(checked: "Preflight", step: "Step", role: str, arguments: Arguments, error: NotFound) -> None:
+def _note_missing(
+    checked: "Preflight", step: "Step", role: str, reference: str, arguments: Arguments, error: NotFound
+) -> None:
     """What is done without an input: something stands for it, or it is a problem, as is any that the user names."""
-    run, reference = checked.run, getattr(checked.run, role)
+    run = checked.run
     checked.shown[role] = f"{reference} (missing{_instead(step, role, run)})"
     remedy = None
     if is_path(reference):  # somebody has this folder in mind, and nothing can stand for it
         remedy = "give a folder that is there"
-    elif role != "data" and BARE.fullmatch(reference):  # nobody wants another model than the one of this name
-        remedy = f"the model of that name on the hub is run.{role}=hf://{reference}"
+    elif role != "data" and "/" in reference:  # a folder or a model of the hub is meant
+        remedy = error.remedy
     elif is_named(checked, step, role) and not _is_prepared(step, role, run):
         remedy = error.remedy or how_to_make(step, role, run, arguments, checked.composed)
     elif role == "data" and run.missing_data == "prepare" and step.prepare is not None:
@@ -96,7 +100,10 @@ def _is_prepared(step: "Step", role: str, run: RunSection) -> bool:
     """Whether the input is what data preparation would make next, whoever names it."""
     if role != "data" or step.prepare is None or run.data is None:
         return False
-    return parse_reference(run.data, run.family) == Reference(step.prepare.produces.format(family=run.family))
+    try:
+        return parse_reference(run.data, run.family) == Reference(step.prepare.produces.format(family=run.family))
+    except UserError:  # the path of a folder
+        return False
 
 
 def _find_data(store: Store, reference: str, step: "Step", family: str) -> Artifact:
@@ -115,16 +122,7 @@ def _find_model(checked: "Preflight", role: str, reference: str, again: str, *, 
     store, outside = checked.store, parse_outside(reference)
     if outside is None:
         look_before_hashing(reference)
-        try:
-            artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
-        except NotFound:
-            raise
-        except UserError as error:  # capitals, which no artifact's name has
-            if not BARE.fullmatch(reference):
-                raise
-            raise UserError(
-                error.message, f"the model of that name on the hub is run.{role}=hf://{reference}"
-            ) from error
+        artifact: Artifact | None = store.resolve(reference, family=checked.run.family, expect="ModelArtifact")
         shown = artifact.reference
     else:
         found = find(store, outside, weights=True, trusted=trusted)

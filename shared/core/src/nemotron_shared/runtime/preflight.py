@@ -33,6 +33,7 @@ from nemotron_shared.runtime.latest import tell_latest
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.models.importing import Found
 from nemotron_shared.runtime.needs import Needs
+from nemotron_shared.runtime.places import place_problems
 from nemotron_shared.runtime.recipes import of_another_family, recipes_of
 from nemotron_shared.runtime.trackers import missing_key, missing_trackers, unknown_key
 
@@ -125,6 +126,8 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
         origins, recipe = composed.origins, recipes[0].family if recipes else None
         checked.problems += as_errors(lambda: step.check(config, checked.inputs, recipe), origins)
         if step.engines is not None:
+            name = step.produces.format(family=run.family)
+            checked.problems += as_errors(lambda: place_problems(config, name, store, machine), origins)
             unsound = problems_of(config, checked.inputs, machine, origins)
             checked.problems += unsound
             if not unsound:

@@ -35,6 +35,7 @@ from nemotron_shared.runtime.heartbeat import heartbeat
 from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
+from nemotron_shared.runtime.places import show_result, show_run
 from nemotron_shared.runtime.plan import Plan, made_meanwhile, make_plan, require_usable
 from nemotron_shared.runtime.process import end_with_parent, heed_signals, use_no_code_of_this_folder
 from nemotron_shared.runtime.provenance import ask_git, producer
@@ -42,7 +43,7 @@ from nemotron_shared.runtime.run import Run, open_run
 from nemotron_shared.runtime.segments import promises_bytes, segments_of_result
 from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE, Stopped, end_on_sigterm, ignore_echoes
 from nemotron_shared.runtime.task import Outcome, Task
-from nemotron_shared.runtime.trackers import Trackers, tracked
+from nemotron_shared.runtime.trackers import Trackers, section_of, tracked
 
 __all__ = ["Outcome", "Step", "Task"]
 
@@ -149,17 +150,21 @@ class Step(Generic[ConfigT]):
             say(f"[{plan.name}] unchanged: using {plan.finished.reference} (--force makes it again)")
             distributed.on_rank_zero(lambda: plan.store.use_again(finished))
             distributed.on_rank_zero(lambda: finish_again(plan, finished, keep=self._keeps_state(plan.config)))
+            self._show(plan, finished)
             return finished, True
         with open_run(plan.run_directory, plan.name, plan.identity.fingerprint) as run:
             meanwhile = distributed.on_rank_zero(lambda: made_meanwhile(plan))
             if meanwhile is not None:
                 say(f"[{plan.name}] another run has just made {meanwhile.reference}: using it")
+                self._show(plan, meanwhile)
                 return meanwhile, True
             distributed.on_rank_zero(lambda: begin(plan, run))
             if distributed.rank() == 0:
                 ask_git(self.directory)
             # data preparation says how far it is by itself, and forks its workers, which no thread must see
             trains = self.engines is not None
+            if trains:
+                distributed.on_rank_zero(lambda: show_run(plan, run))
             with (
                 heartbeat(plan.name) if trains else nullcontext(),
                 _trackers(plan, run) if trains else nullcontext(Trackers(run.name, [])) as trackers,
@@ -167,8 +172,14 @@ class Step(Generic[ConfigT]):
                 outcome = self.work(Task(plan.config, plan.inputs, run, plan.store, plan.origins))
                 distributed.barrier()
                 artifact = distributed.on_rank_zero(lambda: self._publish(plan, run, outcome))
-                trackers.result(artifact)
+                self._show(plan, artifact)
+                trackers.result(artifact, [found for found in plan.inputs.values() if found is not None])
                 return artifact, False
+
+    def _show(self, plan: Plan[ConfigT], artifact: Artifact) -> None:
+        """Make the links to the result that the config asks for. Data that a training prepares first has none."""
+        if self.engines is not None:
+            distributed.on_rank_zero(lambda: show_result(plan, artifact))
 
     def _publish(self, plan: Plan[ConfigT], run: Run, outcome: Outcome) -> Artifact:
         if run.metrics.path.exists():
@@ -202,13 +213,14 @@ class Step(Generic[ConfigT]):
 
 @contextmanager
 def _trackers(plan: Plan[ConfigT], run: Run) -> Generator[Trackers]:
-    """The experiment trackers that a training's config asks for, which hear of every line of metrics.jsonl."""
+    """The experiment trackers that a config asks for, which hear of every line of metrics.jsonl."""
     config = plan.config
-    if not isinstance(config, TrainingConfig):  # an evaluation
+    section = section_of(config)
+    if section is None:
         yield Trackers(run.name, [])
         return
     itself = engine_of(config).tracks_itself
     settings = plan.identity.what | plan.identity.how
-    with tracked(run.directory.name, run.directory, config.logger, settings, itself) as trackers:
+    with tracked(run.directory.name, run.directory, section, settings, itself) as trackers:
         run.metrics.mirror = trackers.figures
         yield trackers

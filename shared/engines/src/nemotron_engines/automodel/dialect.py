@@ -83,7 +83,7 @@ KEYS: dict[str, Meaning] = {
     "step_scheduler.ckpt_every_steps": "checkpoint.save_interval",
     "step_scheduler.preemption_signal": NoEffect("SIGTERM and Ctrl-C always save"),
     "checkpoint": absent("checkpoint"),
-    "checkpoint.checkpoint_dir": NoEffect("checkpoints lie in the run's folder, below run.home"),
+    "checkpoint.checkpoint_dir": "checkpoint.checkpoint_dir",
     "checkpoint.enabled": NoEffect("a run always keeps checkpoints"),
     "checkpoint.restore_from": NoEffect("the same command continues an unfinished run"),
     "checkpoint.max_recent_checkpoints": "checkpoint.most_recent_k",
@@ -145,7 +145,7 @@ KEYS: dict[str, Meaning] = {
     "wandb": absent("wandb", logger__wandb_project=None),
     "wandb.project": "logger.wandb_project",
     "wandb.entity": "logger.wandb_entity",
-    "wandb.name": NoEffect("W&B's run has the name of ours"),
+    "wandb.name": "logger.wandb_name",
     "ci": NoEffect("it is for the tests of Automodel's own examples"),
     "wandb.dir": NoEffect("W&B's files lie in the run's folder"),
 }  # fmt: skip

@@ -52,6 +52,8 @@ def train_with_automodel(
         run.goes_on_from(steps_done(Path(places.restore_from)))
     recipe_config = translate(config, places, distributed.world_size(), on_gpu=torch.cuda.is_available())
     recipe_config = apply_overrides(recipe_config, config.engine, task.origins)
+    if kind == "chat":
+        run.say(f"chat template: {template_file(places.tokenizer)}")
     # Automodel prints its whole config and logs each step
     log = run.directory / f"automodel-{distributed.rank()}.log"
     with library_output(log), disk.full_disk_explained(run.directory):
@@ -61,6 +63,7 @@ def train_with_automodel(
         recipe.setup()
         trained, total = guards.count_parameters(recipe.net)
         run.say(f"trained: {trained:,} of {total:,} parameters ({trained / max(1, total):.2%})")
+        run.say(distributed.spread(config.engine.strategy))
         with run.watched():
             recipe.run_train_validation_loop()
         if recipe.step_scheduler.step < config.train.train_iters:
@@ -84,6 +87,12 @@ def train_with_automodel(
     metadata: dict[str, Any] = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
     metadata |= distributed.on_rank_zero(lambda: report_best(run, lambda best: _keep_best(task, places, best)))
     return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run.metrics, RESULT_METRICS))
+
+
+def template_file(tokenizer: Path) -> Path:
+    """The file of a tokenizer's folder that holds its chat template: one of its own, or the tokenizer's settings."""
+    own = tokenizer / "chat_template.jinja"
+    return own if own.is_file() else tokenizer / "tokenizer_config.json"
 
 
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:

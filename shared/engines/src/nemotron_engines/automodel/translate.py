@@ -83,7 +83,9 @@ def translate(
     }
     if config.logger.wandb_project is not None:
         recipe["wandb"] = {"project": config.logger.wandb_project, "entity": config.logger.wandb_entity}
-        recipe["wandb"] |= {"name": places.run.name, "dir": str(places.run)} if places.run else {}
+        recipe["wandb"] |= (
+            {"name": config.logger.wandb_name or places.run.name, "dir": str(places.run)} if places.run else {}
+        )
     if engine.peft is not None:
         # `match_all_linear` becomes a list of exclusions, because Automodel takes no exclusions beside the former
         everywhere = engine.peft.match_all_linear

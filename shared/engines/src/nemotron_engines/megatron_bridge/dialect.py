@@ -168,7 +168,7 @@ KEYS: dict[str, Meaning] = {
     "validation.eval_interval": "train.eval_interval",
     "rng.seed": "run.seed",
     "scheduler.lr_wsd_decay_style": NoEffect("the last part of WSD always falls with the square root"),
-    "checkpoint.save": NoEffect("checkpoints lie in the run's folder, below run.home"),
+    "checkpoint.save": NoEffect("checkpoints lie in the run's folder; checkpoint.checkpoint_dir makes a link to them"),
     "checkpoint.load": start,
     "checkpoint.pretrained_checkpoint": pretrained,
     "checkpoint.finetune": NoEffect("engine.start_from says whether only weights are taken"),
@@ -177,7 +177,7 @@ KEYS: dict[str, Meaning] = {
     "logger.wandb_entity": project("wandb_entity"),
     "logger.tensorboard_dir": NoEffect("TensorBoard's files lie in the run's folder"),
     "logger.wandb_save_dir": NoEffect("W&B's files lie in the run's folder"),
-    "logger.wandb_exp_name": NoEffect("W&B's run has the name of ours"),
+    "logger.wandb_exp_name": "logger.wandb_name",
 }
 SECTIONS = frozenset(
     {"train", "validation", "model", "optimizer", "scheduler", "ddp", "checkpoint", "logger", "dataset", "rng", "dist",

@@ -162,7 +162,7 @@ def set_places(container: Any, task: Task[SupervisedConfig[MegatronBridgeEngine]
     logger.tensorboard_dir = str(run.directory / "tensorboard") if config.logger.tensorboard else None
     logger.wandb_project = config.logger.wandb_project
     logger.wandb_entity = config.logger.wandb_entity
-    logger.wandb_exp_name = run.name
+    logger.wandb_exp_name = config.logger.wandb_name or run.name
     container.tokenizer.tokenizer_type = "HuggingFaceTokenizer"
     container.tokenizer.tokenizer_model = str(task.input("data").path / "tokenizer")
 

@@ -174,7 +174,8 @@ def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, *, megatro
         "cluster.gpus_per_node": engine.gpus_per_node,
     }
     if logger.wandb_project is not None:
-        keys |= {"logger.wandb.project": logger.wandb_project, "logger.wandb.name": places.run_name}
+        keys |= {"logger.wandb.project": logger.wandb_project}
+        keys |= {"logger.wandb.name": logger.wandb_name or places.run_name}
     if logger.wandb_project is not None and logger.wandb_entity is not None:
         keys["logger.wandb.entity"] = logger.wandb_entity
     if logger.mlflow_tracking_uri is not None:

@@ -199,6 +199,8 @@ def train_to_end(
         trainer.add_callback(AdaptersReached())
         for line in table(cast(PeftModel, trainer.model), section):
             run.say(line)
+    if config.engine.strategy == "fsdp2" or distributed.world_size() > 1:
+        run.say(distributed.spread(config.engine.strategy))
     # Intervals may change between attempts, and this one's count; the library warns of it in three lines.
     warnings = logging.getLogger("transformers.trainer_utils")
     warnings.addFilter(lambda record: "trainer_state.json" not in record.getMessage())

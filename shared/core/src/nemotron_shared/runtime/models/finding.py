@@ -18,7 +18,7 @@ from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.models.code import config_of, needs_code, require_loadable
 from nemotron_shared.runtime.models.importing import find
 from nemotron_shared.runtime.models.links import require_own_files
-from nemotron_shared.runtime.models.references import parse_outside
+from nemotron_shared.runtime.models.references import parse_outside, spelled_out
 from nemotron_shared.runtime.models.small import require_small
 from nemotron_shared.runtime.models.weights import WEIGHTS, require_whole
 
@@ -29,6 +29,10 @@ def find_model(store: Store, reference: str | None, *, family: str, trusted: boo
     Raises:
         UserError: there is none, it is damaged, or it needs code that nobody has trusted.
     """
+    if reference is not None:
+        reference, note = spelled_out(reference, store, family)
+        if note:
+            say(note)
     outside = None if reference is None else parse_outside(reference)
     if outside is not None:
         found = find(store, outside, weights=True, trusted=trusted)

@@ -3,7 +3,7 @@
     hf://org/name  hf://org/name@v2      the hub; a branch, a tag or a commit     hf-org--name
     megatron:/checkpoints/iter_0002000   a checkpoint of Megatron                 megatron-iter_0002000
 
-A name or a path is neither: see `artifacts.names`.
+A name or a path is neither: see `artifacts.names`. `spelled_out` knows the shorter forms that guides use.
 """
 
 import hashlib
@@ -11,7 +11,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemotron_shared.artifacts import Store
+from nemotron_shared.artifacts.artifact import is_folder
+from nemotron_shared.artifacts.names import SHORT_NAMES, is_path, parse_reference
 from nemotron_shared.errors import UserError
+from nemotron_shared.families import families
 
 MAIN = "main"
 HUB = re.compile(r"hf://(?:models/)?([\w.-]+/[\w.-]+)(?:@([^\s@]+))?", re.ASCII)
@@ -73,6 +77,40 @@ def parse_outside(text: str) -> HubModel | MegatronModel | None:
             raise UserError(f"{text!r}: not the path of a file", "write megatron:/path/of/the/checkpoint")
         return MegatronModel(Path(path).expanduser())
     return None
+
+
+def spelled_out(text: str, store: Store, family: str, *, hub: bool = True) -> tuple[str, str | None]:
+    """A reference in full where guides write it shorter, and a line that says what it was taken for.
+
+        models/nano   ./models/nano, if that folder exists; so does `model`, if it holds a model and no artifact has it
+        org/name      hf://org/name, if there is neither a folder nor an artifact of that name, nor a folder `org`
+
+    Args:
+        hub: whether it may name a model of the hub.
+    """
+    if is_path(text) or "://" in text or parse_outside(text) is not None:
+        return text, None
+    owner, slash, _ = text.partition("/")
+    if not slash:
+        is_model = is_folder(text) and (Path(text) / "config.json").is_file()
+        return (f"./{text}", None) if is_model and not _may_be_artifact(text, store, family) else (text, None)
+    if is_folder(text):
+        return f"./{text}", None
+    address = f"hf://{text}"
+    if not hub or not BARE.fullmatch(text) or ".." in text or is_folder(owner) or _may_be_artifact(text, store, family):
+        return text, None
+    return address, f"{text}: no folder or artifact here has that name: taken as {address}, a model on the hub"
+
+
+def _may_be_artifact(text: str, store: Store, family: str) -> bool:
+    """Whether a name is one that stages give, or one that the store has."""
+    words = text.partition(":")[0].split("/")
+    if words[0] in (*families(), family) or "-".join(words) in SHORT_NAMES:
+        return True
+    try:
+        return bool(store.versions(parse_reference(text, family).name))
+    except UserError:
+        return False
 
 
 def artifact_name(text: str) -> str:

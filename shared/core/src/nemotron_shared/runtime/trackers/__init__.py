@@ -2,20 +2,21 @@
 
     with tracked(run, config, settings) as trackers:
         trackers.figures(10, {"loss": 3.91})
-        trackers.result(artifact)
+        trackers.result(artifact, inputs)
 
 `metrics.jsonl` and the store are the record; a tracker is a copy. One that cannot be reached when a training begins is
 an error, because it was asked for; one that fails later is said once and left out, because a training is worth more.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import StageConfig
-from nemotron_shared.config.training import LoggerSection, TrainingConfig
+from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.errors import UserError, how_to_add
 from nemotron_shared.redaction import redact, redact_values
 from nemotron_shared.runtime import distributed
@@ -26,7 +27,7 @@ from nemotron_shared.runtime.stop import Interrupted, Stopped
 from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 Ending = Literal["finished", "stopped", "failed"]
-SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json")
+SMALL_FILES = ("manifest.json", "metrics.jsonl", "config.json", "results.json")
 """What of a result a tracker is given as files; its manifest says where the others lie, and their digests."""
 
 LONGEST = 200
@@ -43,13 +44,25 @@ JOB_REMEDY = (
 )
 
 
+def section_of(config: StageConfig) -> TrackerSection | None:
+    """The section of a config that names trackers."""
+    section = getattr(config, "logger", None)
+    return section if isinstance(section, TrackerSection) else None
+
+
+def _logs_to_wandb(config: StageConfig) -> bool:
+    section = section_of(config)
+    return section is not None and section.wandb_project is not None
+
+
 def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]:
     """Packages that a config's trackers need and a machine does not have."""
-    if not isinstance(config, TrainingConfig) or not machine.knows_packages:
+    section = section_of(config)
+    if section is None or not machine.knows_packages:
         return
     for key, value, packages in (
-        ("logger.wandb_project", config.logger.wandb_project, ("wandb",)),
-        ("logger.mlflow_tracking_uri", config.logger.mlflow_tracking_uri, ("mlflow-skinny", "mlflow")),
+        ("logger.wandb_project", section.wandb_project, ("wandb",)),
+        ("logger.mlflow_tracking_uri", section.mlflow_tracking_uri, ("mlflow-skinny", "mlflow")),
     ):
         if value is not None and not any(machine.version_of(package) for package in packages):
             yield Problem(f"it needs the package '{packages[0]}'", how_to_add(packages[0]), key=key)
@@ -57,17 +70,15 @@ def missing_trackers(config: StageConfig, machine: Machine) -> Iterator[Problem]
 
 def missing_key(config: StageConfig, machine: Machine) -> Iterator[Problem]:
     """W&B refuses a run that has no key, after everything else has been prepared."""
-    asked = isinstance(config, TrainingConfig) and config.logger.wandb_project is not None
-    if not asked or (can_log() if machine.is_here else machine.wandb is not False):
+    if not _logs_to_wandb(config) or (can_log() if machine.is_here else machine.wandb is not False):
         return
     remedy = KEY_REMEDY if machine.is_here else JOB_REMEDY
-    yield Problem(KEY_MISSING, f"{remedy}; logger.wandb_project=null trains without", key="logger.wandb_project")
+    yield Problem(KEY_MISSING, f"{remedy}; logger.wandb_project=null does without", key="logger.wandb_project")
 
 
 def unknown_key(config: StageConfig, machine: Machine) -> Iterator[str]:
     """What a machine must have that nobody can see from here."""
-    asked = isinstance(config, TrainingConfig) and config.logger.wandb_project is not None
-    if asked and not machine.is_here and machine.wandb is None:
+    if _logs_to_wandb(config) and not machine.is_here and machine.wandb is None:
         yield f"logger.wandb_project: W&B's key must be there, which is not seen from here: {KEY_REMEDY}"
 
 
@@ -79,8 +90,8 @@ class Tracker(Protocol):
     def figures(self, step: int, values: Mapping[str, float]) -> None:
         """Log the figures of a step."""
 
-    def result(self, artifact: Artifact) -> None:
-        """Log what was made."""
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+        """Log what was made, and what it was made from."""
 
     def end(self, ending: Ending) -> None:
         """Send what is left, and close."""
@@ -97,9 +108,9 @@ class Trackers:
         """Log the figures of a step."""
         self._each(lambda tracker: tracker.figures(step, values))
 
-    def result(self, artifact: Artifact) -> None:
-        """Log what was made: its name, where it lies, and its small files."""
-        self._each(lambda tracker: tracker.result(artifact))
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact] = ()) -> None:
+        """Log what was made, its name, where it lies and its small files, and the same of what it was made from."""
+        self._each(lambda tracker: tracker.result(artifact, inputs))
 
     def end(self, ending: Ending) -> None:
         """Close them all."""
@@ -114,9 +125,32 @@ class Trackers:
                 say(f"[{self.name}] {tracker.name} is left out from here on: {_said(error)}")
 
 
+class AtTheEnd:
+    """A tracker to which the engine's library sends the figures by itself, and which gets the result from here.
+
+    It is opened then, so that while the library works there is one run and not two.
+    """
+
+    def __init__(self, name: str, open_it: Callable[[], Tracker]) -> None:
+        self.name = name
+        self._open = open_it
+
+    def figures(self, step: int, values: Mapping[str, float]) -> None:
+        """The library has logged them."""
+
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+        """Open the tracker, log the result, and close it."""
+        tracker = self._open()
+        tracker.result(artifact, inputs)
+        tracker.end("finished")
+
+    def end(self, ending: Ending) -> None:
+        """Nothing is open."""
+
+
 @contextmanager
 def tracked(
-    name: str, directory: Path, section: LoggerSection, settings: Mapping[str, Any], itself: tuple[str, ...]
+    name: str, directory: Path, section: TrackerSection, settings: Mapping[str, Any], itself: tuple[str, ...]
 ) -> Generator[Trackers]:
     """Open the trackers that a config asks for, on rank 0, and close them with how the work ended.
 
@@ -124,13 +158,20 @@ def tracked(
         name: of the run; the same name continues what a tracker has of it.
         directory: the run's folder, where a tracker may keep files of its own.
         settings: flat, for people who filter by them.
-        itself: trackers that the engine's library logs to by itself.
+        itself: trackers that the engine's library logs its figures to by itself.
 
     Raises:
         UserError: a tracker cannot be reached.
     """
-    wanted = _wanted(section, itself) if distributed.rank() == 0 else []
-    trackers = Trackers(name, [_open(one, name, directory, section, redact_values(dict(settings))) for one in wanted])
+    asked = {"wandb": section.wandb_project, "mlflow": section.mlflow_tracking_uri}
+    wanted = [kind for kind, value in asked.items() if value is not None and distributed.rank() == 0]
+
+    def opened(kind: str) -> Tracker:
+        return _open(kind, name, directory, section, redact_values(dict(settings)))
+
+    trackers = Trackers(
+        name, [AtTheEnd(kind, partial(opened, kind)) if kind in itself else opened(kind) for kind in wanted]
+    )
     ending: Ending = "failed"
     try:
         yield trackers
@@ -142,12 +183,7 @@ def tracked(
         trackers.end(ending)
 
 
-def _wanted(section: LoggerSection, itself: tuple[str, ...]) -> list[str]:
-    asked = {"wandb": section.wandb_project, "mlflow": section.mlflow_tracking_uri}
-    return [name for name, value in asked.items() if value is not None and name not in itself]
-
-
-def _open(kind: str, name: str, directory: Path, section: LoggerSection, settings: Mapping[str, Any]) -> Tracker:
+def _open(kind: str, name: str, directory: Path, section: TrackerSection, settings: Mapping[str, Any]) -> Tracker:
     try:
         if kind == "wandb":
             from nemotron_shared.runtime.trackers.wandb_tracker import WandbTracker
@@ -158,7 +194,7 @@ def _open(kind: str, name: str, directory: Path, section: LoggerSection, setting
         return MLflowTracker(name, section, settings)
     except Exception as error:  # whatever a library, a server or a network makes of it
         key, remedy = OPENED[kind]
-        raise UserError(f"{key}: cannot log there: {_said(error)}", f"{remedy}; {key}=null trains without") from error
+        raise UserError(f"{key}: cannot log there: {_said(error)}", f"{remedy}; {key}=null does without") from error
 
 
 def _said(error: Exception) -> str:

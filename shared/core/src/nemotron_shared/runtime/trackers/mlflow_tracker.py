@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.config.training import EXPERIMENT, LoggerSection
+from nemotron_shared.config.training import EXPERIMENT, TrackerSection
 from nemotron_shared.runtime.trackers import SMALL_FILES, Ending
 
 STATES: dict[Ending, str] = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
@@ -35,7 +35,7 @@ class MLflowTracker:
 
     name = "MLflow"
 
-    def __init__(self, name: str, section: LoggerSection, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, section: TrackerSection, settings: Mapping[str, Any]) -> None:
         for variable, value in CLIENT.items():
             os.environ.setdefault(variable, value)
         address = section.mlflow_tracking_uri or ""
@@ -62,13 +62,14 @@ class MLflowTracker:
         if time.monotonic() - self._sent > SEND_SECONDS or len(self._waiting) >= MOST_METRICS:
             self._send()
 
-    def result(self, artifact: Artifact) -> None:
-        """Log the result's small files in a folder of its name; tags say where the whole of it lies."""
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+        """Log the result's small files in a folder of its name; tags say where it lies and what it was made from."""
         made = artifact.manifest
         for name in SMALL_FILES:
             if (artifact.path / name).is_file():
                 self._client.log_artifact(self._id, str(artifact.path / name), f"{made.name}-v{made.version}")
         tags = {"reference": artifact.reference, "digest": made.digest, "path": str(artifact.path)}
+        tags["inputs"] = " ".join(used.reference for used in inputs)
         self._client.log_batch(self._id, tags=[RunTag(f"nemotron.{key}", value) for key, value in tags.items()])
 
     def end(self, ending: Ending) -> None:

@@ -1,29 +1,38 @@
-"""Weights & Biases, online or, with `WANDB_MODE=offline`, into the run's folder for `wandb sync` later."""
+"""Weights & Biases, online or, with `WANDB_MODE=offline`, into the run's folder for `wandb sync` later.
 
-from collections.abc import Mapping
+Results and inputs are artifacts there, so that W&B draws what was made from what. An artifact is named by its content:
+an input that its own run has logged is found again, and one that no run has logged is logged as it is used.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import wandb
 
 from nemotron_shared.artifacts import Artifact
-from nemotron_shared.config.training import LoggerSection
+from nemotron_shared.artifacts.manifest import MANIFEST
+from nemotron_shared.config.training import TrackerSection
 from nemotron_shared.runtime.trackers import SMALL_FILES, Ending
 
 EXIT_CODES: dict[Ending, int] = {"finished": 0, "stopped": 130, "failed": 1}
 
 
 class WandbTracker:
-    """One run of W&B. Its id is the name of the run's folder, so that a run that is continued goes on there, too."""
+    """One run of W&B. Its id is the name of the run's folder, so that a run that is continued goes on there, too.
+
+    Where the engine's library has a run open in this process, that one is used.
+    """
 
     name = "W&B"
 
-    def __init__(self, name: str, directory: Path, section: LoggerSection, settings: Mapping[str, Any]) -> None:
-        self._run = wandb.init(
+    def __init__(self, name: str, directory: Path, section: TrackerSection, settings: Mapping[str, Any]) -> None:
+        self._is_own = wandb.run is None
+        self._run = wandb.run or wandb.init(
             project=section.wandb_project,
             entity=section.wandb_entity,
             id=name,
-            name=name,
+            name=section.wandb_name or name,
             resume="allow",
             dir=directory,
             config=dict(settings),
@@ -34,16 +43,40 @@ class WandbTracker:
         """Log the figures of a step."""
         self._run.log(dict(values), step=step)
 
-    def result(self, artifact: Artifact) -> None:
-        """Log an artifact with the result's small files; its metadata says where the whole of it lies."""
-        made = artifact.manifest
-        known = {"reference": artifact.reference, "digest": made.digest, "path": str(artifact.path), **made.metrics}
-        mirrored = wandb.Artifact(made.name, type=made.type, metadata=known)
-        for name in SMALL_FILES:
-            if (artifact.path / name).is_file():
-                mirrored.add_file(str(artifact.path / name), name=name)
-        self._run.log_artifact(mirrored, aliases=[f"v{made.version}", "latest"])
+    def result(self, artifact: Artifact, inputs: Sequence[Artifact]) -> None:
+        """Log the result as an artifact and the inputs as used ones; the summary gets the result's metrics."""
+        self._run.summary.update(dict(numbers(artifact.manifest.metrics)))
+        self._run.log_artifact(mirrored(artifact), aliases=[f"v{artifact.manifest.version}", "latest"])
+        for used in inputs:
+            if self._run.offline:  # `use_artifact` refuses; what it calls is written down for `wandb sync`
+                self._run._log_artifact(mirrored(used), aliases=[], is_user_created=True, use_after_commit=True)
+            else:
+                self._run.use_artifact(mirrored(used))
 
     def end(self, ending: Ending) -> None:
         """Send what is left."""
-        self._run.finish(exit_code=EXIT_CODES[ending])
+        if self._is_own:
+            self._run.finish(exit_code=EXIT_CODES[ending])
+
+
+def mirrored(artifact: Artifact) -> wandb.Artifact:
+    """An artifact of W&B with the small files of ours; its metadata says where the whole of it lies."""
+    made = artifact.manifest
+    known = {"reference": artifact.reference, "digest": made.digest, "path": str(artifact.path), **made.metrics}
+    found = wandb.Artifact(made.name, type=made.type, metadata=known)
+    for name in SMALL_FILES:
+        if (artifact.path / name).is_file() and not (artifact.is_external and name == MANIFEST):
+            found.add_file(str(artifact.path / name), name=name)
+    if artifact.is_external:  # a folder from outside: its digest names it, and it has no manifest of its own
+        with found.new_file("digest.txt") as file:
+            file.write(f"{made.digest}\n")
+    return found
+
+
+def numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested mappings, by their path: `sft/sums/accuracy`."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value, f"{above}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{above}{name}", value
