@@ -28,11 +28,12 @@ lists each of their command lines, keys, files, values, checks and expected resu
 
 {states}
 
-`tests/test_seeds.py` runs every command below and compares exit code and output, so a promise that is broken, or \
-kept without being claimed here, fails a test. A row may not claim more than its evidence shows: a dry run that says \
-"none: this could run" shows that a config composes, not that it trains. A command that fails counts only where the \
-words of its error are asserted, and where a dry run lists problems, all of them are. A test that a row names has to \
-be one that `.ci/run` runs. The page is written by `tests/seeds_page.py` from `tests/seeds.yaml`; edit the table there.
+`tests/test_seeds.py` runs every command below and compares exit code and output, so a promise that is broken, or kept \
+without being claimed here, fails a test. Only a row with nothing in its last column is merely stated. A row may not \
+claim more than its evidence shows: a dry run that says "none: this could run" shows that a config composes, not that \
+it trains. A command that fails counts only where the words of its error are asserted, and where a dry run lists \
+problems, all of them are. A test that a row names is one that `.ci/run` runs, unless the state is *by hand*. The page \
+is written by `tests/seeds_page.py` from `tests/seeds.yaml`; edit the table there.
 
 The last column of each table names a command, a test or a file, after its kind. A *dry run* of a recipe is made for \
 the guide's machine, which `--machine FILE` describes, because the machine of the tests has neither its GPUs nor its \

@@ -46,7 +46,7 @@ SCRIPTS_ALONE = {"shared/cluster/tests/test_airgap_scripts.py", "shared/cluster/
 """Tests that compare the text of scripts."""
 # How many ids each letter has: the four guides, the project as a whole, and the guides' contradictions.
 LAST = {"A": 36, "B": 37, "C": 22, "D": 22, "E": 7, "X": 14}
-KEYS = {"id", "what", "state", "why", "command", "folder", "made", "slow", "test", "file", "expect"}
+KEYS = {"id", "what", "state", "why", "command", "folder", "made", "test", "file", "expect"}
 EXPECTED = {"exit", "text", "values", "problems", "error"}
 
 
@@ -69,7 +69,6 @@ class Row:
     command: str = ""
     folder: str = ""
     made: bool = False
-    slow: bool = False
     test: str = ""
     file: str = ""
     exit: int | None = None

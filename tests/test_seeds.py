@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -120,13 +119,11 @@ def way(row: Row) -> tuple[str, str, bool]:
     return row.command, row.folder, row.made
 
 
-def commands() -> Iterator[Any]:
+def commands() -> list[Any]:
     """The rows of each command together: it runs once."""
     ordered = sorted((row for row in ROWS if row.command), key=way)
-    for _, same in groupby(ordered, key=way):
-        rows = list(same)
-        marks = [pytest.mark.slow] if any(row.slow for row in rows) else []
-        yield pytest.param(rows, id=",".join(map(str, rows)), marks=marks)
+    together = [list(rows) for _, rows in groupby(ordered, key=way)]
+    return [pytest.param(rows, id=",".join(map(str, rows))) for rows in together]
 
 
 @pytest.mark.parametrize("rows", commands())
