@@ -24,27 +24,37 @@ INTRODUCTION = """\
 
 This project implements four public guides: LoRA on Nemotron 3 Nano with NeMo Automodel, the four-stage recipe of \
 Nemotron 3 Super, SFT and GRPO of Llama 3.3 Nemotron Super 49B, and GRPO of Nemotron 3 Nano on 32 nodes. This page \
-lists each of their command lines, keys, files, values, checks and expected results, and says what happens today.
+lists each of their command lines, keys, files, values, checks and expected results, and says how far it is kept.
 
-- **works**: it does what the guide promises.
-- **differs**: it does something else, for the reason given.
-- **missing**: it is not there yet, and asking for it is an error.
+{states}
 
-`tests/test_seeds.py` runs every command below and compares exit code and output, so a promise that is broken, or \
-kept without being claimed here, fails a test. The page is written by `tests/seeds_page.py` from `tests/seeds.yaml`; \
-edit the table there.
+`tests/test_seeds.py` runs every command below and compares exit code and output, so a promise that is broken, or kept \
+without being claimed here, fails a test. Only a row with nothing in its last column is merely stated. A row may not \
+claim more than its evidence shows: a dry run that says "none: this could run" shows that a config composes, not that \
+it trains. A command that fails counts only where the words of its error are asserted, and where a dry run lists \
+problems, all of them are. A test that a row names is one that `.ci/run` runs, unless the state is *by hand*. The page \
+is written by `tests/seeds_page.py` from `tests/seeds.yaml`; edit the table there.
 
-How a row is seen: *run* on tiny data, *dry-run*, *parse* (the config composes and has the values), *golden* (the \
-text of a script), *library* (the real library judges it, in its own environment), *cluster* (it needs Slurm), \
-*document* (it is only stated).
+The last column of each table names a command, a test or a file, after its kind. A *dry run* of a recipe is made for \
+the guide's machine, which `--machine FILE` describes, because the machine of the tests has neither its GPUs nor its \
+packages. Tests on *Slurm* use a real one with two nodes, in namespaces of the testing machine; where those are \
+forbidden, they are skipped with a warning. A test of a *library* runs in the environment of an engine, with the real \
+library. A *script* is a test that compares the text of scripts.
+"""
+
+LINKED = """\
+{count} rows of part B, marked with †, are not promises of the guide's own text, but of files that it links to: the \
+READMEs of the four stages, their configs, and the page on env.toml.
 """
 
 
 def page(rows: list[Row]) -> str:
     """The text of the page: counts, then one table for each guide."""
-    parts = [INTRODUCTION, "\n".join(_counts(rows)) + "\n"]
+    states = "\n".join(f"- **{state}**: {meaning}" for state, meaning in STATES.items())
+    linked = LINKED.format(count=sum(row.linked for row in rows))
+    parts = [INTRODUCTION.format(states=states), "\n".join(_counts(rows)) + "\n", linked]
     for letter, title in SECTIONS.items():
-        lines = [f"## {title}", "", "| id | what | how | state | seen by | remark |", "|---|---|---|---|---|---|"]
+        lines = [f"## {title}", "", "| id | what | state | remark | shown by |", "|---|---|---|---|---|"]
         lines += [_line(row) for row in rows if row.ids[0].startswith(letter)]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
@@ -64,8 +74,8 @@ def _count_line(title: str, rows: list[Row]) -> str:
 
 
 def _line(row: Row) -> str:
-    seen = f"`{row.shown_by}`".replace("|", "\\|") if row.shown_by else ""
-    cells = (", ".join(row.ids), row.what, row.how, row.state, seen, row.why)
+    shown = f"{row.evidence}: `{row.shown_by}`".replace("|", "\\|") if row.shown_by else ""
+    cells = (", ".join(row.ids) + (" †" if row.linked else ""), row.what, row.state, row.why, shown)
     return f"| {' | '.join(cells)} |"
 
 
