@@ -3,12 +3,17 @@
 #   ci/stage.sh sft
 set -euo pipefail
 cd "$(dirname "$0")/.."
-root=$PWD
 stage=${1:?usage: ci/stage.sh shared|data|cluster|engines|app|serving|prove|pretrain|sft|rl|eval}
 
+command -v uv >/dev/null || python3 -m pip install --quiet uv
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export UV_PROJECT_ENVIRONMENT=$scratch/environment NEMOTRON_HOME=$scratch/home
+# In a copy: builds leave folders in the sources, and such a leftover can hide a file missing from the package list.
+mkdir "$scratch/source"
+git ls-files -z --cached --others --exclude-standard | grep -zvxFf <(git ls-files --deleted) |
+    xargs -0 cp --parents --target-directory "$scratch/source"
+cd "$scratch/source"
 
 extra=()
 tests=stages/$stage/tests
@@ -30,15 +35,12 @@ eval) short+=(evaluation.limit=8) ;;
 esac
 "$UV_PROJECT_ENVIRONMENT/bin/torchrun" "stages/$stage/train.py" "${short[@]}"
 
-rm -rf "stages/$stage/build" # a stale build folder can hide a file missing from the package list
-for shared in shared data cluster engines app serving prove; do
-    uv build --quiet --wheel --package "nemotron-$shared" --out-dir "$scratch/wheels"
+for member in shared data cluster engines app serving prove "$stage"; do
+    uv build --quiet --wheel --package "nemotron-$member" --out-dir "$scratch/wheels"
 done
-uv build --quiet --wheel --package "nemotron-$stage" --out-dir "$scratch/wheels"
 uv venv --quiet "$scratch/outside"
 uv pip install --quiet --no-sources --python "$scratch/outside/bin/python" "$scratch"/wheels/*.whl \
     --constraint <(uv export --quiet --package "nemotron-$stage" --no-emit-workspace --no-hashes)
 mkdir "$scratch/empty" && cd "$scratch/empty"
 NEMOTRON_HOME=$scratch/home2 "$scratch/outside/bin/python" -m "stages.$stage.train" "${short[@]}"
-cd "$root"
 echo "$stage: tests, tiny run and wheel are fine"

@@ -249,6 +249,7 @@ LOOKED_AT: dict[tuple[str, ...], Callable[[tuple[str, ...]], bool]] = {
     ("ci/check.sh",): is_script,
     ("ci/engine.sh",): is_engine,
     ("ci/stage.sh",): is_script,
+    ("ci/image.sh",): is_script,
     ("ci/release.sh",): is_script,
     (".ci/run",): is_script,
 }
