@@ -31,7 +31,23 @@ LIBRARIES = (
     "libutil.so.1",
 )
 """What wheels expect of every system."""
-TOOLS = ["bash", "sh", "env", "ln", "sed", "mktemp", "dirname", "rm", "mkdir", "chown", "chmod", "test", "id", "cat", "ls"]
+TOOLS = [
+    "bash",
+    "sh",
+    "env",
+    "ln",
+    "sed",
+    "mktemp",
+    "dirname",
+    "rm",
+    "mkdir",
+    "chown",
+    "chmod",
+    "test",
+    "id",
+    "cat",
+    "ls",
+]
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +140,9 @@ def test_a_stage_trains_in_the_image_that_the_documented_command_builds(tmp_path
         assert f"main.cpython-{PYTHON.replace('.', '')}.pyc" in run(*inside, "ls", cached)
     finally:
         subprocess.run(["buildah", "rm", "--all"], env=os.environ | isolated, capture_output=True, check=False)
-        subprocess.run(["buildah", "rmi", "--all", "--force"], env=os.environ | isolated, capture_output=True, check=False)
+        subprocess.run(
+            ["buildah", "rmi", "--all", "--force"], env=os.environ | isolated, capture_output=True, check=False
+        )
 
 
 @pytest.mark.slow

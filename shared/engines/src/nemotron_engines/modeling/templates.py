@@ -6,7 +6,7 @@
 A library's templates are programs of whoever made the model. Here transformers keeps all that it does around them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -46,7 +46,7 @@ class Compiled:
             return self._template.render(messages, tools, add_generation_prompt, **variables)
 
     @contextmanager
-    def activate_tracker(self, blocks: list[str], generated: list[Span]) -> Iterator[None]:
+    def activate_tracker(self, blocks: list[str], generated: list[Span]) -> Generator[None]:
         """While it lasts, `generate` notes which characters stand in {% generation %}: `assistant_masks` needs them.
 
         Args:
@@ -58,7 +58,7 @@ class Compiled:
         finally:
             self._generated = None
 
-    def generate(self, messages: Any, tools: Any = None, **variables: Any) -> Iterator[str]:
+    def generate(self, messages: Any, tools: Any = None, **variables: Any) -> Generator[str]:
         """The conversation as text, in one block; errors as in `render`."""
         with _refusals():
             text, spans = self._template.render_with_blocks(messages, tools, **variables)
@@ -68,7 +68,7 @@ class Compiled:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _refusals() -> Generator[None]:
     """A template that refuses a conversation says so as transformers' own does."""
     try:
         yield
