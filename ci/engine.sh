@@ -67,5 +67,5 @@ if [[ $sources != "$PWD"/* ]]; then
     echo "engine: $python imports $sources, which is not in this clone: remove $NEMOTRON_ENGINES" >&2
     exit 1
 fi
-# Tests of a group share what they have trained, so one process runs them.
-"$python" -m pytest --dist=loadgroup -m "$engine" {stages,shared}/*/tests/conformance "$@" 9>&-
+# The tests of a file share what they have trained, so one process runs them.
+"$python" -m pytest --dist=loadfile -m "$engine" {stages,shared}/*/tests/conformance "$@" 9>&-

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.megatron, pytest.mark.slow, pytest.mark.xdist_group("mtp")]  # one program, shared
+pytestmark = [pytest.mark.megatron, pytest.mark.slow]
 PROGRAM = Path(__file__).with_name("megatron_mtp.py")
 LAYERS, EXPERTS, KINDS = 4, 8, 39
 VALUES, GRADIENTS = 1e-5, 1e-4

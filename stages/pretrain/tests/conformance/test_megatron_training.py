@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from support import Forked, run_forked
 
-pytestmark = [pytest.mark.megatron, pytest.mark.slow, pytest.mark.xdist_group("training")]  # one run, shared
+pytestmark = [pytest.mark.megatron, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[4]
 PATIENCE = 600
 STEPS = 6

@@ -15,7 +15,7 @@ from nemotron_shared.errors import UserError
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
-pytestmark = [pytest.mark.automodel, pytest.mark.xdist_group("in the process of the tests")]
+pytestmark = pytest.mark.automodel
 PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), pad_token_id=3, kind="packed")
 
 

@@ -21,7 +21,7 @@ from automodel_support import (
     transformers_model,
 )
 
-pytestmark = [pytest.mark.automodel, pytest.mark.xdist_group("in the process of the tests")]
+pytestmark = pytest.mark.automodel
 TOLERANCE = 1e-4
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from nemotron_shared.config.schema import LoraSection
 from nemotron_shared.runtime.models.weights import ADAPTER_WEIGHTS
 
-pytestmark = [pytest.mark.automodel, pytest.mark.xdist_group("in the process of the tests")]
+pytestmark = pytest.mark.automodel
 SECTION = LoraSection(dim=8, alpha=16, dropout=0.0, layers=["attention", "mamba_in", "shared_experts", "latent"],
                       target_modules=[], exclude_modules=[])  # fmt: skip
 PADDING = slice(0, 40)  # of both rows

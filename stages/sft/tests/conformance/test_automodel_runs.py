@@ -21,8 +21,6 @@ SHORT = ("-c", "tiny", "engine=automodel", "train.train_iters=8", "train.eval_in
          "checkpoint.save_interval=4", "data_prep.synthetic_chats=400", "logger.tensorboard=false")  # fmt: skip
 CHOICES = SimpleNamespace(attn_implementation="sdpa", allow_reference_kernels=False)
 pytestmark = [pytest.mark.automodel, pytest.mark.slow]
-# Tests of a group share a run.
-with_lora, with_full = pytest.mark.xdist_group("lora"), pytest.mark.xdist_group("full")
 
 
 def command(*overrides: str, processes: int = 1) -> list[str]:
@@ -89,7 +87,6 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@with_lora
 def test_the_shim_and_the_trained_share_are_announced(lora: Path) -> None:
     said = (lora / "said").read_text()
     assert "torch.cuda calls are stubbed, Mamba runs on our pure-torch kernels" in said
@@ -98,7 +95,6 @@ def test_the_shim_and_the_trained_share_are_announced(lora: Path) -> None:
     assert losses(lora)[-1] < losses(lora)[0]
 
 
-@with_lora
 def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> None:
     from peft import PeftModel
 
@@ -119,7 +115,6 @@ def test_only_adapted_weights_change_and_peft_reads_the_adapter(lora: Path) -> N
         assert torch.allclose(beside, merged(ids, use_cache=False).logits, atol=1e-5)
 
 
-@with_lora
 def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path) -> None:
     from nemotron_data.formats.packed import read_packed
     from nemotron_engines.modeling.build import load_model
@@ -135,7 +130,6 @@ def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path
     assert float(loss) == pytest.approx(losses(lora, "valid_loss")[-1], rel=1e-5)
 
 
-@with_full
 def test_two_processes_train_what_one_does(full: Path, tmp_path: Path) -> None:
     run_anew(tmp_path, "engine.peft=null", processes=2)
     assert losses(tmp_path) == pytest.approx(losses(full), rel=1e-4)
@@ -174,7 +168,6 @@ def interrupt(home: Path, number: signal.Signals, *overrides: str) -> None:
     assert not (home / "artifacts" / "super3-sft-model").exists(), (home / "first").read_text()
 
 
-@with_lora
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(lora: Path, tmp_path: Path, number: signal.Signals) -> None:
     interrupt(tmp_path, number)
@@ -183,7 +176,6 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(lora: Path, tmp_path:
     assert all(torch.equal(value, weights(lora)[name]) for name, value in weights(tmp_path).items())
 
 
-@with_full
 def test_a_killed_run_over_all_weights_goes_on(full: Path, tmp_path: Path) -> None:
     interrupt(tmp_path, signal.SIGKILL, "engine.peft=null")
     run(tmp_path, "engine.peft=null")
