@@ -23,6 +23,7 @@ CONFIG = ROOT / "docs" / "zensical.toml"
 LEFT_OUT = ("CHANGELOG.md", ".github/", "benchmarks/", "tests/")
 """What is read where it lies."""
 LINK = re.compile(r"\]\(([^)#\s]+)")
+NAMED_BLOCK = re.compile(r"^```(\w+) (\S+)$", re.MULTILINE)
 LOADED = re.compile(r'<(?:script|img|iframe)[^>]*\ssrc="?https?:|<link[^>]*"?stylesheet[^>]*https?:|class="?mermaid')
 """What a browser would fetch from elsewhere: the theme draws diagrams of Mermaid by a script from a CDN."""
 
@@ -65,6 +66,10 @@ def build(out: Path | None) -> int:
             target.parent.mkdir(parents=True, exist_ok=True)
             if path.is_dir():
                 shutil.copytree(path, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            elif path.suffix == ".md":
+                # The site's Markdown does not take "```toml env.toml" for a fence, and swallows what follows.
+                text = path.read_text(encoding="utf-8")
+                target.write_text(NAMED_BLOCK.sub(r'```\1 title="\2"', text), encoding="utf-8")
             else:
                 shutil.copyfile(path, target)
         built = subprocess.run(["zensical", "build", "--strict"], cwd=folder)
