@@ -10,6 +10,7 @@ from typing import Any
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.eval.evaluate import LABELS, outcome, result_name, write_results
 from stages.eval.evaluator_section import NemoEvaluatorLauncherEngine
@@ -36,6 +37,7 @@ def _evaluate(task: LauncherTask) -> dict[str, Any]:
     program = find_program("nemo-evaluator-launcher", engine.launcher, "engine.launcher")
     rendered = rendered_config(config, str(model.path) if model else None)
     launcher = Launcher(program, task.run, telemetry=engine.telemetry)
+    doing("waiting for nemo-evaluator-launcher")
     names = [one.name for one in chosen(engine, config.evaluation.tasks)]
     launcher.require_tasks(names)
     if engine.execution.type == "slurm":
