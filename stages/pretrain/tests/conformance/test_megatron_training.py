@@ -60,15 +60,15 @@ def interrupt(home: Path, after: int, number: signal.Signals) -> tuple[int, str]
     with os.fdopen(reading) as lines:
         for one in lines:
             seen += one
-            if f"step {after}/{STEPS}" in one:
+            if f"] step {after}/{STEPS}" in one:  # not "at work on step", which may still write a checkpoint
                 process.send_signal(number)
     return process.wait(), seen
 
 
 def figures(model: Path) -> list[dict[str, float]]:
-    """metrics.jsonl without the figures that are times."""
+    """metrics.jsonl without the figures that are times, or memory."""
     entries = [json.loads(line) for line in (model / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in entry.items() if "second" not in k} for entry in entries]
+    return [{k: v for k, v in entry.items() if "second" not in k and k != "memory_gb"} for entry in entries]
 
 
 def weights(model: Path) -> dict[str, torch.Tensor]:
