@@ -70,8 +70,9 @@ def test_allow_experimental_is_the_consent_that_an_engine_asks_for(
     command: tuple[str, ...], config: str | None, set_: list[str]
 ) -> None:
     own = "run.family=super49b"
-    request = Request("super49b", command, config, (own,), False, False)
-    assert list(consenting(request).overrides) == [*set_, own]
+    for words in ((own,), (own, "run.env.nodes=8")):
+        request = Request("super49b", command, config, words, False, False)
+        assert list(consenting(request).overrides) == [*set_, *words]
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def consenting(request: "Request") -> "Request":
     found = []
     for stage in families()[request.family].stages if several else request.command:
         said = [own for text in request.overrides if (own := for_one_stage(text, stage))]
+        said = [text for text in said if not override_key(text).startswith("run.env.")]  # keys of env.toml
         engine = None
         with suppress(UserError):  # which the command itself then meets
             engine = composed(stage, replace(request, overrides=tuple(said))).tree.engine

@@ -136,6 +136,9 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
                 checked.lacking += as_errors(lambda: missing_trackers(config, machine), origins)
                 checked.lacking += as_errors(lambda: missing_key(config, machine), origins)
                 checked.notes += unknown_key(config, machine)
+                engine = composed.tree.engine
+                known = (engine.get("experimental") or []) if engine.get("allow_experimental") else []
+                checked.notes += [f"this recipe is experimental: {reason}" for reason in known]
                 if needs.process_bytes >= TOLD_BYTES:
                     checked.notes.append(f"a process keeps at least {size(needs.process_bytes)}: {needs.kept}")
         if arguments.dry_run and machine.sees_files:
