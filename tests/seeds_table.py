@@ -141,7 +141,7 @@ def _check(row: Row) -> None:
     listing = "--dry-run" in row.command or row.command.startswith("nemotron doctor")
     assert not row.problems or listing, f"{row}: problems are listed by --dry-run and doctor"
     if row.command and claim:
-        assert row.text or row.values or row.error, f"{row}: an exit code alone shows nothing"
+        assert row.text or row.values or row.error or row.problems, f"{row}: an exit code alone shows nothing"
     assert not row.file or row.text, f"{row}: the words are missing that the file has"
 
 
