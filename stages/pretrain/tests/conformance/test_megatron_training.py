@@ -1,7 +1,7 @@
 """Engine `megatron_bridge` trains the tiny hybrid on a CPU through Bridge's own loop, as a user would run it.
 
 Each run is a process: faking `torch.cuda` changes it, and a stop needs one to stop. Most are copies of a process that
-has imported Bridge; those of two processes import it themselves.
+has imported Bridge; those of two processes, or of another engine, import everything themselves.
 """
 
 import json
@@ -38,7 +38,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(home: Path, line: list[str]) -> "subprocess.CompletedProcess[str]":
-    if "torch.distributed.run" not in line:
+    if "torch.distributed.run" not in line and "engine=megatron_bridge" in line:
         return run_forked(line, home, environment(home))
     return subprocess.run(line, env=environment(home), capture_output=True, text=True, timeout=PATIENCE)
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.nemo_rl
 
 SYNTHETIC = (
     "data_prep.source=synthetic",
+    "data_prep.placeholder_sources={dapo: null, skywork: null}",  # the recipes' are on the hub
     "run.missing_data=prepare",
     "run.missing_model=random",
     "model.architecture=super3_tiny",

@@ -173,7 +173,13 @@ def cancel(told: Told) -> str:
     """End it. A container's script is told, and has the step save; a cloud ends the job in its own way."""
     if told["executor"] == "docker":
         if container := docker_container(told):
-            asked = container.exec_run(["bash", "-c", "kill -TERM $(cat /nemo_run/pid)"])
+            try:
+                asked = container.exec_run(["bash", "-c", "kill -TERM $(cat /nemo_run/pid)"])
+            except Exception:
+                found = docker_container(told)
+                if found and found.status == "running":
+                    raise
+                return ""  # it ended meanwhile
             if asked.exit_code:
                 container.stop()
         return ""
