@@ -64,6 +64,9 @@ def test_the_commands_of_the_remedies_are_commands(expected, tmp_path: Path, mon
         if words[0] in {"check", "data"}:
             with pytest.raises(UserError, match="there is no artifact"):  # in an empty store
                 dispatch(words)
+        elif words[0] == "diagnose":  # of a log that is there
+            (tmp_path / "LOG").write_text("exitcode  : 18 (pid: 1)")
+            assert dispatch(["diagnose", str(tmp_path / words[1])]) in {0, 1}
         else:
             assert dispatch([*words, "--dry-run"]) in {0, 1}, capsys.readouterr()
 

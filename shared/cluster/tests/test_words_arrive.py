@@ -188,7 +188,7 @@ def test_by_a_driver_of_ray(tmp_path: Path, ray_sub: bool) -> None:
     note, record = 'printf \'%s\\0\' "$@" >"$WORDS"', tmp_path / "words"
     job, profile = with_ray_sub(tmp_path) if ray_sub else (DRIVER, PLAIN)
     job = dataclasses.replace(job, command=("-m", "step", *NASTY))
-    told = {"STEP": note, "DRIVER": note, "WORDS": str(record), "SLURM_JOB_ACCOUNT": "llm"}
+    told = {"STEP": note, "DRIVER": note, "WORDS": str(record), "SLURM_JOB_ACCOUNT": "llm", "VERSION": "v0.7.0"}
     ran = Pretended(tmp_path, job, profile, **told)
     assert ran.process.wait(timeout=300) == 0, ran.said()
     found = record.read_bytes().decode().split("\0")[:-1]

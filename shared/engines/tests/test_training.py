@@ -156,7 +156,7 @@ def test_a_validation_by_reward_shows_no_loss(tmp_path: Path, capsys: pytest.Cap
 
     run, keep = (
         Run(tmp_path, "rl"),
-        CheckpointSection(save_interval=1, most_recent_k=1, keep_best=True, keep_last_state=True),
+        CheckpointSection(save_interval=1, most_recent_k=1, keep_best=True, keep_last_state=True, checkpoint_dir=None),
     )
     callback = RunCallback(run, 1, keep, None)
     arguments, state, control = TrainingArguments(str(tmp_path)), TrainerState(global_step=1), TrainerControl()

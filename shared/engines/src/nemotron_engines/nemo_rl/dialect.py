@@ -215,7 +215,9 @@ def _whole(content: Settings, name: str, algorithm: str, version: str) -> Settin
     merged = merge(bases[base].values, content)
     found = {"engine.base": base} | _decided(merged, GRPO if algorithm == "grpo" else SFT)
     if version != LATEST:
-        found |= {"engine.version": version, "engine.container": f"nvcr.io/nvidia/{VERSIONS[version].container}"}
+        found["engine.version"] = version
+        if not has(content, "run.env.container"):  # an image that the file names stays
+            found["engine.container"] = f"nvcr.io/nvidia/{VERSIONS[version].container}"
     return found | {METRIC: at(merged, "checkpointing.metric_name")} if algorithm == "grpo" else found
 
 
