@@ -22,7 +22,7 @@ class ExpertLoad:
             if (gate := getattr(module, "gate", None)) is not None and hasattr(module, "experts"):
                 layer = next((part for part in name.split(".") if part.isdigit()), name)
                 layer = f"mtp.{layer}" if name.startswith("mtp.") else layer
-                module.experts.register_forward_pre_hook(self._counter(layer, gate.num_experts))
+                module.experts.register_forward_pre_hook(self._counter(layer, len(gate.weight)))
 
     def take(self) -> dict[str, float]:
         """Of each layer the busiest expert's tokens over an even share, since the last call: {"expert_load/3": 1.8}.
