@@ -92,6 +92,9 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
         "prepare": [""],
     },
     "see: nemotron jobs": {},
+    "; the jobs that it submitted go on, and its log says how to end them: nemotron jobs logs {record.id}": {
+        "record.id": ["4711"]
+    },
     "name models, or runs: nemotron runs --all": {},
     "see what was stopped: nemotron runs": {},
     "see what there is: nemotron artifacts list": {},
@@ -177,7 +180,6 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "bring it in again: nemotron model import {reference}": {"reference": ["hf://org/name"]},
     "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name": {},
     "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},
-    "for the model on the hub: nemotron model import hf://{reference}": {"reference": ["org/name"]},
     # nemotron_engines
     "install the version that uv.lock names: uv sync --all-packages": {},
     "it belongs to the ordinary environment: uv sync --all-packages": {},
@@ -234,9 +236,9 @@ USAGE = {"prog", "usage"}
 
 
 def templates() -> set[str]:
-    """Every text with a command in it."""
+    """Every text with a command in it, but for usages and the heads of pages that a command writes."""
     found = {text for path in sources() if path.name not in BUILT for text in strings(path) if COMMAND.search(text)}
-    return {text for text in found if not text.startswith("usage: ")} - NO_REMEDIES
+    return {text for text in found if not re.match(r"usage: |# \w", text)} - NO_REMEDIES
 
 
 def commands(text: str) -> list[list[str]]:

@@ -83,6 +83,7 @@ def test_the_result_of_every_engine_and_its_inputs_reach_the_tracker(
 ) -> None:
     step = import_module(f"stages.{stage}.train").STEP
     words = [f"engine={engine}", "logger.wandb_project=mine", f"run.publish_to={tmp_path / 'mine'}"]
+    words += ["engine.deployment.type=vllm", "engine.container=mine:1"] if engine == "nemo_evaluator_launcher" else []
     values = resolve(compose(step.directory / "config", "tiny", words).tree, lambda role, name: f"{role} {name}")
     config = validate(step.schema, values, {})
     inputs = {

@@ -10,7 +10,7 @@ from nemotron_engines.transformers.experts import ExpertLoad
 class Gate(nn.Module):
     def __init__(self, experts: int) -> None:
         super().__init__()
-        self.num_experts = experts
+        self.weight = nn.Parameter(torch.zeros(experts, 2))
 
 
 class Experts(nn.Module):
