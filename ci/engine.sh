@@ -61,7 +61,7 @@ nemo_run) # a program in it is asked by the command, whose own environment is an
     ;;
 esac
 
-uv pip install --quiet --python "$python" pytest pytest-xdist hypothesis peft
+uv pip install --quiet --python "$python" pytest pytest-xdist pytest-timeout hypothesis peft
 sources=$("$python" -c 'import nemotron_shared; print(nemotron_shared.__file__)')
 if [[ $sources != "$PWD"/* ]]; then
     echo "engine: $python imports $sources, which is not in this clone: remove $NEMOTRON_ENGINES" >&2

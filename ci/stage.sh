@@ -23,7 +23,8 @@ data) tests=shared/data/tests extra=(--extra hub --extra ray) ;;
 cluster | engines | app | serving | prove) tests=shared/$stage/tests ;;
 esac
 uv sync --package "nemotron-$stage" "${extra[@]}" --locked --quiet
-uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with pytest-xdist --with hypothesis pytest -q "$tests"
+uv run --package "nemotron-$stage" "${extra[@]}" --locked --with pytest --with pytest-xdist --with pytest-timeout \
+    --with hypothesis pytest -q "$tests"
 [ -d "stages/$stage" ] || exit 0
 
 # Small enough for every commit; the full tiny pipeline has a test of its own.
