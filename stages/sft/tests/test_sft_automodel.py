@@ -133,11 +133,11 @@ def test_batches_that_cannot_be_divided_are_refused() -> None:
     assert "8 rows per step are not a multiple of a micro batch of 2 x 3" in lacking(REQUIRED, processes=3)
 
 
-def lacking(packages: dict[str, str], processes: int = 1, gpus: tuple[GPU, ...] = ()) -> str:
+def lacking(packages: dict[str, str], *overrides: str, processes: int = 1, gpus: tuple[GPU, ...] = ()) -> str:
     """What a machine with these packages, and those of this environment, would lack."""
     here = {one.name: version(one.name) for one in own_packages("nemotron-engines")}
     machine = Machine("3.12", processes, gpus, 10**11, 10**12, packages=here | packages)
-    chosen = config("tiny", "engine=automodel")
+    chosen = config("tiny", "engine=automodel", *overrides)
     return "\n".join(str(one) for one in missing("automodel", needs(chosen, {}, machine), machine))
 
 
@@ -184,6 +184,15 @@ def test_a_missing_package_is_named() -> None:
     assert "nemotron airgap build FOLDER" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
     kernels = {"mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
     assert lacking(REQUIRED | kernels, gpus=(GPU("H100", 10**11),)) == ""
+
+
+def test_kernels_of_gpus_are_refused_where_there_is_none() -> None:
+    installed = REQUIRED | {"triton": "3.7.1", "mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
+    asked = ("engine.peft.use_triton=true", "engine.backend.linear=te")
+    told = lacking(installed, *asked)
+    for remedy in ("engine.peft.use_triton=false", "engine.backend.linear=torch"):
+        assert f"on a CPU set {remedy}" in told
+    assert lacking(installed, *asked, gpus=(GPU("H100", 10**11),)) == ""
 
 
 def test_the_versions_are_those_of_the_extra() -> None:

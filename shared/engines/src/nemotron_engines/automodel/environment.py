@@ -32,6 +32,8 @@ TRITON = Requirement("triton<3.9")
 # Numbers of the weights' type for each parameter: with gradient and Adam's two moments, and in a checkpoint without
 # the gradient.
 WEIGHTS, TRAINED, SAVED = 1, 4, 3
+# What computes the same where there is no GPU, in place of Transformer Engine.
+WITHOUT_TE = {"attn": "sdpa", "linear": "torch", "rms_norm": "torch", "experts": "torch"}
 
 
 def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Iterator[Problem]:
@@ -77,6 +79,7 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
                 f"{HOW_TO_COMPILE}, or use a container that has them",
             )
         )
+    others += [] if machine.gpus else _gpu_only(engine)
     # ddp keeps everything on each process; fsdp2 shards it. Adapters leave the rest without gradients and optimizer.
     shards = machine.processes if engine.strategy == "fsdp2" else 1
     size = 2 if engine.weights_dtype == "bfloat16" else 4
@@ -97,3 +100,13 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
         **disk_bytes(config, 0 if engine.peft else SAVED * size * parameters, size * parameters),
         others=tuple(others),
     )
+
+
+def _gpu_only(engine: AutomodelEngine) -> Iterator[Problem]:
+    """Kernels that exist for GPUs alone; without one, Automodel would fail at its first step."""
+    asked = {f"backend.{part}": other for part, other in WITHOUT_TE.items() if getattr(engine.backend, part) == "te"}
+    asked |= {"peft.use_triton": "false"} if engine.peft and engine.peft.use_triton else {}
+    for name, other in asked.items():
+        what = "Triton's kernels" if name == "peft.use_triton" else "Transformer Engine's kernels"
+        key = f"engine.{name}"
+        yield Problem(f"{what} need a GPU, and there is none", f"on a CPU set {key}={other}", key)
