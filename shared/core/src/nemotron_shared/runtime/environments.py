@@ -73,9 +73,7 @@ class Environment:
 
     def versions(self) -> dict[str, str]:
         """The versions of its packages that are installed in its folder, read without starting its Python."""
-        folder = self.folder
-        site = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else []
-        found = {each.name.lower().replace("_", "-"): each.version for each in distributions(path=site)}
+        found = installed(self.folder) if self.folder else {}
         return {name: found[name] for name in self.packages if name in found}
 
     @property
@@ -148,6 +146,14 @@ def repository() -> Path | None:
 def environment_of(name: str) -> Environment | None:
     """The environment of an engine, or the one of that name; None for an engine that needs none of its own."""
     return next((each for each in ENVIRONMENTS if name == each.name or name in each.engines), None)
+
+
+def installed(folder: Path | None = None) -> dict[str, str]:
+    """The version of each package that an environment has, read without starting its Python; without a folder, of
+    those that this process would find."""
+    site = {"path": [str(path) for path in folder.glob("lib/python3.*/site-packages")]} if folder else {}
+    # the first one that is found is the one that is imported
+    return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(**site)])}
 
 
 def python_for_step(engine: str) -> str:
