@@ -123,8 +123,12 @@ def test_a_file_whose_rows_are_no_chats_is_a_problem(tmp_path: Path, text: str) 
     file, good = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     file.write_text(text)
     good.write_text('\n{"messages": [{"role": "user", "content": "a"}]}\n')
-    (found,) = no_chats({"engine.chats.train": str(file), "engine.chats.valid": str(good)})
-    assert found.key == "engine.chats.train" and "its first row is no chat" in found.message
+    for content in (text, good.read_text() + text if text else text):
+        file.write_text(content)
+        (found,) = no_chats({"engine.chats.train": str(file), "engine.chats.valid": str(good)})
+        number = len(content.splitlines())
+        assert found.key == "engine.chats.train"
+        assert found.message.startswith(f"{file}:{number}: " if text else f"{file}: holds no rows")
 
 
 def test_batches_that_cannot_be_divided_are_refused() -> None:
@@ -295,7 +299,9 @@ def test_the_staged_model_differs_in_the_time_step_only(tmp_path: Path) -> None:
     assert readable_config({"time_step_min": 0.01}) == {"time_step_min": 0.01}
     (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (base / "model.safetensors").unlink()
-    found = [one.message for one in problems(config("tiny", "engine=automodel"), {"model": Artifact.external(base)})]
+    machine = Machine("3.12", 1, (), 10**11, 10**12)
+    chosen, model = config("tiny", "engine=automodel"), {"model": Artifact.external(base)}
+    found = [one.message for one in problems(chosen, model, machine)]
     assert ["not 'llama'" in found[0], "no safetensors" in found[1]] == [True, True]
 
 

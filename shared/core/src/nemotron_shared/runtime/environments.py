@@ -151,9 +151,9 @@ def environment_of(name: str) -> Environment | None:
 def installed(folder: Path | None = None) -> dict[str, str]:
     """The version of each package that an environment has, read without starting its Python; without a folder, of
     those that this process would find."""
-    site = {"path": [str(path) for path in folder.glob("lib/python3.*/site-packages")]} if folder else {}
+    places = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else sys.path
     # the first one that is found is the one that is imported
-    return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(**site)])}
+    return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(path=places)])}
 
 
 def python_for_step(engine: str) -> str:

@@ -36,7 +36,7 @@ WEIGHTS, TRAINED, SAVED = 1, 4, 3
 WITHOUT_TE = {"attn": "sdpa", "linear": "torch", "rms_norm": "torch", "experts": "torch"}
 
 
-def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Iterator[Problem]:
+def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
     """What is wrong with the config or with the model that it starts from."""
     model = inputs.get("model")
     yield from unknown_overrides(config.engine.name, config.engine.overrides)
@@ -48,8 +48,9 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Itera
     chats = config.engine.chats
     if config.engine.data == "chat":
         files = {"engine.chats.train": chats.train, "engine.chats.valid": chats.valid}
-        yield from missing_files(files)
-        yield from no_chats(files)
+        if machine.sees_files:
+            yield from missing_files(files)
+            yield from no_chats(files)
         if config.run.data is None and config.run.model is None:
             yield Problem("no tokenizer: run.model and run.data are both null", "give run.model=FOLDER")
     elif config.run.data is None:
