@@ -155,6 +155,16 @@ def test_no_answer_of_a_scheduler_ends_in_a_traceback(program: Program, noise: s
     assert all(line.isprintable() for line in text_lines(checks) for line in line.splitlines())
 
 
+def test_where_no_slurm_answers_nothing_is_said_of_the_profile(program: Program) -> None:
+    for name in ("sinfo", "scontrol", "sacctmgr", "squeue", "srun", "sbatch", "id"):
+        program(name, f"#!echo '{name}: fatal: Could not establish a configuration source' >&2; exit 1")
+    failed = of(scheduler.checks(slurm(container_runtime=None), Here()), "FAIL")
+    assert {"partition", "settings", scheduler.LIKE_THIS} <= set(failed)
+    assert {failed[name] for name in ("partition", "settings", scheduler.LIKE_THIS)} == {
+        "no Slurm answers here: fatal: Could not establish a configuration source"
+    }
+
+
 def test_without_any_program_everything_is_said_and_nothing_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
