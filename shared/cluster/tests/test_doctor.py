@@ -229,12 +229,16 @@ def test_a_kernel_that_is_missing_on_a_gpu_names_the_wheel_that_fits() -> None:
 
 def test_versions_are_compared_with_the_pins() -> None:
     pinned = packages.pins("automodel")
-    assert "nemo-automodel" in {one.name for one in pinned}
+    names = {one.name for one in pinned}
+    assert {"nemo-automodel", "torch", "pyarrow"} <= names
+    assert not names & {"lm-eval", "trl", "uvicorn", "starlette"}, "other stages have environments of their own"
+    assert {"lm-eval", "trl", "uvicorn"} <= {one.name for one in packages.pins(None)}
     versions = {one.name.lower().replace("_", "-"): "0.0.1" for one in pinned}
     (check,) = [
         one for one in packages.judge(GROUP, facts(packages=versions), pinned, "automodel") if one.name == "versions"
     ]
     assert check.state == "FAIL" and "nemo-automodel==0.7.0 (0.0.1)" in check.said
+    assert check.remedy == "make its environment: nemotron engine install automodel"
     assert of(packages.judge(GROUP, facts(), [], None), "SKIP")["versions"]
 
 

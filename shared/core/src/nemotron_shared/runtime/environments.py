@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
+from itertools import pairwise
 from pathlib import Path
 
 from nemotron_shared.runtime.console import say
@@ -57,6 +58,11 @@ class Environment:
         """The command that makes it."""
         command = f"nemotron engine install {self.name}"
         return f"{command} --from CHECKOUT" if self.source else command
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The packages of ours that are installed in it, besides those that they need; none where it has none."""
+        return tuple(name for option, name in pairwise(self.sync) if option == "--package")
 
     @property
     def modules(self) -> tuple[str, ...]:
