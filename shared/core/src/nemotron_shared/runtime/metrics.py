@@ -17,7 +17,7 @@ from nemotron_shared.redaction import redact
 FILE = "metrics.jsonl"
 Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
-    "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
+    "reward_std", "zero_advantage_fraction", "entropy", "kl", "clipped_fraction", "completion_length", "truncated_fraction",
     "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio",
     "router_flips", "memory_gb", "load_balancing_loss",
 ]  # fmt: skip
@@ -35,6 +35,7 @@ METRICS: dict[Metric, str] = {
     "zero_advantage_fraction": "Share of groups whose completions all have one reward, and teach nothing.",
     "entropy": "Mean entropy of the sampled tokens.",
     "kl": "Distance to the starting model.",
+    "clipped_fraction": "Share of sampled tokens whose probability ratio was clipped, where a step has several updates.",
     "completion_length": "Mean tokens of a completion.",
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
     "valid_reward": "Mean reward on the valid split.",

@@ -29,6 +29,7 @@ KEPT: dict[str, Metric] = {
     "frac_reward_zero_std": "zero_advantage_fraction",
     "entropy": "entropy",
     "kl": "kl",
+    "clipped_fraction": "clipped_fraction",
     "completions/mean_length": "completion_length",
     "completions/clipped_ratio": "truncated_fraction",
     "eval_reward": "valid_reward",
@@ -83,7 +84,7 @@ class RunCallback(TrainerCallback):
                 is written of weights that are lost.
         """
         self._stop_unless_finite(state.global_step, logs or {})
-        metrics: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
+        metrics: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and logs.get(key) is not None}
         if "valid_reward" in metrics:
             metrics.pop("valid_loss", None)  # see _stop_unless_finite
         metrics |= {name: float(value) for name, value in (logs or {}).items() if "/" in name and is_known(name)}

@@ -7,6 +7,7 @@ a validation that was cut off is due again, before the next step.
 
 import random
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,14 @@ class InterruptibleTrainer:
         with self.stage_run.interruptible():
             return super().get_batch_samples(*args, **kwargs)  # ty: ignore[missing-attribute]
 
+    @property
+    def may_be_given_up(self) -> bool:
+        """Whether the weights are still those of the last finished step."""
+        return True
+
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of one micro batch, and in RL the generation."""
-        with self.stage_run.interruptible():
+        with self.stage_run.interruptible() if self.may_be_given_up else nullcontext():
             return super().training_step(*args, **kwargs)  # ty: ignore[missing-attribute]
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
