@@ -19,7 +19,7 @@ class TokenMeans:
         self._sums.update({name: float(value.double()[mask].sum()) for name, value in values.items()})
 
     def take(self) -> dict[str, float]:
-        """The means of all processes together, and begin anew; nothing where no token counts. Every process calls this."""
+        """The means of all processes together, and begin anew; none where no token counts. Every process calls this."""
         names = sorted(self._sums)
         whole = torch.tensor([self._tokens, *(self._sums[name] for name in names)], dtype=torch.float64)
         self.__init__()

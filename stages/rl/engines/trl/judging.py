@@ -24,6 +24,8 @@ class JudgedTrainer(TeachingRowsTrainer):
     """A GRPOTrainer whose rewards are ours, and what follows from them."""
 
     batches: Batches
+    weights: Sequence[float]
+    """Of the rewards, in their order."""
     leave_one_out = True
     rows: Sequence[int] = ()
     """What is being sampled: numbers of completions of the step's batch, or of rows of the validation."""
@@ -32,7 +34,8 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """The prompts are rendered, with all control tokens that the template puts there."""
-        return self.processing_class(text=prompts, add_special_tokens=False)["input_ids"], None, {}
+        tokenizer: Any = self.processing_class
+        return tokenizer(text=prompts, add_special_tokens=False)["input_ids"], None, {}
 
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
         """The rewards of all processes' completions, (completions, rewards)."""
@@ -51,7 +54,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         processes = distributed.world_size()
         order = np.concatenate([self.batches.rows_of(process, processes) for process in range(processes)])
         rewards = self._rewards[np.argsort(order)]  # in the order of the batch
-        grouped = self._summed(rewards).reshape(-1, self.num_generations)
+        grouped = self._summed(rewards).reshape(-1, self.batches.completions)
         normalize = self.scale_rewards == "group"
         advantages = advantages_of(grouped, leave_one_out=self.leave_one_out, normalize=normalize).ravel()
         found["advantages"] = torch.from_numpy(advantages[self.rows]).to(found["advantages"])
@@ -60,15 +63,23 @@ class JudgedTrainer(TeachingRowsTrainer):
 
     def _summed(self, rewards: np.ndarray) -> np.ndarray:
         """The weighted sum of each completion's rewards; of equal rewards equal ones."""
-        weights = self.args.reward_weights
-        return np.array([math.fsum(weight * one for weight, one in zip(weights, row, strict=True)) for row in rewards])
+        return np.array(
+            [math.fsum(weight * one for weight, one in zip(self.weights, row, strict=True)) for row in rewards]
+        )
 
     def _figures(self, rewards: np.ndarray, grouped: np.ndarray) -> dict[str, float]:
         """Under TRL's names; `grouped` (groups, completions) are the weighted sums."""
         _, spread = mean_and_spread(grouped)
-        means = {f"rewards/{name}/mean": float(one) for name, one in zip(self.reward_func_names, rewards.mean(0), strict=True)}
+        means = {
+            f"rewards/{name}/mean": float(one)
+            for name, one in zip(self.reward_func_names, rewards.mean(0), strict=True)
+        }
         zero = float((spread == 0).mean())
-        return {"reward": float(grouped.mean()), "reward_std": float(spread.mean()), "frac_reward_zero_std": zero} | means
+        return {
+            "reward": float(grouped.mean()),
+            "reward_std": float(spread.mean()),
+            "frac_reward_zero_std": zero,
+        } | means
 
     def _note(self, mode: str, **figures: float) -> None:
         """Have TRL log these figures instead of its own."""
@@ -77,25 +88,30 @@ class JudgedTrainer(TeachingRowsTrainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         """One completion of each row, and the mean of their rewards: the same in passes and on processes of any number.
 
-        Every process makes as many passes: one that has no row left samples its last one again, and counts it once.
+        Every process makes as many passes: one that has no row left samples the last one again, and nobody counts it.
         """
-        self.model.eval()
-        rows, processes = self.eval_dataset, distributed.world_size()
+        model: Any = self.model
+        model.eval()
+        rows: Any = self.eval_dataset
+        processes, size = distributed.world_size(), self.args.per_device_eval_batch_size
         mine = range(distributed.rank(), len(rows), processes)
-        most = -(-len(rows) // processes)
         rewards = np.zeros((len(rows), len(self.reward_func_names)))
-        for first in range(0, most, self.args.per_device_eval_batch_size):
-            self.rows = list(mine[first : first + self.args.per_device_eval_batch_size]) or [len(rows) - 1]
-            asked = [rows[row] for row in self.rows]
-            prompts = [row["prompt"] for row in asked]
-            ids, _, _ = self._tokenize_prompts(prompts)
-            completions, _ = self._generate_single_turn(ids, None, {}, 1)
-            texts = self.processing_class.batch_decode(completions, skip_special_tokens=True)
-            found = self._judged(prompts, texts, [row["expected"] for row in asked])
-            if mine[first : first + 1]:
-                rewards[self.rows] = found
+        for first in range(0, -(-len(rows) // processes), size):
+            numbers = list(mine[first : first + size])
+            found = self._answered([rows[number] for number in numbers or [len(rows) - 1]], numbers or [len(rows) - 1])
+            if numbers:
+                rewards[numbers] = found
         whole = torch.from_numpy(rewards).to(self.accelerator.device)
         if processes > 1:
             torch.distributed.all_reduce(whole)
         metrics = {f"{metric_key_prefix}_reward": float(self._summed(whole.cpu().numpy()).mean())}
-        return EvalLoopOutput(predictions=(), label_ids=None, metrics=metrics, num_samples=len(rows))
+        return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
+
+    def _answered(self, rows: list[dict[str, str]], numbers: list[int]) -> np.ndarray:
+        """The rewards of one completion of each row."""
+        self.rows = numbers
+        prompts, tokenizer = [row["prompt"] for row in rows], self.processing_class
+        ids, _, _ = self._tokenize_prompts(prompts)
+        completions, _ = self._generate_single_turn(ids, None, {}, 1)
+        texts = tokenizer.batch_decode(completions, skip_special_tokens=True)  # ty: ignore[missing-union-attribute]
+        return self._judged(prompts, texts, [row["expected"] for row in rows])

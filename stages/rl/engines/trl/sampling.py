@@ -5,7 +5,7 @@ elsewhere transformers samples. Either way each step's log says how far the two 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -63,8 +63,8 @@ class SamplingTrainer(StepTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         """Ids and log-probabilities of one completion for each prompt; notes the experts behind each token."""
         if (model := self._exact) is None:
-            self.begin_to_draw(self.state.global_step, self.model.training, self.rows[0])
             unwrapped = self.accelerator.unwrap_model(self.model_wrapped)
+            self.begin_to_draw(self.state.global_step, unwrapped.training, self.rows[0])
             with recording(unwrapped, self.temperature) as recorder, noting_routes(unwrapped) as routes:
                 completions, _ = super()._generate_single_turn(prompt_ids, *args, **kwargs)
             # each pass chose the token behind its last position
@@ -116,10 +116,9 @@ class SamplingTrainer(StepTrainer):
         before = slice(-logits_to_keep - 1, -1)  # the position behind which a token is drawn
         self._trained_experts += [codes[:, before] for codes in routes.passes(length=input_ids.shape[1])]
         if (inputs := self._inputs) is not None:
-            self._logps, self._entropies = found[0].detach(), found[1]
+            self._logps, self._entropies = found[0].detach(), cast(Tensor, found[1])
             if self.largest_weight is not None and self._exact is None:
-                before = inputs.get(BEFORE_UPDATES, self._logps)
-                inputs["advantages"] = weighed(inputs, before, self.largest_weight)
+                inputs["advantages"] = weighed(inputs, inputs.get(BEFORE_UPDATES, self._logps), self.largest_weight)
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:

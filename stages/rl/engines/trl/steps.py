@@ -4,6 +4,7 @@ A batch of several updates is NeMo-RL's: its completions are sampled once, and e
 From the second update on the model is no longer the one that sampled, and the ratio between the two is clipped.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ class StepTrainer(JudgedTrainer):
     """A GRPOTrainer that reads prompts by the number of the step."""
 
     seed = 0
+    say: Callable[[str], None]
+    """One line for people."""
+    _said = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -36,7 +40,7 @@ class StepTrainer(JudgedTrainer):
 
     @property
     def next_pass(self) -> int:
-        """Number of the pass that is being made, in its step. TRL counts those of this process, which begins with one."""
+        """Number of the pass that is being made, in its step. TRL counts those of this process, which begins a step."""
         return self._step % self.passes
 
     @property
@@ -46,10 +50,11 @@ class StepTrainer(JudgedTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """A tick for each pass, and no prompts: those of a step are known by its number, whatever came before."""
-        ticks = range(self.args.max_steps * self.passes * distributed.world_size())
-        return self._get_dataloader(ticks, "Training", 1, sampler_fn=SequentialSampler, is_training=True)
+        ticks: Any = range(self.args.max_steps * self.passes * distributed.world_size())
+        sampler: Any = SequentialSampler
+        return self._get_dataloader(ticks, "Training", 1, sampler_fn=sampler, is_training=True)
 
-    def _prepare_inputs(self, ticks: Any) -> dict[str, Any]:
+    def _prepare_inputs(self, inputs: Any) -> dict[str, Any]:
         """The completions of the next pass."""
         if self.next_pass == 0:
             self._passes = self._sampled()
@@ -60,12 +65,21 @@ class StepTrainer(JudgedTrainer):
         step, batches = self.state.global_step, self.batches
         self.begin_to_draw(step)
         self.rows = batches.rows_of(distributed.rank(), distributed.world_size())
-        prompts = [self.train_dataset[number] for number in batches.asked(step)]
+        rows: Any = self.train_dataset
+        prompts = [rows[number] for number in batches.asked(step)]
         found = self._generate_and_score_completions([prompts[row // batches.completions] for row in self.rows])
         size = len(self.rows) // self.passes
-        made = [{name: _part(value, number * size, size) for name, value in found.items()} for number in range(self.passes)]
+        made = [
+            {name: _part(value, number * size, size) for name, value in found.items()} for number in range(self.passes)
+        ]
         tokens = torch.stack([one["completion_mask"].sum() for one in made]).view(batches.updates, -1).sum(1)
         tokens = self.accelerator.reduce(tokens, reduction="sum")
+        if not tokens.any() and not self._said:
+            self._said = True
+            cut = f"all {batches.per_step * batches.completions} completions were cut at {self.max_completion_length}"
+            self.say(
+                f"step {step + 1}: {cut} tokens and are left out (grpo.overlong_filtering): nothing is learnt of it"
+            )
         for number, one in enumerate(made):  # a loss is a mean over the tokens of its update
             one["num_items_in_batch"] = tokens[number // self.passes_of_update]
         return made
@@ -90,7 +104,7 @@ class StepTrainer(JudgedTrainer):
                     torch.distributed.all_reduce(parameter.grad)
                     parameter.grad /= processes
         self._clip_grad_norm(model)
-        optimizer = self.optimizer.optimizer  # accelerate's own around it waits for the end of the step
+        optimizer: Any = self.optimizer.optimizer  # ty: ignore[missing-union-attribute]  # accelerate's own around it waits for the end of the step
         optimizer.step()
         optimizer.zero_grad()
 

@@ -1,6 +1,5 @@
 """Reinforce with TRL's GRPOTrainer."""
 
-from pathlib import Path
 from typing import Any
 
 from nemotron_data.tokenizers.folder import provide_tokenizer
@@ -59,6 +58,8 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
         )
     sizes = grpo.num_prompts_per_step, grpo.num_generations_per_prompt, grpo.updates_per_step
     trainer.batches, trainer.seed = Batches(len(prompts), *sizes, config.run.seed), config.run.seed
+    trainer.say = run.say
+    trainer.weights = [reward.weight for reward in config.rewards]
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = grpo.sampling_mismatch_limit

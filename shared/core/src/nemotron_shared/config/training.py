@@ -240,5 +240,7 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
             raise ValueError(f"{whole} are not a multiple of grpo.updates_per_step {updates}; change one of them")
         if micro and self.rows_per_update % micro:
             shared = f", {self.rows_per_update} in each of {updates} updates," if updates > 1 else ""
-            raise ValueError(f"{whole}{shared} are not a multiple of train.micro_batch_size {micro}; change one of them")
+            raise ValueError(
+                f"{whole}{shared} are not a multiple of train.micro_batch_size {micro}; change one of them"
+            )
         return self
