@@ -8,8 +8,10 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import train_with_nemo_rl
 from nemotron_engines.nemo_rl.translate import Places, run_places
+from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.parameters import Unused, parameter_fault
 from stages.rl.schema import RLConfig
 
 ALGORITHM = "grpo"
@@ -31,7 +33,9 @@ def places(task: GRPOTask) -> Places:
     if data is not None:
         train, valid = data.path / "train.jsonl", data.path / "val.jsonl"
         valid = valid if valid.is_file() else None
-    require_rows([file for file in (train, valid) if file], engine.environment)
+    unused = require_rows([file for file in (train, valid) if file], engine.environment, task.config.grpo)
+    if unused:
+        task.run.say(f"rows ask for what the math environment does not give them: {unused}")
     return run_places(task.run, model_folder(task), train, valid)
 
 
@@ -49,17 +53,21 @@ def model_folder(task: GRPOTask) -> Path:
     return folder
 
 
-def require_rows(files: list[Path], environment: str) -> None:
-    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later.
+def require_rows(files: list[Path], environment: str, grpo: GRPOSection) -> str:
+    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later; returns what it leaves out of them.
 
     Raises:
         UserError: naming the file and the line.
     """
+    unused = Unused(grpo)
     for file in files:
         for row in read_rl_rows(file):  # what each environment needs of a row differs
             if wrong := row_fault(row, environment):
                 remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
                 raise UserError(f"{row.place}: {wrong}", remedy if environment == "math" else None)
+            if environment == "math":
+                unused.count(row)
+    return str(unused)
 
 
 def row_fault(row: RLRow, environment: str) -> str | None:
@@ -75,4 +83,6 @@ def row_fault(row: RLRow, environment: str) -> str | None:
         return "no question or no expected_answer, which the math environment reads"
     if row.prompt and row.prompt != (Turn("user", question),):
         return "the prompt has more turns than the question, and the math environment would leave them out"
-    return None
+    if "instructions" in row.asked:
+        return "the row has 'instructions', and the math environment would leave them out"
+    return parameter_fault(row)

@@ -71,8 +71,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         """Under TRL's names; `grouped` (groups, completions) are the weighted sums."""
         _, spread = mean_and_spread(grouped)
         means = {
-            f"rewards/{name}/mean": float(one)
-            for name, one in zip(self.reward_func_names, rewards.mean(0), strict=True)
+            f"rewards/{name}/mean": _mean(one) for name, one in zip(self.reward_func_names, rewards.T, strict=True)
         }
         zero = float((spread == 0).mean())
         return {
@@ -104,7 +103,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         whole = torch.from_numpy(rewards).to(self.accelerator.device)
         if processes > 1:
             torch.distributed.all_reduce(whole)
-        metrics = {f"{metric_key_prefix}_reward": float(self._summed(whole.cpu().numpy()).mean())}
+        metrics = {f"{metric_key_prefix}_reward": _mean(self._summed(whole.cpu().numpy()))}
         return EvalLoopOutput(predictions=np.empty(0), label_ids=None, metrics=metrics, num_samples=len(rows))
 
     def _answered(self, rows: list[dict[str, str]], numbers: list[int]) -> np.ndarray:
@@ -115,3 +114,8 @@ class JudgedTrainer(TeachingRowsTrainer):
         completions, _ = self._generate_single_turn(ids, None, {}, 1)
         texts = tokenizer.batch_decode(completions, skip_special_tokens=True)  # ty: ignore[missing-union-attribute]
         return self._judged(prompts, texts, [row["expected"] for row in rows])
+
+
+def _mean(values: np.ndarray) -> float:
+    """As exact as a float can be, whatever order the values come in."""
+    return math.fsum(values.ravel()) / values.size

@@ -8,8 +8,6 @@
 Nothing of a row is left out without a word: it reaches the template, or is counted in that line, or the row is refused.
 """
 
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,9 @@ from nemotron_data.formats.rl_rows import RLRow, read_rl_rows, validate_prompt
 from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
+from stages.rl.parameters import WHOLE_ROWS, Unused, parameter_fault
 
-ELSEWHERE = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
-REFUSED = {
-    "tools": "nobody would answer its calls",
-    "previous_response_id": "the conversation before it is not there",
-    "conversation": "the conversation before it is not there",
-    "prompt": "the template that it names is not there",
-}
-"""What changes what a row means, and is not there to be used."""
 SHOWN = ("role", "content", "reasoning_content")
-SETTINGS = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens": "max_new_tokens"}
-"""What the config says for all rows, and its setting in the section `grpo`."""
 
 
 def read_prompts(file: Path, tokenizer: Any, grpo: GRPOSection, run: Run) -> Dataset:
@@ -41,15 +30,14 @@ def read_prompts(file: Path, tokenizer: Any, grpo: GRPOSection, run: Run) -> Dat
     Raises:
         UserError: naming the file and the line: a damaged line, or a row that cannot be asked or rewarded here.
     """
-    rows, unused = [], Counter[str]()
+    rows, unused = [], Unused(grpo)
     for row in read_rl_rows(file, check=validate_prompt):
         if fault := row_fault(row):
-            raise UserError(f"{row.place}: {fault}", ELSEWHERE)
+            raise UserError(f"{row.place}: {fault}", WHOLE_ROWS)
         rows.append({"prompt": rendered(row, tokenizer), "expected": row.expected_answer})
-        unused.update(_unused(row, grpo))
-    if unused:
-        shown = (_counted(name, count, grpo) for name, count in sorted(unused.items()))
-        run.say(f"{file.name}: rows ask for what engine trl does not give them: {', '.join(shown)}")
+        unused.count(row, "instructions")
+    if said := str(unused):
+        run.say(f"{file.name}: rows ask for what engine trl does not give them: {said}")
     return Dataset.from_list(rows)
 
 
@@ -57,8 +45,8 @@ def row_fault(row: RLRow) -> str | None:
     """What keeps a row from being asked here, or its answer from being rewarded."""
     if other := next((turn for turn in row.prompt if not turn.is_message), None):
         return f"the prompt holds a '{other.role}', which a chat template cannot show"
-    if name := next((name for name in REFUSED if name in row.asked), None):
-        return f"the row has '{name}', and {REFUSED[name]}"
+    if fault := parameter_fault(row):
+        return fault
     if row.expected_answer is None:
         return "no expected_answer, which the rewards of engine trl compare with"
     return None
@@ -73,7 +61,7 @@ def rendered(row: RLRow, tokenizer: Any) -> str:
     try:
         read = from_messages({"messages": row.items}, ChatFields())
     except UserError as error:
-        raise UserError(f"{row.place}: {error.message}", error.remedy or ELSEWHERE) from error
+        raise UserError(f"{row.place}: {error.message}", error.remedy or WHOLE_ROWS) from error
     messages = [{name: turn[name] for name in SHOWN if name in turn} for turn in read]
     if instructions := row.asked.get("instructions"):
         own = messages[0]["content"] if messages[0]["role"] == "system" else None
@@ -82,18 +70,6 @@ def rendered(row: RLRow, tokenizer: Any) -> str:
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     except REFUSALS as error:
-        what = f"{row.place}: the model's chat template cannot show this prompt: {str(error).splitlines()[0]}"
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        what = f"{row.place}: the model's chat template cannot show this prompt: {said}"
         raise UserError(what, "correct the row, or start from a model whose template can") from error
-
-
-def _unused(row: RLRow, grpo: GRPOSection) -> Iterator[str]:
-    for name, value in row.asked.items():
-        setting = SETTINGS.get(name)
-        if name != "instructions" and (setting is None or value != getattr(grpo, setting)):
-            yield name
-
-
-def _counted(name: str, count: int, grpo: GRPOSection) -> str:
-    rows = f"{count} row{'s' if count > 1 else ''}"
-    setting = SETTINGS.get(name)
-    return f"{name} ({rows}; grpo.{setting}={getattr(grpo, setting)} counts)" if setting else f"{name} ({rows})"

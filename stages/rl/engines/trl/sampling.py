@@ -4,6 +4,7 @@ Where it can, the model is sampled and trained by one computation, with the same
 elsewhere transformers samples. Either way each step's log says how far the two are apart.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.beside import Beside, core_to_spare
 from stages.rl.engines.trl.differences import Differences
 from stages.rl.engines.trl.figures import TokenMeans
+from stages.rl.engines.trl.library import add_fused_lm_head
 from stages.rl.engines.trl.recorded import recording
 from stages.rl.engines.trl.routes import noting_routes
 from stages.rl.engines.trl.steps import StepTrainer
@@ -40,7 +42,6 @@ class SamplingTrainer(StepTrainer):
     largest_weight: float | None = None
     """Of truncated importance sampling; None leaves it out."""
     _exact: PreTrainedModel | None = None
-    _differences = Differences()
     _inputs: dict[str, Any] | None = None
     """Of the loss that is being computed."""
 
@@ -48,7 +49,7 @@ class SamplingTrainer(StepTrainer):
         super().__init__(*args, **kwargs)
         self._sampled_experts: list[Tensor] = []
         self._trained_experts: list[Tensor] = []
-        self._means = TokenMeans()
+        self._differences, self._means = Differences(), TokenMeans()
 
     def sample_exactly(self) -> str | None:
         """Sample and train by one computation from now on, unless something keeps it from that: then say what."""
@@ -59,6 +60,21 @@ class SamplingTrainer(StepTrainer):
             self._exact = model
             score_exactly(model, self.temperature, self._trained_experts)
         return reason
+
+    def compare_with(self, start: PreTrainedModel | None, weight: float) -> None:
+        """Weigh the distance to the model that training starts from, if need be to a copy of it; None: adapters are
+        left out of the one that is trained.
+
+        TRL would load the copy anew by its name, and random weights have none.
+        """
+        self.beta = weight
+        if start is None:
+            return
+        self.ref_model = start.eval().requires_grad_(False).to(self.accelerator.device)
+        if self._exact is None:
+            add_fused_lm_head(start, temperature=self.temperature)
+        else:
+            score_exactly(start, self.temperature, deque(maxlen=0))
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
         """Ids and log-probabilities of one completion for each prompt; notes the experts behind each token."""
@@ -130,7 +146,7 @@ class SamplingTrainer(StepTrainer):
         finally:
             self._inputs = None
         # of the model that sampled; later updates of a step have another one
-        if self.may_be_given_up and (drawn := inputs.get(SAMPLED_EXPERTS)) is not None:
+        if self.is_first_update and (drawn := inputs.get(SAMPLED_EXPERTS)) is not None:
             experts = torch.cat(self._trained_experts)
             experts = experts if self.row_order is None else experts[self.row_order]
             flipped = experts[:, -drawn.shape[1] :] != drawn

@@ -20,6 +20,7 @@ class StepTrainer(JudgedTrainer):
     """A GRPOTrainer that reads prompts by the number of the step."""
 
     seed = 0
+    may_be_given_up: bool
     say: Callable[[str], None]
     """One line for people."""
     _said = False
@@ -44,8 +45,8 @@ class StepTrainer(JudgedTrainer):
         return self._step % self.passes
 
     @property
-    def may_be_given_up(self) -> bool:
-        """Whether the weights are still those of the last step."""
+    def is_first_update(self) -> bool:
+        """Whether the weights are still those that sampled the batch."""
         return self.next_pass < self.passes_of_update
 
     def get_train_dataloader(self) -> DataLoader:
@@ -94,6 +95,7 @@ class StepTrainer(JudgedTrainer):
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.next_pass and self.next_pass % self.passes_of_update == 0:
             self._update(model)
+        self.may_be_given_up = self.is_first_update  # the next pass
         return loss / self.batches.updates  # for the log, which adds the passes of a step up
 
     def _update(self, model: Any) -> None:

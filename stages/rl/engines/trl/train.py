@@ -38,7 +38,7 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     if base is None:  # random weights, where the config allows it
         distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
     model = starting_weights(task, folder)
-    # TRL adds the adapters itself: the reference model is then the one without them
+    # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
     prompts, valid = read_prompts(data / "train.jsonl", tokenizer, grpo, run), None
@@ -67,6 +67,8 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     if config.engine.exact_sampling:
         reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: the bits of training")
+    if penalty := grpo.reference_policy_kl_penalty:
+        trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 
@@ -78,7 +80,8 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "max_completion_length": grpo.max_new_tokens,
         "temperature": grpo.temperature,
         "top_p": grpo.top_p,
-        "beta": grpo.reference_policy_kl_penalty,
+        "beta": 0.0,  # see `compare_with`
+        "use_bias_correction_kl": False,  # as in NeMo-RL's configs
         # more than 1 has TRL note the log-probabilities before the first update, as `StepTrainer` makes several
         "num_iterations": grpo.updates_per_step,
         "loss_type": "dapo",

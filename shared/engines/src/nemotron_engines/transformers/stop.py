@@ -56,6 +56,8 @@ class InterruptibleTrainer:
 
     stage_run: Run
     _last_state: RandomState | None = None
+    may_be_given_up = True
+    """Whether the weights are still those of the last finished step, before each pass."""
     _validation_due = False
     _over: str | None = None
 
@@ -76,11 +78,6 @@ class InterruptibleTrainer:
         """Rows of the next step; after a resume also the many that have been trained on."""
         with self.stage_run.interruptible():
             return super().get_batch_samples(*args, **kwargs)  # ty: ignore[missing-attribute]
-
-    @property
-    def may_be_given_up(self) -> bool:
-        """Whether the weights are still those of the last finished step."""
-        return True
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of one micro batch, and in RL the generation."""
