@@ -1,4 +1,5 @@
-"""A training whose last step has its checkpoint makes no step more when it is continued, however many rows are left."""
+"""A training whose last step has its checkpoint makes no step more when it is continued, however many rows are left;
+and one that ended before its last step is not finished."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from nemotron_engines.transformers.stop import InterruptibleTrainer
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
 
 STEPS, EPOCHS = 5, 3
@@ -44,3 +46,10 @@ def test_only_what_is_left_is_trained(tmp_path: Path, step: int) -> None:
     assert list(range(epoch, EPOCHS)) == ([] if is_over else [1, 2])
     assert batches == (0 if is_over else 2)
     assert trainer._finalize_training() == ([str(checkpoint)] if is_over else []), "a validation may be due"
+
+
+def test_what_ended_early_is_not_finished(tmp_path: Path) -> None:
+    run = Run(tmp_path, "x")
+    run.require_all_steps(5, 5)
+    with pytest.raises(UserError, match="ended after step 0 of 4, and nobody asked it to; nothing is published"):
+        run.require_all_steps(0, 4)
