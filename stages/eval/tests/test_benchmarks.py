@@ -75,8 +75,7 @@ def test_their_rows_become_tasks_with_what_is_looked_for(step, folders) -> None:
 
 
 def test_examples_are_drawn_by_the_seed(folders, step) -> None:
-    from stages.eval.benchmarks import definitions_of
-    from stages.eval.engines.lm_eval.ask import tasks_of
+    from stages.eval.engines.lm_eval.ask import definitions_of, tasks_of
 
     folder, _ = step(data_prep.STEP, *chosen(folders, "gsm8k"))
     definitions = [str(path) for path in definitions_of(read_tasks(folder)["gsm8k"], folder.parent / "made", None)]
