@@ -31,11 +31,10 @@ def test_a_dry_run_counts_the_rows(ten: str, capsys: pytest.CaptureFixture[str])
     assert "10 training prompts are fewer than the 16 of a step" in said
     assert "set grpo.num_prompts_per_step=10" in said
     assert dry(ten, WHOLE, "grpo.num_prompts_per_step=10") == 0
-    assert dry(ten, "data_prep.holdout.rows=2", "grpo.num_prompts_per_step=10") == 1
-    assert "8 training prompts are fewer than the 10" in capsys.readouterr().out
-    assert dry(ten, WHOLE, "train.micro_batch_size=24", "grpo.num_prompts_per_step=12") == 1
-    assert "set grpo.num_prompts_per_step=9" in capsys.readouterr().out, "72 completions are whole micro batches"
-    assert dry("data_prep.synthetic_problems=15", WHOLE) == 1
+    held_out, micro = "data_prep.holdout.rows=1", "train.micro_batch_size=24"
+    assert dry(ten, held_out, micro, "grpo.num_prompts_per_step=12") == 1
+    assert "9 training prompts are fewer than the 12" in (said := capsys.readouterr().out)
+    assert "set grpo.num_prompts_per_step=9" in said, "72 completions are whole micro batches"
 
 
 def test_a_start_counts_what_was_prepared(ten: str, capsys: pytest.CaptureFixture[str]) -> None:
