@@ -20,7 +20,7 @@ class TRL(Engine[RLConfig[TRLEngine]]):
     def check(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """Updates within a step are made of gradients that each process has whole."""
         if config.grpo.updates_per_step > 1 and config.engine.strategy == "fsdp2":
-            what = f"grpo.updates_per_step={config.grpo.updates_per_step} with shards of the model, which take one"
+            what = f"{config.grpo.updates_per_step} updates in a step, and shards of a model take one"
             yield Problem(what, "set engine.strategy=ddp, or grpo.updates_per_step=1", "grpo.updates_per_step")
 
     def needs(self, config: RLConfig[TRLEngine], inputs: Inputs, machine: Machine) -> Needs:
