@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_data.chat.confined import open_template
+from nemotron_data.chat.thought import CLOSE, OPEN, opens_thought
 from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
 
 ROLES = ("system", "user", "assistant", "tool")
-OPENED, CLOSED = re.compile(r"<think>\s*$"), re.compile(r"<think>\s*</think>\s*$")
-REASONING = ("<think>", "</think>")
+REASONING = (OPEN, CLOSE)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Prompter:
         ids: list[int] = []
         for place, part in enumerate(self._marks.split(text)):
             ids += self._apart(held[int(part)]) if place % 2 else self._encoded(part)
-        return Prompt(ids, bool(OPENED.search(text)) and not CLOSED.search(text))
+        return Prompt(ids, opens_thought(text))
 
     def _require_text(self, text: str) -> None:
         """Refuse what the model or the tokenizer would fail at, which would be blamed for it."""

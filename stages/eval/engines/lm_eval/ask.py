@@ -92,7 +92,7 @@ def evaluate_model(
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
             lm=lm,
-            task_dict=TaskManager(include_defaults=False).load([definition]),
+            task_dict=tasks_of([definition], task.config.run.seed),
             limit=task.config.evaluation.limit,
             bootstrap_iters=0,
             log_samples=True,
@@ -128,6 +128,14 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, end: str
     return found
 
 
+def tasks_of(definitions: list[Any], seed: int) -> Any:
+    """The tasks of definitions. Examples before a question are drawn by the seed: the same for every model and run."""
+    found = TaskManager(include_defaults=False).load(definitions)
+    for one in found["tasks"].values():
+        one.set_fewshot_seed(seed)
+    return found
+
+
 def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTask) -> list[dict[str, Any]]:
     """Samples of a public benchmark, asked by lm-eval's own definition; answers with the chat template, as ours."""
     folder = task.run.directory / "benchmarks" / about.name
@@ -135,7 +143,7 @@ def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTas
     chat = about.kind in ("generate", "instructions")
     results = evaluate(
         lm=lm,
-        task_dict=TaskManager(include_defaults=False).load(definitions),
+        task_dict=tasks_of(definitions, task.config.run.seed),
         bootstrap_iters=0,
         log_samples=True,
         apply_chat_template=chat,

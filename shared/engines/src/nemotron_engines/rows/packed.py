@@ -9,6 +9,7 @@ from torch.utils.data import Dataset
 
 from nemotron_data.formats.packed import PackedRow, labels_of
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_engines.rows.order import order_of_epoch
 from nemotron_engines.rows.token_ids import require_known_ids
 
 IGNORED = -100
@@ -32,7 +33,6 @@ class PackedRows(Dataset):
         self.vocab_size = vocab_size
         self.file = file
         self._lengths = np.array([len(row.input_ids) for row in rows])
-        self._epochs: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.num_rows
@@ -51,9 +51,7 @@ class PackedRows(Dataset):
         return epoch * int(self._lengths.sum()) + int(self._lengths[self._order(epoch)[:place]].sum())
 
     def _order(self, epoch: int) -> np.ndarray:
-        if epoch not in self._epochs:
-            self._epochs = {epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))}
-        return self._epochs[epoch]
+        return order_of_epoch(self.seed, epoch, len(self.rows))
 
 
 class PackedCollator:

@@ -127,7 +127,7 @@ class StageTrainer(InterruptibleTrainer):
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
     rows, processes = config.rows_per_step, distributed.world_size()
-    micro = config.train.micro_batch_size or max(1, rows // processes)  # rows per forward pass and process
+    micro = config.train.micro_batch_size or max(1, config.rows_per_update // processes)  # rows per pass and process
     # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
     names = {field.name for field in fields(TrainingArguments)}
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
@@ -189,7 +189,7 @@ def train_to_end(
 
     Raises:
         Stopped: a signal asked to stop; the last finished step has a checkpoint.
-        UserError: no checkpoint of several is whole, the disk is full, or the loss is not finite.
+        UserError: no checkpoint of several is whole, the disk is full, a figure is not finite, or steps were left out.
     """
     assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
     trainer, stage_trainer.stage_run, stage_trainer.stage_config = stage_trainer, run, config
@@ -218,6 +218,7 @@ def train_to_end(
             ) from None
     if distributed.any_rank(run.stop_requested):
         raise run.stopped()  # the last step has its checkpoint; the rerun only publishes
+    run.require_all_steps(trainer.state.global_step, config.train.train_iters)
     model: Any = trainer.model
 
     def keep(best: Validation) -> str:
@@ -228,7 +229,7 @@ def train_to_end(
         lambda: _save(model, weights, run, tokenizer)
     )  # the others wait, and touch nothing
     metadata: dict[str, Any] = {
-        "step": config.train.train_iters,
+        "step": trainer.state.global_step,
         "parameters": total - (trained if config.engine.peft else 0),
     }
     metadata |= {"trained_parameters": trained} if config.engine.peft else {}
