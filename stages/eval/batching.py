@@ -112,7 +112,7 @@ class ModelQueue:
     def _generated(self, rows: list[list[int]], max_tokens: int, stop: tuple[str, ...]) -> list[str]:
         """Rows are filled up on the left, behind an attention mask."""
         width = max(map(len, rows))
-        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
+        pad = next((id for id in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if id is not None), 0)
         ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self._model.device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self._model.device)
         made = self._model.generate(

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     NemotronHConfig,
     PreTrainedConfig,
@@ -112,7 +113,12 @@ def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine
 
 def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
     """Which attention and experts code runs; the experts of our own only where there is no GPU."""
-    chosen = {"attn_implementation": engine.attn_implementation}
+    attention = engine.attn_implementation
+    known = AutoModelForCausalLM._model_mapping.get(type(config), None)  # none: code of the model's own
+    if attention == "sdpa" and known is not None and not known._supports_sdpa:
+        say(f"attention: eager, for {known.__name__} has no sdpa")
+        attention = "eager"
+    chosen = {"attn_implementation": attention}
     if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():
         chosen["experts_implementation"] = register_cpu_experts()
     return chosen
