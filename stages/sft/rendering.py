@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.confined import Template, open_template
+from nemotron_data.chat.ends import EndToken, learnt_end
 from nemotron_data.chat.formats import AUTO, ChatFormat, find_format, format_for
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
 from nemotron_data.chat.recognition import PAIRS, recognise
@@ -84,6 +85,11 @@ class Rendering:
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
         return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
+
+    def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
+        """The token that closes answers; see `nemotron_data.chat.ends`."""
+        template = open_template(self.template, self.label, **self.special_tokens)
+        return learnt_end(self.template, template, self.label, tokenizer)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""

@@ -13,6 +13,7 @@ import torch
 from transformers.utils import logging
 
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
+from nemotron_engines.modeling.generation import ends_of
 from nemotron_serving.batch import Batch
 from nemotron_serving.prompt import Prompt, Prompter
 from nemotron_shared.artifacts import Artifact
@@ -91,17 +92,8 @@ def ready(
     context = _context(model.config, tokenizer)
     prompter = Prompter(tokenizer, context)
     chats = prompter.template is not None and (made_by is None or made_by.before is not None)
-    with Batch(model, _ends(model, tokenizer), size, most_waiting, artifact.reference) as batch:
+    with Batch(model, ends_of(model, tokenizer), size, most_waiting, artifact.reference) as batch:
         yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, temperature, top_p)
-
-
-def _ends(model: Any, tokenizer: Any) -> set[int]:
-    """Ids that end an answer, by all who may say so."""
-    found: set[int] = set()
-    for source in (model.generation_config, model.config, tokenizer):
-        ids = getattr(source, "eos_token_id", None)
-        found |= set(ids) if isinstance(ids, list | tuple) else set() if ids is None else {ids}
-    return found
 
 
 def _context(config: Any, tokenizer: Any) -> int:

@@ -8,8 +8,8 @@ from transformers import GenerationConfig
 from nemotron_shared.atomic import read_json
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.code import config_of
+from nemotron_shared.runtime.models.ends import FILE
 
-FILE = "generation_config.json"
 HOTTEST = 100.0
 """A temperature at which all tokens are as good as equal."""
 REMEDY = "correct the file, or take the key out of it"
@@ -39,6 +39,21 @@ def require_generation(folder: Path) -> None:
         GenerationConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # the library looks at few of its settings before it uses them
         raise UserError(f"{file}: cannot be used: {type(error).__name__}: {error}", REMEDY) from error
+
+
+def ends_of(model: Any, tokenizer: Any) -> set[int]:
+    """Ids that end an answer, by all who may say so."""
+    found: set[int] = set()
+    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
+        ids = getattr(source, "eos_token_id", None)
+        found |= set(ids) if isinstance(ids, list | tuple) else set() if ids is None else {ids}
+    return found
+
+
+def special_ids(tokenizer: Any) -> set[int]:
+    """Ids of the tokens that are no part of an answer's text: `special: true`, whether or not they have a role."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
 
 
 def _require_ids(file: Path, values: dict[str, Any]) -> None:
