@@ -1,5 +1,6 @@
 """Make, load and save models."""
 
+import json
 import pickle
 import shutil
 import warnings
@@ -43,6 +44,7 @@ from nemotron_engines.modeling.sizes import (
     require_sizes,
 )
 from nemotron_engines.modeling.templates import confine_templates
+from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -288,7 +290,15 @@ def save_model(
         model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
     finally:
         model.__class__ = derived
+    if weights is not None:  # the library says the type of the model's own
+        _say_type(directory / "config.json", next(one.dtype for one in weights.values() if one.is_floating_point()))
     if own.__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)
+
+
+def _say_type(file: Path, kind: torch.dtype) -> None:
+    config = read_json(file)
+    if config.get("dtype") != (told := str(kind).removeprefix("torch.")):
+        write_text(file, json.dumps(config | {"dtype": told}, indent=2, sort_keys=True) + "\n")
