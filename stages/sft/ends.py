@@ -1,11 +1,9 @@
 """What ends an answer travels from the data into the model that learns from it."""
 
-from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.models.ends import end_answers_at
 from nemotron_shared.runtime.task import Outcome, Task
-from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig
 
 TURN_END = "turn_end"
@@ -35,6 +33,10 @@ def _learnt_end(task: Task[SFTConfig]) -> int | None:
     folder = data.path / "tokenizer" if data is not None else model.path if model is not None else None
     if folder is None:
         return None
+    # only here: what prepares data makes no part of a training that is given data
+    from nemotron_data.tokenizers.folder import TokenizerFolder
+    from stages.sft.rendering import Rendering
+
     tokenizer = TokenizerFolder(folder)
     if tokenizer.own_template() is None:
         return None

@@ -109,11 +109,11 @@ def ready(
 
 def _asks(asked: dict[str, Any]) -> Sampling:
     """What generation_config.json asks for, as transformers reads it: without do_sample, nothing is drawn."""
-    penalty = {"repetition_penalty": asked.get("repetition_penalty") or 1.0}
+    greedy = Sampling(0, repetition_penalty=asked.get("repetition_penalty") or 1.0)
     if not asked.get("do_sample"):
-        return Sampling(0, **penalty)
+        return greedy
     drawn: dict[str, Any] = {name: asked.get(name) or usual for name, usual in DRAWN.items()}
-    return Sampling(0, **drawn, **penalty)
+    return replace(greedy, **drawn)
 
 
 def _context(config: Any, tokenizer: Any) -> int:
