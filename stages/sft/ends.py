@@ -1,5 +1,7 @@
 """What ends an answer travels from the data into the model that learns from it."""
 
+from nemotron_data.chat.ends import learnt_end
+from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.models.ends import end_answers_at
@@ -33,12 +35,7 @@ def _learnt_end(task: Task[SFTConfig]) -> int | None:
     folder = data.path / "tokenizer" if data is not None else model.path if model is not None else None
     if folder is None:
         return None
-    # only here: what prepares data makes no part of a training that is given data
-    from nemotron_data.tokenizers.folder import TokenizerFolder
-    from stages.sft.rendering import Rendering
-
     tokenizer = TokenizerFolder(folder)
-    if tokenizer.own_template() is None:
-        return None
-    end = Rendering.of(tokenizer, None).learnt_end(tokenizer)
+    template = tokenizer.own_template()
+    end = None if template is None else learnt_end(template, f"the chat template of {folder}", tokenizer)
     return None if end is None else end.id

@@ -38,7 +38,6 @@ from nemotron_shared.errors import UserError
 from stages.sft.guards import Rendered, guarded, holds_control, without_guard
 from stages.sft.schema import SFTData
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 Whole = tuple[str, list[Span]] | UserError
 
 
@@ -79,8 +78,7 @@ class Rendering:
                 find_template(chat_template),
                 str(template_file(chat_template) or "data_prep.chat_template"),
             )
-        named = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
-        return cls(template, label, named, ControlTokens.of(tokenizer.tokenizer))
+        return cls(template, label, tokenizer.special_texts(), ControlTokens.of(tokenizer.tokenizer))
 
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
@@ -88,8 +86,7 @@ class Rendering:
 
     def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
         """The token that closes answers; see `nemotron_data.chat.ends`."""
-        template = open_template(self.template, self.label, **self.special_tokens)
-        return learnt_end(self.template, template, self.label, tokenizer)
+        return learnt_end(self.template, self.label, tokenizer)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""

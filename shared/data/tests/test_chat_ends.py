@@ -31,8 +31,7 @@ def folder(path: Path, *added: AddedToken, **settings: object) -> TokenizerFolde
 
 
 def end_of(source: str, tokenizer: TokenizerFolder) -> EndToken | None:
-    template = open_template(source, "t.jinja", eos_token=tokenizer.special_text("eos_token"))
-    return learnt_end(source, template, "t.jinja", tokenizer)
+    return learnt_end(source, "t.jinja", tokenizer)
 
 
 @pytest.mark.parametrize("special", [True, False])

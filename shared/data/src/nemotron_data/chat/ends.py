@@ -6,7 +6,7 @@
 from contextlib import suppress
 from typing import NamedTuple
 
-from nemotron_data.chat.confined import Template
+from nemotron_data.chat.confined import Template, open_template
 from nemotron_data.chat.plain import ANSWER, QUESTION, SAID, TOOL
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
@@ -19,7 +19,7 @@ class EndToken(NamedTuple):
     token: str
 
 
-def learnt_end(source: str, template: Template, label: str, tokenizer: TokenizerFolder) -> EndToken | None:
+def learnt_end(source: str, label: str, tokenizer: TokenizerFolder) -> EndToken | None:
     """The token that is learnt right behind a plain answer; None where the template closes none, or is for others.
 
     Args:
@@ -29,7 +29,7 @@ def learnt_end(source: str, template: Template, label: str, tokenizer: Tokenizer
         UserError: what closes an answer is no token, so that no program could stop at it; or there is nothing to
             close one with.
     """
-    learnt = _behind_an_answer(template)
+    learnt = _behind_an_answer(open_template(source, label, **tokenizer.special_texts()))
     eos = tokenizer.special_text("eos_token")
     if learnt:
         number = tokenizer.tokenizer.encode(learnt, add_special_tokens=False).ids[0]

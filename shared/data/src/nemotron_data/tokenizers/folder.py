@@ -98,9 +98,12 @@ class TokenizerFolder:
 
     def special_ids(self) -> dict[str, int]:
         """Ids of those of `bos_token`, `eos_token` and `pad_token` that the tokenizer names."""
-        texts = {role: self.special_text(role) for role in ROLES}
-        found = {role: self.tokenizer.token_to_id(text) for role, text in texts.items() if text}
+        found = {role: self.tokenizer.token_to_id(text) for role, text in self.special_texts().items() if text}
         return {role: number for role, number in found.items() if number is not None}
+
+    def special_texts(self) -> dict[str, str | None]:
+        """Their texts, which chat templates use by these names; None for one that is not there."""
+        return {role: self.special_text(role) for role in ROLES}
 
     def special_text(self, role: str) -> str | None:
         """Text of a special token, None where there is none."""
