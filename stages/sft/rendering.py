@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.confined import Template, open_template
+from nemotron_data.chat.ends import EndToken, learnt_end
 from nemotron_data.chat.formats import AUTO, ChatFormat, find_format, format_for
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
 from nemotron_data.chat.recognition import PAIRS, recognise
@@ -37,7 +38,6 @@ from nemotron_shared.errors import UserError
 from stages.sft.guards import Rendered, guarded, holds_control, without_guard
 from stages.sft.schema import SFTData
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 Whole = tuple[str, list[Span]] | UserError
 
 
@@ -78,12 +78,15 @@ class Rendering:
                 find_template(chat_template),
                 str(template_file(chat_template) or "data_prep.chat_template"),
             )
-        named = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
-        return cls(template, label, named, ControlTokens.of(tokenizer.tokenizer))
+        return cls(template, label, tokenizer.special_texts(), ControlTokens.of(tokenizer.tokenizer))
 
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
         return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
+
+    def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
+        """The token that closes answers; see `nemotron_data.chat.ends`."""
+        return learnt_end(self.template, self.label, tokenizer)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""

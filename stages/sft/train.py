@@ -11,9 +11,9 @@ from nemotron_data.sources.rows import own_files
 from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_file
-from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
 from stages.sft import data_prep
+from stages.sft.ends import train
 from stages.sft.engines import ENGINES
 from stages.sft.schema import SFTConfig
 
@@ -32,7 +32,7 @@ STEP = Step(
     sources=lambda config: own_files(own_file(config.model.architecture), *config.engine.own_files()),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
-    work=run_engine,
+    work=train,
     estimate=estimate_training,
 )
 

@@ -101,7 +101,7 @@ def test_packed_rows_come_once_an_epoch_and_count_their_tokens() -> None:
 
 def test_the_collator_keeps_documents_and_padding_apart() -> None:
     long = pack_row([([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1])])
-    batch = PackedCollator(pad_token_id=0)([long, pack_row([([4, 3], [0, 1])])])
+    batch = PackedCollator()([long, pack_row([([4, 3], [0, 1])])])
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
     assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9], [-100, 3, -100, -100, -100]]

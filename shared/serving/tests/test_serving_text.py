@@ -1,10 +1,12 @@
 """Tokens become text as they come, and the text becomes thoughts, answer and calls."""
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AddedToken
 
 from nemotron_data.tokenizers.tiny import save_tokenizer
 from nemotron_engines.modeling.build import load_tokenizer
@@ -181,3 +183,11 @@ def test_a_template_that_makes_no_text_is_to_blame(
 def test_messages_that_no_template_shows_are_refused(message: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"messages\[0\]"):
         plain_messages([message])
+
+
+def test_special_tokens_without_a_role_are_no_part_of_an_answer(tokenizer: Any) -> None:
+    named = copy.deepcopy(tokenizer)
+    named.add_tokens([AddedToken("<|turn|>", special=True), AddedToken("<|word|>", special=False)])
+    assert "<|turn|>" not in named.all_special_tokens
+    found, _ = pieces(named, "a<|turn|>b<|word|>", markup=False)
+    assert said(found, "content") == "ab<|word|>"

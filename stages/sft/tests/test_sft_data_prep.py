@@ -5,6 +5,7 @@ import random
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,6 +27,8 @@ from nemotron_engines.modeling import templates
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
+from nemotron_shared.runtime.task import Outcome
+from stages.sft import ends
 from stages.sft.conversations import ChatWork
 from stages.sft.data_prep import ROWS, STEP, sources
 from stages.sft.packs import open_splits, write_split
@@ -433,3 +436,31 @@ def test_a_format_of_another_package_is_found_by_its_name(
     assert stats(made)["splits"]["train"]["conversations"] == 1
     assert reasons(made) == {2: "the chat format 'pairs_of_text' fails"}
     assert "package:pairs" in {source.uri for source in made.manifest.sources}
+
+
+def test_what_the_rows_were_rendered_with_travels_with_them(home: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "chats.jsonl", [chat()])
+    made = prepare(home, source, ALL_IN_TRAIN, "data_prep.chat_template=nano3")
+    assert TokenizerFolder(made.path / "tokenizer").chat_template() == find_template("nano3")
+    assert made.manifest.metadata["turn_end"] == {"id": 5, "token": "<|im_end|>"}
+
+
+def test_the_published_model_ends_answers_where_the_data_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "config.json").write_text('{"eos_token_id": 2}')
+    monkeypatch.setattr(ends, "run_engine", lambda task: Outcome(output))
+    run = SimpleNamespace(directory=tmp_path)
+
+    def trained(data: object, model: object = None) -> object:
+        ends.train(SimpleNamespace(inputs={"data": data, "model": model}, run=run))
+        file = output / "generation_config.json"
+        return json.loads(file.read_text())["eos_token_id"] if file.exists() else None
+
+    def data(**metadata: object) -> object:
+        return SimpleNamespace(path=tmp_path, manifest=SimpleNamespace(metadata=metadata))
+
+    assert trained(data(turn_end=None)) is None
+    assert trained(data(turn_end={"id": 9, "token": "<|end|>"})) == [2, 9]
+    folder = provide_tokenizer("tiny", tmp_path / "model").path  # chats that an engine reads itself
+    assert trained(None, SimpleNamespace(path=folder)) == [2, 9, 5]

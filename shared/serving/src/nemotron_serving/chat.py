@@ -15,7 +15,7 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import click
@@ -54,12 +54,9 @@ def command(
     if not terminal and not piped.strip():
         raise UserError("standard input holds no question", "pipe one in, or start it in a terminal")
     with chosen.ready(size=1) as model:
-        from nemotron_serving.sampling import Sampling
-
         if not model.chats:
             say(f"[{model.name}] was not taught to chat: it continues your text")
-        draws = model.temperature if temperature is None else temperature
-        sampling = Sampling(max_tokens, draws, top_p or model.top_p, seed)
+        sampling = model.sampling(max_tokens, temperature, top_p, seed)
         talk = Talk(model, sampling, think or ("show" if terminal else "hide"), sys.stdout, system)
         if not terminal:
             return 0 if talk.ask(piped.rstrip("\n")) else 130
@@ -147,7 +144,7 @@ class Talk:
 
         prompt = self._prompt()
         most = self.model.room(prompt, None, self.sampling.max_tokens)
-        sampling = type(self.sampling)(most, self.sampling.temperature, self.sampling.top_p, self.sampling.seed)
+        sampling = replace(self.sampling, max_tokens=most)
         text = Text(self.model.tokenizer, markup=self.model.chats, in_thought=prompt.in_thought)
         shown, said = Shown(self.out, self.think == "show"), ""
         answer = self.model.batch.generate(prompt.ids, sampling)

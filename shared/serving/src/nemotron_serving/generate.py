@@ -185,10 +185,8 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
     """Ask for every row, `size` at once, and keep what comes."""
     with chosen.ready(size) as model:
         from nemotron_serving.batch import End
-        from nemotron_serving.sampling import Sampling, Token
+        from nemotron_serving.sampling import Token
 
-        temperature = model.temperature if asked["temperature"] is None else asked["temperature"]
-        top_p = asked["top_p"] or model.top_p
         if not asked["raw"] and not model.chats:
             what = f"{chosen.artifact.reference} was not taught to chat"
             raise UserError(what, "add --raw to continue the prompts as text")
@@ -204,7 +202,8 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
             except UserError as error:
                 raise UserError(f"line {row.number}: {error.message}", error.remedy) from error
             seed = int(hashlib.sha256(f"{asked['seed'] or 0} {row.number}".encode()).hexdigest()[:15], 16)
-            sampling = Sampling(most, temperature, top_p, seed, 0 if asked["logprobs"] else None)
+            logprobs = 0 if asked["logprobs"] else None
+            sampling = model.sampling(most, asked["temperature"], asked["top_p"], seed, logprobs)
             open_rows[row.number] = (prompt, [])
             model.batch.generate(prompt.ids, sampling, lambda what: heard.put((row.number, what)))
 

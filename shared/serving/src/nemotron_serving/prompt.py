@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemotron_data.chat.confined import open_template
+from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import CLOSE, OPEN, opens_thought
 from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
@@ -38,10 +39,12 @@ class Prompter:
         self.tokenizer = tokenizer
         self._context = context
         self._longest = max(map(len, tokenizer.get_vocab()))
-        source = getattr(tokenizer, "chat_template", None)
+        source = default_template(
+            getattr(tokenizer, "chat_template", None), getattr(tokenizer, "name_or_path", "the model")
+        )
         names = {role: getattr(tokenizer, role, None) for role in ("bos_token", "eos_token", "pad_token", "unk_token")}
         self._label = f"the chat template of {getattr(tokenizer, 'name_or_path', 'the model')}"
-        self.template = open_template(source, self._label, **names) if isinstance(source, str) else None
+        self.template = open_template(source, self._label, **names) if source is not None else None
         known = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, known))) if known else None
         nonce = secrets.token_hex(8)

@@ -14,6 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from nemotron_engines.modeling.generation import special_ids
+
 MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 XML_CALL = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
 XML_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -40,7 +42,7 @@ class Words:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._silent = {number for number in tokenizer.all_special_ids
+        self._silent = {number for number in special_ids(tokenizer)
                         if tokenizer.convert_ids_to_tokens(number) not in MARKUP}  # fmt: skip
         self._ids: list[int] = []
         self._known = self._told = 0

@@ -21,6 +21,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_engines.modeling.generation import ends_of
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.console import doing
@@ -78,17 +79,18 @@ def evaluate_model(
     loaded, tokenizer, device = model_to_ask(task, model)
     lm = QuietLM(pretrained=loaded, tokenizer=tokenizer, batch_size=task.config.evaluation.batch_size, device=device)
     lm.run = task.run
+    ends = [tokenizer.decode([token]) for token in sorted(ends_of(loaded, tokenizer))]
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
         doing(f"asking {model.reference if model else 'random weights'}: {name}")
         if about.kind == "answer":
-            samples[name] = _answers(lm, about, task.config.evaluation, tokenizer.eos_token)
+            samples[name] = _answers(lm, about, task.config.evaluation, ends)
             continue
         if name in BENCHMARKS:
             samples[name] = _benchmark(task, lm, about)
             continue
-        definition = task_definition(about, task.config.evaluation, tokenizer.eos_token)
+        definition = task_definition(about, task.config.evaluation, ends)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
             lm=lm,
@@ -104,13 +106,13 @@ def evaluate_model(
     return samples
 
 
-def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, end: str) -> list[dict[str, Any]]:
+def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, ends: list[str]) -> list[dict[str, Any]]:
     """How likely the answers are that were held out, after exactly the ids that training puts before them; and of the
     first ones, what the model answers itself."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts are for a cache only
     likelihoods = lm._loglikelihood_tokens(asked)
-    manner = {"until": [end], "do_sample": False, "max_gen_toks": settings.max_new_tokens}
+    manner = {"until": ends, "do_sample": False, "max_gen_toks": settings.max_new_tokens}
     shown = rows[: settings.sample_answers]
     written = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
     found = [

@@ -28,6 +28,8 @@ SHIPPED = Path(__file__).parent / "templates"
 # What a template's own code raises on a conversation that it was not written for.
 REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 LONGEST_SAID = 500
+DEFAULT = "default"
+"""The name of the template that is meant where nobody names one."""
 RESHAPED = frozenset(REASONING_NAMES)
 Conversation = tuple[Sequence[Message], Sequence[dict[str, Any]] | None]
 """Messages and tools."""
@@ -218,6 +220,28 @@ def template_text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: not a text in UTF-8: {error}", "save the chat template in UTF-8") from error
+
+
+def default_template(found: Any, where: object) -> str | None:
+    """The template of a tokenizer that may have several with names: the one named `default`, as transformers takes it.
+
+    Args:
+        found: `chat_template` as tokenizer_config.json has it, or as transformers read it. where: what holds it.
+
+    Raises:
+        UserError: none of several is the default, or it is no template.
+    """
+    if isinstance(found, list) and all(isinstance(one, dict) and "name" in one for one in found):
+        found = {str(one["name"]): one.get("template") for one in found}
+    if isinstance(found, dict):
+        if found and DEFAULT not in found:
+            what = f"{where}: has the chat templates {', '.join(sorted(found))}, and none named {DEFAULT}"
+            raise UserError(what, f"name the one to use {DEFAULT}, or put it into chat_template.jinja beside the file")
+        found = found.get(DEFAULT)
+    if not isinstance(found, str | None):
+        what = f"{where}: chat_template is neither a text nor a list of names and templates"
+        raise UserError(what, "correct the file, or put the template into chat_template.jinja beside it")
+    return found or None
 
 
 def template_file(named: str) -> Path | None:

@@ -96,16 +96,13 @@ def template_file(tokenizer: Path) -> Path:
 
 
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
-    from nemotron_engines.modeling.build import load_tokenizer
-
     run, base, data = task.run, task.inputs["model"], task.inputs["data"]
     # chats are read as they are, with the tokenizer of the model that learns from them
     tokenizer = data.path / "tokenizer" if data else task.input("model").path
     model = stage_base_model(task.config, base.path if base else None, tokenizer, run.checkpoints / "base")
     kept = run.checkpoints / "automodel"
     latest = resume_point(kept, run.say)
-    pad = load_tokenizer(tokenizer).pad_token_id or 0
-    return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None, run.directory)
+    return Places(model, tokenizer, kept, train, valid, kind, latest.name if latest else None, run.directory)
 
 
 def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, best: Validation) -> str:

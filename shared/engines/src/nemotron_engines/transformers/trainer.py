@@ -19,6 +19,7 @@ from nemotron_engines.lora.reached import AdaptersReached
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.modeling.mtp import class_of
+from nemotron_engines.modeling.saved_types import change_type, type_to_save
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
@@ -226,7 +227,7 @@ def train_to_end(
 
     weights = sharded.weights_of(model)
     output = distributed.on_rank_zero(
-        lambda: _save(model, weights, run, tokenizer)
+        lambda: _save(model, weights, run, tokenizer, config.engine.save_dtype)
     )  # the others wait, and touch nothing
     metadata: dict[str, Any] = {
         "step": trainer.state.global_step,
@@ -237,7 +238,9 @@ def train_to_end(
     return Outcome(output, metadata, last_values(run.metrics, metrics))
 
 
-def _save(model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokenizer: Path) -> Path:
+def _save(
+    model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokenizer: Path, save_dtype: str | None
+) -> Path:
     """Write the trained model into a fresh folder, once there is room for it; adapters go into a folder of their own.
 
     Raises:
@@ -251,6 +254,11 @@ def _save(model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokeni
             export.save_adapter(model, output / ADAPTER, model.name_or_path or None)
             model, error = export.merged(model)
             run.say(f"adapters merged: this moves the logits by {error:.1e} of their length")
+        kind = type_to_save(save_dtype, model.name_or_path)
+        if kind is not None and kind != model.dtype:
+            as_told = "engine.save_dtype" if save_dtype else "as the model that training began with"
+            run.say(f"weights: {model.dtype} in training, {kind} as published ({as_told})".replace("torch.", ""))
+            change_type(model, gathered, kind)
         save_model(model, tokenizer, output, gathered)
     return output
 
