@@ -11,15 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nemotron_data.chat.confined import Overdue
 from nemotron_data.chat.formats import AUTO
+from nemotron_data.chat.guards import Rendered
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.recognition import recognise
 from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.shown import REASONING, calls_untold, ends_unbegun_thought
+from nemotron_data.chat.sound import calls_in_text
 from nemotron_data.chat.template import ADD_MARKS
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
@@ -33,7 +36,6 @@ from nemotron_data.sources.rows import split_key
 from nemotron_data.split import SPLITS, Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
-from stages.sft.guards import Rendered
 from stages.sft.rendering import Ready, Rendering, Whole, first_question
 from stages.sft.schema import SFTData
 
@@ -52,7 +54,11 @@ CUT_AS_ASKED = "answers cut at data_prep.max_doc_tokens"
 ROWS_OF = "rows of the format "
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
-REASONING_HIDDEN = "reasoning that the chat template does not show"
+HIDDEN = " that the chat template does not show"
+"""Behind the names of what is hidden; reasoning alone is told and no loss, since many models are meant to have none."""
+UNTOLD = "rows that call tools and describe none"
+UNBEGUN = "rows that end a thought and do not begin it"
+CALLS_IN_TEXT = "rows that call tools in their text"
 
 
 @dataclass
@@ -90,6 +96,20 @@ class ChatWork:
         return {"conversations": dict(batch.conversations), "fit": dict(batch.longest)}
 
 
+class Waiting(NamedTuple):
+    """A row whose texts wait to be encoded.
+
+    Attributes:
+        texts: how many of them are its.
+        hidden: what of it they do not show.
+    """
+
+    row: Row
+    split: str
+    texts: int
+    hidden: list[str]
+
+
 @dataclass
 class Batch:
     """Conversations that wait for the next tokenizer call."""
@@ -98,8 +118,7 @@ class Batch:
     part: Part[SFTData]
     reader: ShardReader
     writer: SequenceWriter
-    rows: list[tuple[Row, str, int]] = field(default_factory=list)
-    """Row, split, and how many of the texts are its."""
+    rows: "list[Waiting]" = field(default_factory=list)
     texts: list[Rendered] = field(default_factory=list)
     characters: int = 0
     conversations: Counter[str] = field(default_factory=Counter)
@@ -159,13 +178,21 @@ class Batch:
         said = (one.text for one in rendered)
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
-        if self._renderer.hides_reasoning(row, messages):
-            self.reader.counts[REASONING_HIDDEN] += 1
-        self.rows.append((row, split, len(rendered)))
+        self._look_at(row, messages)
+        hidden = self._renderer.hides(row, messages)
+        self.reader.counts[", ".join(hidden) + HIDDEN] += bool(hidden)
+        self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind != REASONING]))
         if self._renderer.format_name == AUTO:
             self.reader.counts[f"{ROWS_OF}{recognise(row.value).format}"] += 1
         self.texts += rendered
         self.characters += sum(len(one.text) for one in rendered)
+
+    def _look_at(self, row: Row, messages: list[Message]) -> None:
+        """Count what people should know of conversations that are trained on as they are."""
+        counts = self.reader.counts
+        counts[UNTOLD] += calls_untold(messages, self._renderer.tools_of(row))
+        counts[UNBEGUN] += ends_unbegun_thought(messages)
+        counts[CALLS_IN_TEXT] += any(map(calls_in_text, messages))
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""
@@ -173,7 +200,7 @@ class Batch:
             tokens = self._tokens()
             keep = self._decide(tokens)
             kept = np.flatnonzero(keep)
-            splits = np.repeat([SPLITS.index(split) for _, split, _ in self.rows], [count for *_, count in self.rows])
+            splits = np.repeat([SPLITS.index(one.split) for one in self.rows], [one.texts for one in self.rows])
             ids, mask = tokens.heads(keep, kept)
             self.writer.add(ids, mask, keep[kept], splits[kept])
         self.rows, self.texts, self.characters = [], [], 0
@@ -209,12 +236,14 @@ class Batch:
         shorter_as_asked = (tokens.learnt(tokens.lengths) > whole) & (keep > 0)
         self.longest.update(int(length - 1).bit_length() for length in wanted.tolist())
         first = 0
-        for row, split, count in self.rows:
+        for row, split, count, hidden in self.rows:
             texts = slice(first, first + count)
             first += count
             if keep[texts].any():
                 self.conversations[split] += 1
-                if shorter[texts].any() or (too_long[texts] & (keep[texts] == 0) & (whole[texts] > 0)).any():
+                if hidden:
+                    reader.cut_off(row, ", ".join(hidden) + HIDDEN)
+                elif shorter[texts].any() or (too_long[texts] & (keep[texts] == 0) & (whole[texts] > 0)).any():
                     reader.cut_off(row, ANSWER_CUT)
                 elif shorter_as_asked[texts].any():
                     reader.cut_off(row, CUT_AS_ASKED, asked=True)

@@ -160,8 +160,8 @@ def test_functions_are_the_tools_of_before() -> None:
 def test_tools_are_read_under_the_names_that_people_give_them(field: str) -> None:
     bare = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
     whole = {"type": "function", "function": bare}
-    for tool in (bare, whole, {"type": "function", **bare}):
-        (read,) = tools_of({field: [tool]}, "mine") or []
+    for one in (bare, whole, {"type": "function", **bare}):
+        (read,) = tools_of({field: [one]}, "mine") or []
         assert read == whole and list(read["function"]) == list(bare)
     assert tools_of({field: json.dumps([bare])}, "mine") == [whole]
     odd = {"type": "web_search", "filters": None}

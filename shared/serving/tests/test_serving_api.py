@@ -152,7 +152,7 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
     [
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
-        ({"messages": [{"role": "root", "content": "x"}]}, "not one of system"),
+        ({"messages": [{"role": "root", "content": "x"}]}, "known are system"),
         ({"messages": [{"role": "user", "content": "x" * 9000}]}, "context is 4096"),
         ({"max_tokens": 5000}, "context is 4096"),
         ({"max_tokens": "9"}, "max_tokens"),
@@ -184,7 +184,10 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"user": 5}, "user"),
         ({"metadata": 5}, "metadata"),
         ({"store": 1}, "store"),
-        ({"messages": [{"role": "user", "text": "content by another name"}]}, r"messages\[0\] has no content"),
+        (
+            {"messages": [{"role": "user", "text": "its content"}]},
+            r"messages\[0\]: content is not a string",
+        ),
         ({"max_toknes": 3}, "max_toknes: there is no such field"),
     ],
 )

@@ -209,8 +209,8 @@ def test_a_run_that_was_killed_goes_on(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("", "holds no prompts"), ("{", ":1: not JSON"), ('{"text": 1}', ":1: none of"), ("[1]", ":1: none of"),
-     ('{"prompt": 3}', "not a text"), ('{"messages": [{"role": "x"}]}', "not one of"),
-     ('{"messages": "x"}', "not one of"),
+     ('{"prompt": 3}', "not a text"), ('{"messages": [{"role": "x"}]}', "known are system"),
+     ('{"messages": "x"}', "messages is not a list of objects"),
      ('{"prompt": "a", "prompt": "b"}', ":1: has the key 'prompt' twice"),
      ('{"messages": [{"role": "user", "content": "a", "content": "b"}]}', ":1: has the key 'content' twice"),
      ('\n{"prompt": "\\ud800"}', "line 2: messages[0] has '\\ud800', a lone surrogate"),

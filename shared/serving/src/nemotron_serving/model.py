@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
 from nemotron_serving.batch import Batch
-from nemotron_serving.prompt import Prompt, Prompter
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.errors import UserError

@@ -12,6 +12,19 @@ CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>"
 """With which answers call tools in their text: Hermes, Mistral, Glaive, Llama 3."""
 
 
+NO_CALL = "tool message without a tool call"
+REMEDIES = {
+    NO_CALL: "write the calls before it as the answer's tool_calls, or in its text between <tool_call> and"
+    " </tool_call>, or the tool's turns as the user's"
+}
+"""Of what is a way of writing rather than a slip: leaving out such rows would leave out most, or all."""
+
+
+def remedy_of(reason: str) -> str | None:
+    """What helps; None where nothing is known but to leave the row out."""
+    return REMEDIES.get(reason)
+
+
 def validate_messages(messages: Any) -> str | None:
     """Why a conversation cannot be trained on, as one of a few fixed phrases to count by, or None if it can."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
@@ -92,7 +105,7 @@ def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
     if message["role"] != "tool":
         return None
     if not call_ids:
-        return "tool message without a tool call"
+        return NO_CALL
     if None not in call_ids and message.get("tool_call_id") is None:
         return "tool message without tool_call_id"
     if None not in call_ids and message["tool_call_id"] not in call_ids:
