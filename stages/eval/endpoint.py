@@ -18,12 +18,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import accumulate
 from typing import Any
 
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.rows import tools_of
 from nemotron_data.tokenizers.names import TokenNames
+from nemotron_data.tokenizers.words import Places
 from nemotron_shared.errors import UserError
 from stages.eval.batching import ModelQueue
 
@@ -270,6 +270,7 @@ class Answers:
         scores = self._queue.score(ids)
         shown = ids + [scores[-1].best_id] * most
         texts, known = list(map(self._names.of, shown)), scores[: len(shown) - 1]
+        places = Places(self._tokenizer, prompt=shown)
         return {
             "text": self._tokenizer.decode(shown),
             "finish_reason": "length",
@@ -277,7 +278,7 @@ class Answers:
                 "tokens": texts,
                 "token_logprobs": [None, *(score.logprob for score in known)],
                 "top_logprobs": [None, *({self._names.of(score.best_id): score.best_logprob} for score in known)],
-                "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
+                "text_offset": list(map(places.of, shown)),
             },
         }
 

@@ -12,10 +12,8 @@ stream.end()
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from nemotron_data.tokenizers.words import Words
 from nemotron_serving.calls import Call, parse_calls
-
-MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-UNFINISHED = "�"
 
 
 class Piece(NamedTuple):
@@ -24,41 +22,6 @@ class Piece(NamedTuple):
     kind: Literal["reasoning", "content", "call"]
     text: str
     call: Call | None = None
-
-
-class Words:
-    """Text of tokens as they come; what could still become another character is held back.
-
-    Args:
-        all_shown: special tokens, too.
-    """
-
-    def __init__(self, tokenizer: Any, *, all_shown: bool = False) -> None:
-        self._tokenizer = tokenizer
-        special = () if all_shown else tokenizer.all_special_ids
-        self._silent = {number for number in special if tokenizer.convert_ids_to_tokens(number) not in MARKUP}
-        self._ids: list[int] = []
-        self._known = self._told = 0
-
-    def feed(self, token: int) -> str:
-        """The text that is certain now."""
-        if token in self._silent:
-            return ""
-        self._ids.append(token)
-        before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
-        if len(now) <= len(before) or now.endswith(UNFINISHED):
-            return ""
-        # decoded together with the tokens before them: alone, some tokenizers drop a leading blank
-        self._known, self._told = self._told, len(self._ids)
-        return now[len(before) :]
-
-    def end(self) -> str:
-        """What was held back."""
-        before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
-        return now[len(before) :]
-
-    def _decoded(self, start: int, end: int) -> str:
-        return self._tokenizer.decode(self._ids[start:end], skip_special_tokens=False)
 
 
 class Text:

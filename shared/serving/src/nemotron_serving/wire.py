@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nemotron_data.tokenizers.names import TokenNames, by_name
+from nemotron_data.tokenizers.words import Places
 from nemotron_serving.batch import TokenScore
 from nemotron_serving.choice import Choice
 from nemotron_serving.sampling import Token
-from nemotron_serving.text import Piece, Words
+from nemotron_serving.text import Piece
 
 
 class Wire:
@@ -96,7 +97,7 @@ class Wire:
         places = Places(self._tokenizer)
         return [token for token in choice.tokens if places.of(token.id) < choice.text.length]
 
-    def completion_logprobs(self, tokens: Sequence[Token], places: "Places | None" = None) -> dict[str, Any]:
+    def completion_logprobs(self, tokens: Sequence[Token], places: Places | None = None) -> dict[str, Any]:
         """As /v1/completions gives them.
 
         Args:
@@ -122,29 +123,6 @@ class Wire:
             found["top_logprobs"][0] = None
         text = self._tokenizer.decode(list(ids)) + choice.said("content")
         return {"index": choice.index, "text": text, "finish_reason": choice.reason, "logprobs": found}
-
-
-class Places:
-    """Where tokens begin in the text that they are told in: the parts of a character where it begins.
-
-    Args:
-        prompt: ids that come first, and of which special tokens are shown as well.
-    """
-
-    def __init__(self, tokenizer: Any, prompt: Sequence[int] = ()) -> None:
-        self._prompt, self._answer = Words(tokenizer, all_shown=True), Words(tokenizer)
-        self._left, self._before = len(prompt), 0
-
-    def of(self, token: int) -> int:
-        """The next token's place, in characters."""
-        place = self._before
-        if self._left:
-            self._before += len(self._prompt.feed(token))
-            self._left -= 1
-            self._before += len(self._prompt.end()) if not self._left else 0
-        else:
-            self._before += len(self._answer.feed(token))
-        return place
 
 
 def entries_of(names: TokenNames, tokens: Iterable[Token]) -> list[dict[str, Any]]:

@@ -1,27 +1,24 @@
 """Reinforce with TRL's GRPOTrainer."""
 
-from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
-from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
+from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_engines.modeling.start import starting_weights
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.rl.engines.trl.library import GRPOConfig
+from stages.rl.engines.trl.prompting import PromptingTrainer, hidden_in, read_prompts
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
 
 
-class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
+class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer, PromptingTrainer):
     """A GRPOTrainer with our schedule and our way to resume and to stop."""
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -45,18 +42,24 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     # TRL adds the adapters itself: the reference model is then the one without them
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data = task.input("data").path
+    rows = read_prompts(data / "train.jsonl")
     valid = read_prompts(data / "val.jsonl") if (data / "val.jsonl").is_file() else None
+    tokenizer = load_tokenizer(folder)
+    prompter = Prompter(tokenizer)
+    for line in hidden_in(prompter, rows, valid):
+        run.say(f"WARNING: {line}")
     with mamba_out_allowed():
         trainer = ScheduledGRPOTrainer(
             model=model,
             args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
             reward_funcs=[reward_function(reward.name) for reward in config.rewards],
-            train_dataset=read_prompts(data / "train.jsonl"),
+            train_dataset=rows,
             eval_dataset=valid.select(range(min(len(valid), config.train.eval_rows))) if valid else None,
-            processing_class=load_tokenizer(folder),
+            processing_class=tokenizer,
             peft_config=adapters,
             callbacks=callbacks(config, run, None),
         )
+    trainer.prompter = prompter
     trainer.skips_rows = config.engine.strategy == "ddp"
     trainer.mismatch_limit = config.grpo.sampling_mismatch_limit
     trainer.largest_weight = config.grpo.truncated_importance_sampling_ratio
@@ -82,27 +85,6 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "reward_weights": [reward.weight for reward in config.rewards],
         "num_generations_eval": 1,
     }
-
-
-def read_prompts(file: Path) -> Dataset:
-    """Rows of a prepared file as TRL reads them: a conversational prompt and the expected answer.
-
-    Raises:
-        UserError: naming the file and the line: a damaged line, or a row that TRL could not prompt with or reward.
-    """
-    rows = []
-    for row in read_rl_rows(file, check=validate_prompt):
-        other, wrong = next((turn for turn in row.prompt if not turn.is_message), None), None
-        if other is not None:
-            wrong = f"the prompt holds a '{other.role}', which a chat template cannot show"
-        elif row.expected_answer is None:
-            wrong = "no expected_answer, which the rewards of engine trl compare with"
-        if wrong:
-            remedy = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
-            raise UserError(f"{row.place}: {wrong}", remedy)
-        prompt = [{"role": turn.role, "content": turn.text} for turn in row.prompt]
-        rows.append({"prompt": prompt, "expected": row.expected_answer})
-    return Dataset.from_list(rows)
 
 
 def reward_function(name: str) -> Any:

@@ -20,6 +20,8 @@ NUMBER = re.compile('"(?:\ufdd4|\\\\ufdd4)([-+.eE0-9]+)(?:\ufdd5|\\\\ufdd5)"')
 class WrittenNumber(Decimal):
     """A number that Python would spell in another way than its text does."""
 
+    text: str
+
     def __new__(cls, text: str) -> "WrittenNumber":
         """Keep the text."""
         made = super().__new__(cls, text)

@@ -4,10 +4,10 @@
 
 A column of Arrow has one type for all rows. So each call in it has the arguments of every call in the file, each tool
 the parameters of every tool, and each turn the fields of every turn; what a row does not have is null. In Parquet every
-null inside of a structure may be such a one, and is left out. JSON lines that `datasets` has written have them, too. Such
-a row is known by itself: all objects at one place in it have the same keys, and one of them has null where another has a
-value; or a tool has a parameter that is null, which no schema means. In any other row a null is the row's own, and
-stays. A null in a list, or as a field of the row, stays everywhere.
+null inside of a structure may be such a one, and is left out. JSON lines that `datasets` has written have them, too.
+Such a row is known by itself: all objects at one place in it have the same keys, and one of them has null where another
+has a value; or a tool has a parameter that is null, which no schema means. In any other row a null is the row's own,
+and stays. A null in a list, or as a field of the row, stays everywhere.
 """
 
 from collections.abc import Iterator
