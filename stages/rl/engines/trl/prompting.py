@@ -13,7 +13,6 @@ from nemotron_data.chat.responses import conversation_of
 from nemotron_data.chat.shown import told
 from nemotron_data.formats.rl_rows import PARAMETERS, read_rl_rows, validate_prompt
 from nemotron_shared.errors import UserError
-from stages.rl.engines.trl.library import GRPOTrainer
 
 ASKED = "asked"
 """In the first message of a prompt, all that it asks with as JSON. In columns of their own, Arrow would give each call
@@ -21,14 +20,9 @@ the arguments of all calls."""
 REMEDY = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
 
 
-class PromptingTrainer(GRPOTrainer):
-    """A GRPOTrainer whose prompts are those of `Prompter`."""
-
-    prompter: Prompter
-
-    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """Ids of each prompt; nothing of what a model that sees images is given."""
-        return [self.prompter.chat(*conversation_in(prompt)).ids for prompt in prompts], None, {}
+def prompt_ids(prompter: Prompter, prompts: list[Any]) -> list[list[int]]:
+    """What each of some prompts of `read_prompts` is to the model."""
+    return [prompter.chat(*conversation_in(prompt)).ids for prompt in prompts]
 
 
 def conversation_in(prompt: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Any]:

@@ -12,14 +12,20 @@ from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
 from stages.rl.engines.trl.library import GRPOConfig
-from stages.rl.engines.trl.prompting import PromptingTrainer, hidden_in, read_prompts
+from stages.rl.engines.trl.prompting import hidden_in, prompt_ids, read_prompts
 from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
 
 
-class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer, PromptingTrainer):
-    """A GRPOTrainer with our schedule and our way to resume and to stop."""
+class ScheduledGRPOTrainer(StageTrainer, SamplingTrainer):
+    """A GRPOTrainer with our schedule, our prompts and our way to resume and to stop."""
+
+    prompter: Prompter
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        """Ids of each prompt, and nothing of what a model that sees images is given."""
+        return prompt_ids(self.prompter, prompts), None, {}
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         """Generation is the long part of a step, and no rank waits for another in it, unless for shards of weights."""

@@ -13,6 +13,8 @@ from nemotron_data.chat.prompt import asked_messages
 from nemotron_data.chat.rows import Message, tools_of
 from nemotron_shared.errors import UserError
 
+OF_ITEMS = {"type", "id", "status"}
+"""Of an item, and of no message."""
 INSTEAD = "give such rows to a server of that API, or take them out"
 
 
@@ -42,6 +44,9 @@ def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[
             turns[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), *turn["tool_calls"]]}
             continue
         turns.append(turn)
+    names = {call["id"]: call["function"]["name"] for turn in turns for call in turn.get("tool_calls", ())}
+    turns = [{**turn, "name": names[turn["tool_call_id"]]} if turn.get("tool_call_id") in names else turn
+             for turn in turns]  # fmt: skip
     try:
         return asked_messages(turns), tools_of({"tools": parameters.get("tools")})
     except ValueError as error:
@@ -50,7 +55,7 @@ def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[
 
 def _turn(item: Mapping[str, Any], kind: str) -> Message:
     if kind == "message":
-        return {name: value for name, value in item.items() if name in ("role", "content", "name")}
+        return {name: value for name, value in item.items() if name not in OF_ITEMS}
     if kind == "function_call":
         function = {"name": item.get("name"), "arguments": item.get("arguments")}
         call = {"id": item.get("call_id"), "type": "function", "function": function}
