@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from door_templates import TEMPLATES
 from template_conversations import conversation
 
 from nemotron_data.chat.masks import mask_by_offsets
-from nemotron_data.chat.prompt import Prompter
+from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_data.chat.template import ChatTemplate
 from nemotron_data.encoders.control import ControlTokens
 from nemotron_data.sources.reading import Row, json_row
@@ -108,12 +108,24 @@ def items_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             )
 
 
+class Once(Encoded):
+    """A tokenizer that encodes equal texts once: what is compared are the texts and how they are cut."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self._ids = lru_cache(1 << 12)(lambda text: tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def __call__(self, text: str, add_special_tokens: bool) -> SimpleNamespace:
+        assert not add_special_tokens
+        return SimpleNamespace(input_ids=list(self._ids(text)))
+
+
 class Doors:
     """Every way to a model that has this template."""
 
     def __init__(self, source: str) -> None:
         self.tokenizer = build_tokenizer()
-        encoded = Encoded(self.tokenizer)
+        encoded = Once(self.tokenizer)
         encoded.chat_template = source
         self.prompter, self.asked = Prompter(encoded, CONTEXT), list[list[int]]()
         self.counts: Counter[str] = Counter()
@@ -132,9 +144,8 @@ class Doors:
         self._api = Api(self._model, ("m",), 16)
         self._endpoint = Answers(SimpleNamespace(tokenizer=encoded, generate=begin), "m")  # ty: ignore[invalid-argument-type]
 
-    def sft(self, line: str) -> list[list[int]]:
+    def sft(self, line: str, prompt: Prompt) -> list[list[int]]:
         """What stands before each of the answers `ENDS`, where that is what the model is prompted with."""
-        prompt = self.generate(line)
         found = []
         for end in ENDS:
             value = json.loads(line)
@@ -170,7 +181,7 @@ class Doors:
         talk = Talk(self._model, None, "hide", None, turns=value["messages"])  # ty: ignore[invalid-argument-type]
         return talk._prompt().ids
 
-    def generate(self, line: str) -> Any:
+    def generate(self, line: str) -> Prompt:
         """Of a line of a file."""
         read = _row("rows.jsonl:1", 1, line, True, False, None)
         assert read.messages is not None
@@ -193,27 +204,27 @@ class Doors:
 
     def differing(self, seeds: Iterable[int], folder: Path) -> list[str]:
         """The doors whose ids are not those of `generate`, with the seeds of these rows."""
-        expected: dict[int, list[int]] = {}
+        expected: dict[int, Prompt] = {}
         lines = {seed: json.dumps(row(seed), ensure_ascii=False) for seed in seeds}
         found: list[str] = []
         for seed, line in lines.items():
             try:
-                expected[seed] = self.generate(line).ids
+                expected[seed] = self.generate(line)
             except UserError:
                 self.counts["refused"] += 1
                 found += [f"{seed}: {name} takes it" for name in self._that_take_it(line)]
         of_rl = dict(zip(expected, self.rl([lines[seed] for seed in expected], folder), strict=True))
-        for seed, ids in expected.items():
+        for seed, prompt in expected.items():
             ways: dict[str, list[list[int] | None]] = {
-                "sft": list(self.sft(lines[seed])),
+                "sft": list(self.sft(lines[seed], prompt)),
                 "rl": [of_rl[seed]],
                 "evaluation": [self.evaluation(lines[seed])],
                 "chat": [self.chat(lines[seed])],
                 "serve": [self.serve(lines[seed])],
             }
-            seen = {name: [made for made in several if made is not None] for name, several in ways.items()}
-            self.counts.update(name for name, several in seen.items() if several)
-            found += [f"{seed}: {name}" for name, several in seen.items() if any(made != ids for made in several)]
+            seen = [(name, ids) for name, several in ways.items() for ids in several if ids is not None]
+            self.counts.update({name for name, _ in seen})
+            found += [f"{seed}: {name}" for name, ids in seen if ids != prompt.ids]
         return found
 
     def _that_take_it(self, line: str) -> list[str]:

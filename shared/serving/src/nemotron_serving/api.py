@@ -8,26 +8,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from nemotron_data.chat.prompt import Prompt, asked_messages
 from nemotron_data.chat.rows import Message
-from nemotron_data.chat.shown import SYSTEM, told
+from nemotron_data.chat.shown import SYSTEM, TOOLS, told
 from nemotron_serving.batch import CannotAnswer, Full, TokenScore
 from nemotron_serving.choice import Choice, merged
-from nemotron_serving.guard import ENDING, Guard, Refusal, json_of
+from nemotron_serving.guard import Guard, Refusal, json_of
 from nemotron_serving.model import Model
 from nemotron_serving.page import page
 from nemotron_serving.requests import Asked, ChatCompletion, Completion
 from nemotron_serving.sampling import Sampling, Token
+from nemotron_serving.streamed import Streamed, event
 from nemotron_serving.text import Text
 from nemotron_serving.wire import Wire, usage
 from nemotron_shared.errors import UserError
@@ -178,29 +177,29 @@ class Api:
             try:
                 if isinstance(wanted, ChatCompletion):
                     for choice in choices:
-                        yield _event(wire.chunk([wire.first(choice)]))
+                        yield event(wire.chunk([wire.first(choice)]))
                 async for choice, pieces, token in merged(choices):
                     for delta in wire.deltas(choice, pieces, token):
-                        yield _event(wire.chunk([delta]))
+                        yield event(wire.chunk([delta]))
                     if token is None:
-                        yield _event(wire.chunk([wire.last(choice)]))
+                        yield event(wire.chunk([wire.last(choice)]))
                 if wanted.stream_options and wanted.stream_options.include_usage:
-                    yield _event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
+                    yield event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
                 yield b"data: [DONE]\n\n"
             except Exception as error:  # the status is sent already
-                yield _event(Refusal(500, f"{type(error).__name__}: {error}").content)
+                yield event(Refusal(500, f"{type(error).__name__}: {error}").content)
 
         return Streamed(events(), choices)
 
     def _require_shown(self, messages: list[Message], tools: list[dict[str, Any]]) -> None:
-        """Refuse what the model would not see. Without a system prompt it can answer, as models do that know none: that
-        is told once, in the terminal."""
+        """Refuse calls and results that the model would not see, without which its answer means nothing. A model may
+        know its tools by heart, or need no system prompt: that these are not shown is told once, in the terminal."""
         hidden = self.model.prompter.hidden(messages, tools)
-        if SYSTEM in hidden and SYSTEM not in self.told:
-            self.told.add(SYSTEM)
-            say(f"WARNING: {told([SYSTEM])}: requests have some that the model never sees")
-        if lost := [kind for kind in hidden if kind != SYSTEM]:
+        if lost := [kind for kind in hidden if kind not in (SYSTEM, TOOLS)]:
             raise Refusal(400, f"{told(lost)}: leave them out, or ask a model whose chat template has them")
+        for kind in set(hidden) - self.told:
+            self.told.add(kind)
+            say(f"WARNING: {told([kind])}: the model does not see those of requests")
 
     def _require_name(self, name: str | None) -> None:
         if name is not None and name not in self.names:
@@ -214,24 +213,6 @@ class Api:
         if max(made.ids) >= len(self.model.tokenizer):
             raise Refusal(400, f"prompt has an id outside the vocabulary of {len(self.model.tokenizer)}")
         return made
-
-
-class Streamed(StreamingResponse):
-    """Answers as events, which end when they cannot be sent any more."""
-
-    def __init__(self, events: AsyncIterator[bytes], choices: list[Choice]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._choices = choices
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the base class, which leaves its iterator open where sending fails."""
-        try:
-            await super().__call__(scope, receive, send)
-        except asyncio.CancelledError:  # the server ends, which an end of the stream alone would not tell
-            await send({"type": "http.response.body", "body": _event(ENDING.content), "more_body": False})
-        finally:
-            for choice in self._choices:
-                choice.cancel()
 
 
 async def _whole(request: Request, choices: list[Choice]) -> None:
@@ -255,10 +236,6 @@ async def _whole(request: Request, choices: list[Choice]) -> None:
         answering.cancel()
         for choice in choices:
             choice.cancel()
-
-
-def _event(content: Any) -> bytes:
-    return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
 def _answered(
