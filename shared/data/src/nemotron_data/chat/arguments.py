@@ -9,12 +9,14 @@ Rows hold either, too. A number that a text spells 1.50 is 1.50 in both: no temp
 
 import json
 import re
+import secrets
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-NUMBER = re.compile('"(?:\ufdd4|\\\\ufdd4)([-+.eE0-9]+)(?:\ufdd5|\\\\ufdd5)"')
-"""Where JSON takes a number as it is written. U+FDD4 and U+FDD5 are reserved never to be characters of a text."""
+MARK = secrets.token_hex(8)
+NUMBER = re.compile(f'"{MARK}([-+.eE0-9]+)"')
+"""Where JSON takes a number as it is written; a text would have to guess the mark."""
 
 
 class WrittenNumber(Decimal):
@@ -30,6 +32,9 @@ class WrittenNumber(Decimal):
 
     def __str__(self) -> str:
         return self.text
+
+    def __reduce__(self) -> tuple[type["WrittenNumber"], tuple[str]]:
+        return WrittenNumber, (self.text,)
 
 
 class Arguments(dict[str, Any]):
@@ -103,7 +108,7 @@ def to_json(
         nonlocal numbers
         if isinstance(other, WrittenNumber):
             numbers = True
-            return f"\ufdd4{other.text}\ufdd5"
+            return MARK + other.text
         if default is not None:
             return default(other)
         raise TypeError(f"Object of type {type(other).__name__} is not JSON serializable")
