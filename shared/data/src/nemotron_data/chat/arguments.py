@@ -1,4 +1,5 @@
-r"""Arguments of a tool call. Some templates read them as an object, others print them as text; here they are both.
+r"""Arguments of a tool call. Some templates read them as an object, others print them as text; here they are both,
+and an object to those that ask.
 
     {{ call.function.arguments | tojson }}                     Qwen, Hermes
     {% for name, value in call.function.arguments | items %}   Nemotron 3, GLM

@@ -79,7 +79,6 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.generation, self.turns = block, turns
         # plain JSON: jinja2's own filter escapes HTML, which a model should not learn
         self.filters["tojson"] = to_json
-        self.tests["string"] = _is_string
         functions: dict[str, Any] = {
             "raise_exception": _raise_exception,
             "strftime_now": lambda pattern: datetime.now().strftime(pattern),
@@ -117,8 +116,3 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _is_string(value: Any) -> bool:
-    """Arguments that came as text are text to a template that asks, as transformers shows them."""
-    return isinstance(value, str) or (type(value) is Arguments and value.given is not None)
