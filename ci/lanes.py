@@ -1,5 +1,8 @@
 """Run every lane of the tests, also after one that failed, and say at the end what each gave.
 
+The slow lane waits much of its time, for schedulers and for processes that are to be killed. The lanes of checks and
+engines run beside it, one after the other, and show what they say when they have ended.
+
     python3 ci/lanes.py                       all lanes that can run here
     python3 ci/lanes.py checks automodel      some of them
 
@@ -12,18 +15,19 @@ A lane that cannot run here is named, with the command that runs it where it can
 
 import os
 import re
-import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = "--durations=50"
+ORDINARY, SLOW = "ordinary", "slow"
 LANES = {
-    "ordinary": ["uv", "run", "pytest", DURATIONS],
-    "slow": ["uv", "run", "pytest", "-m", "slow", DURATIONS],
+    ORDINARY: ["uv", "run", "pytest", DURATIONS],
+    SLOW: ["uv", "run", "pytest", "-m", "slow", DURATIONS],
     "checks": ["ci/check.sh"],
     **{name: ["ci/engine.sh", name, DURATIONS] for name in ("automodel", "megatron", "evaluator", "nemo_run")},
     "nemo_rl": ["ci/engine.sh", "nemo_rl", DURATIONS],
@@ -62,26 +66,26 @@ def not_run() -> dict[str, str]:
     return {"nemo_rl": f"{what}; run it with: {CHECKOUTS}=FOLDER ci/engine.sh nemo_rl"}
 
 
-def run(name: str, command: list[str]) -> Outcome:
-    """Run a lane and pass on what it says."""
-    print(f"\n##### lane {name}: {' '.join(command)}", flush=True)
-    before, began, said = spent(), time.monotonic(), []
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            sys.stdout.buffer.write(line)
-            sys.stdout.flush()
-            said.append(line.decode(errors="replace"))
+def run(name: str, command: list[str], *, beside: bool) -> Outcome:
+    """Run a lane and pass on what it says: line by line, or whole at its end where it runs beside another."""
+    heading = f"\n##### lane {name}: {' '.join(command)}"
+    if not beside:
+        print(heading, flush=True)
+    began, said = time.monotonic(), []
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    for line in process.stdout:
+        said.append(line.decode(errors="replace"))
+        if not beside:
+            print(said[-1], end="", flush=True)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     text = "".join(said)
+    if beside:
+        print(f"{heading}\n{text}", end="", flush=True)
     told = CPU.findall(text)
-    cpu = 60 * float(told[-1]) if told else spent() - before
+    cpu = 60 * float(told[-1]) if told else usage.ru_utime + usage.ru_stime
     return Outcome(name, process.returncode, counts_in(text), time.monotonic() - began, cpu)
-
-
-def spent() -> float:
-    """Seconds of computing of the processes that have ended."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def counts_in(text: str) -> dict[str, int]:
@@ -94,7 +98,7 @@ def counts_in(text: str) -> dict[str, int]:
     return counts
 
 
-def summary(outcomes: list[Outcome], left_out: dict[str, str]) -> str:
+def summary(outcomes: list[Outcome], left_out: dict[str, str], wall: float) -> str:
     """The table, what could not run, what failed, and a closing line as pytest has it."""
     rows = [("lane", "result", "passed", "failed", "skipped", "wall", "CPU"), *(one.cells for one in outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -107,7 +111,7 @@ def summary(outcomes: list[Outcome], left_out: dict[str, str]) -> str:
     lines.append(f"FAILED: {', '.join(failed)}" if failed else "every lane that ran is green")
     totals = {kind: sum(one.counts[kind] for one in outcomes) for kind in ("failed", "passed", "skipped")}
     told = ", ".join(f"{number} {kind}" for kind, number in totals.items() if number or kind == "passed")
-    return "\n".join([*lines, f"==== {told} in {sum(one.wall for one in outcomes):.2f}s ===="])
+    return "\n".join([*lines, f"==== {told} in {wall:.2f}s ===="])
 
 
 def main(names: list[str]) -> int:
@@ -118,8 +122,14 @@ def main(names: list[str]) -> int:
         return 2
     left_out = {name: why for name, why in not_run().items() if name in (names or LANES)}
     chosen = {name: command for name, command in LANES.items() if name in (names or LANES) and name not in left_out}
-    outcomes = [run(name, command) for name, command in chosen.items()]
-    print("\n" + summary(outcomes, left_out), flush=True)
+    began = time.monotonic()
+    outcomes = [run(ORDINARY, chosen[ORDINARY], beside=False)] if ORDINARY in chosen else []
+    others = [name for name in chosen if name not in (ORDINARY, SLOW)]
+    with ThreadPoolExecutor() as pool:
+        rest = pool.submit(lambda: [run(name, chosen[name], beside=SLOW in chosen) for name in others])
+        outcomes += [run(SLOW, chosen[SLOW], beside=False)] if SLOW in chosen else []
+        outcomes += rest.result()
+    print("\n" + summary(outcomes, left_out, time.monotonic() - began), flush=True)
     return int(any(one.code for one in outcomes))
 
 

@@ -1,6 +1,5 @@
 """What the sections of the benchmark share: folders, programs, the corpus, and our own command lines."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -71,10 +70,9 @@ class Bench:
 
 
 def has_module(python: str, module: str) -> bool:
-    if python == sys.executable:
-        return importlib.util.find_spec(module) is not None
+    """Whether an interpreter finds a module, and the packages around it."""
     question = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
-    return subprocess.run([python, "-c", question], cwd="/", check=False).returncode == 0
+    return subprocess.run([python, "-c", question], cwd="/", stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def artifact(home: Path) -> Path:

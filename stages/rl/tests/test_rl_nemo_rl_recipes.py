@@ -19,7 +19,9 @@ from nemotron_shared.runtime.engine import problems_of, refuse
 from nemotron_shared.runtime.machine import Machine
 from stages.rl.engines import nemo_rl
 from stages.rl.schema import RLConfig
+from stages.rl.train import STEP
 
+HERE = Machine.here(Path())
 CONFIG = Path(nemo_rl.__file__).parents[2] / "config"
 RECIPES = ["super3", "super3_rlvr", "super3_swe1", "super3_swe2", "super3_rlhf", "nano3", "super49b"]
 NANO_IMAGE = "nvcr.io/nvidia/nemo-rl:v0.4.0.nemotron_3_nano"
@@ -50,7 +52,7 @@ MEANT = {
 
 def check(config: RLConfig) -> None:
     """What the engine refuses before any work."""
-    refuse(problems_of(config, {}, Machine.here(Path()), {}))
+    refuse(problems_of(config, {}, HERE, {}))
 
 
 def config_of(recipe: str, *overrides: str) -> RLConfig:
@@ -198,6 +200,23 @@ def test_what_cannot_work_together_is_refused_before_any_gpu(recipe: str, overri
     engine = ["engine=nemo_rl"] if recipe == "tiny" else []
     with pytest.raises(UserError, match=message):
         check(config_of(recipe, *engine, override))
+
+
+def test_own_rows_are_sources_of_the_run_and_looked_for_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    words = ("run.data=null", f"engine.train_rows={file}", f"engine.valid_rows={file}")
+    config = config_of("nano3", *words)
+    found = nemo_rl.NeMoRL().needs(config, {}, HERE).others
+    assert [problem.key for problem in found if str(file) in problem.message] == [
+        "engine.train_rows",
+        "engine.valid_rows",
+    ]
+    digests = []
+    for text in ("{}\n", "{}\n{}\n"):
+        file.write_text(text)
+        assert all(str(file) not in problem.message for problem in nemo_rl.NeMoRL().needs(config, {}, HERE).others)
+        digests.append([source.digest for source in STEP.sources(config)])
+    assert len(digests[0]) == 2 and digests[0] != digests[1], "other rows are another run"
 
 
 def test_the_math_environment_always_has_a_verifier() -> None:

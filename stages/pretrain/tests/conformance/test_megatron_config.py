@@ -137,8 +137,10 @@ def test_a_tiny_model_has_every_setting_of_ours(tmp_path: Path, data: Artifact) 
     container = build_config(tiny)
     model, scheduler = container.model, container.scheduler
     assert (model.hybrid_layer_pattern, model.hidden_size, model.num_moe_experts) == ("MEM*EME", 64, 8)
-    assert (scheduler.lr_decay_style, scheduler.lr_wsd_decay_iters, scheduler.lr_decay_iters) == ("WSD", 300, 900)
+    ours, train = tiny.config.scheduler, tiny.config.train
+    assert (scheduler.lr_decay_style, scheduler.lr_wsd_decay_iters) == ("WSD", ours.lr_wsd_decay_iters)
+    assert scheduler.lr_decay_iters == train.train_iters
     assert (container.train.micro_batch_size, container.train.global_batch_size) == (8, 8)
-    assert (container.validation.eval_interval, container.validation.eval_iters) == (300, 8)
+    assert (container.validation.eval_interval, container.validation.eval_iters) == (train.eval_interval, 8)
     assert container.mixed_precision.fp32
     assert container.peft is None

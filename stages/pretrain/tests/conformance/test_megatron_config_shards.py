@@ -16,7 +16,7 @@ from nemotron_shared.artifacts import Artifact
 
 pytestmark = pytest.mark.megatron
 
-LENGTH, VOCABULARY, EOD = 64, 512, 5
+LENGTH, VOCABULARY, EOD = 512, 512, 5
 
 
 @pytest.fixture(scope="module")

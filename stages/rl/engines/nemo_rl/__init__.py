@@ -5,7 +5,9 @@ we write.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from nemotron_engines.checks import missing_files
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import check_config
@@ -44,8 +46,11 @@ class NeMoRL(Engine[Config]):
             check_config(config, ALGORITHM, places_without_run(config))
 
     def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
-        """A checkout of the right version, and GPUs."""
-        return nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
+        """The user's rows, a checkout of the right version, and GPUs."""
+        rows = {"engine.train_rows": config.engine.train_rows, "engine.valid_rows": config.engine.valid_rows}
+        own = missing_files(rows) if machine.sees_files else ()
+        theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
+        return replace(theirs, others=(*own, *theirs.others))
 
     def render(self, config: Config, model: str | None) -> str:
         """NeMo-RL's config, for people."""
