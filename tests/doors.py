@@ -57,6 +57,9 @@ def row(seed: int) -> dict[str, Any]:
     messages, tools = conversation(seed)
     while messages[-1]["role"] not in ("user", "tool"):
         messages = messages[:-1]
+    asked = [message for message in messages if message["role"] == "user"]
+    if not any(message["content"].strip() for message in asked):
+        asked[0]["content"] = "Hm?"  # no row of RL asks nothing
     for message in messages:
         for call in message.get("tool_calls", ()):
             _write_arguments(call["function"], choose)
