@@ -290,10 +290,10 @@ def test_rows_whose_reasoning_no_template_shows_are_counted(
     assert "the chat template shows no reasoning: 3 rows lose theirs" in "".join(capsys.readouterr())
 
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
+GETTING = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
 CALLED: list[dict[str, Any]] = [
     {"role": "user", "content": "?"},
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "assistant", "content": None, "tool_calls": [GETTING]},
     {"role": "tool", "tool_call_id": "c1", "content": "7"},
     {"role": "assistant", "content": "So."},
 ]
