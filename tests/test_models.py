@@ -107,6 +107,7 @@ def test_an_artifact_keeps_the_name_that_a_folder_without_a_slash_has_too(run, f
     [
         (f"models/nano/{NANO}", "(models holds: mine), and no artifact can have that name", "hf://ORGANISATION/NAME"),
         ("models/other", "(models holds: mine), and there is no artifact 'models-other' in", "hf://models/other"),
+        ("blank/other", "(blank is empty), and there is no artifact 'blank-other' in", "hf://blank/other"),
         ("zoo/llama3:v2", "and there is no artifact 'zoo-llama3' in", "hf://ORGANISATION/NAME"),
         ("zoo/a/b", "and there is no artifact 'zoo-a-b' in", "hf://ORGANISATION/NAME"),
     ],
@@ -115,6 +116,7 @@ def test_a_name_with_slashes_that_nothing_has_says_all_that_it_could_be(
     run, folder: Path, name: str, said: str, remedy: str
 ) -> None:
     (folder.parent / "models" / "mine").mkdir(parents=True)
+    (folder.parent / "blank").mkdir()
     problem, _ = one_problem(run, f"run.model={name}")
     first, last = problem.split("\n")
     assert first.startswith(f"run.model: '{name}': no such folder") and said in first

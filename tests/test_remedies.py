@@ -74,6 +74,8 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "install it: python3 -m pip install uv": {},
     "see: nemotron --help": {},
     "; what they mean: nemotron config explain {key}": {"key": ["engine.peft"]},
+    "say: nemotron {family} {command[1]}": {"family": ["super3"], "command[1]": ["eval -c tiny"]},
+    "say: nemotron {DEFAULT_FAMILY} {wrong[1]}": {"DEFAULT_FAMILY": ["super3"], "wrong[1]": ["eval -c tiny"]},
     "say it without {family}: nemotron {wrong}": {"family": ["super3"], "wrong": ["doctor", "runs"]},
     "see: nemotron config show {stages[0]}/local": {"stages[0]": ["sft"]},
     "it is one of {' and '.join(having)}: nemotron config explain {key} --stage {having[0]}": {
@@ -181,6 +183,7 @@ REMEDIES: dict[str, dict[str, list[str]]] = {
     "make one: nemotron super3 pipeline -c tiny; or name one: a folder, or hf://org/name": {},
     "bring it in again: nemotron model import {text}": {"text": ["hf://org/name"]},
     # nemotron_engines
+    "make one: nemotron engine install nemo_rl --from {installation.checkout}": {"installation.checkout": ["nemo-rl"]},
     "install the version that uv.lock names: uv sync --all-packages": {},
     "it belongs to the ordinary environment: uv sync --all-packages": {},
     "run inside the container {wanted.container}, or:\n    git clone --recursive {REPOSITORY} nemo-rl\n    git -C "

@@ -118,6 +118,18 @@ def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder
     assert said not in over_ssh and "W&B's key must be there" in over_ssh.partition("# notes")[2]
 
 
+def test_a_job_whose_python_lacks_the_engine_is_refused_where_that_can_be_known(folder: Path) -> None:
+    words = ("super3", "sft", "-c", "tiny", "engine=automodel", "--dry-run")
+    lacks = "engine 'automodel' needs the packages nemo-automodel ==0.7.0 (not installed)"
+    without = {"NEMOTRON_ENGINES": str(folder / "none")}
+    for name in ("here", "far"):
+        refused = typed(folder, *words, "--batch", name, **without)
+        assert refused.returncode == 1 and lacks in refused.stdout.partition("# problems")[2], name
+    assert "nemotron engine install automodel" in refused.stdout
+    for unknown in (("--batch", "far", "run.env.python=/opt/bin/python"), ("--batch", "login")):
+        assert "none: this could run" in typed(folder, *words, *unknown, **without).stdout, unknown
+
+
 SEED = """
 [YOUR-CLUSTER]
 executor = "slurm"

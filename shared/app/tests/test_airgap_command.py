@@ -102,6 +102,19 @@ def test_the_image_of_the_training_or_the_one_that_is_named_is_imported(
     assert image is None or f"image='docker://{image}'" in script.read_text()
 
 
+def test_the_scripts_train_under_the_name_of_the_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
+    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
+    assert main(["nano3", "airgap", "scripts", "site", "-c", "tiny", "engine=automodel"]) == 0
+    for name in ("train_automodel.slurm", "test_training_simple.slurm"):
+        assert "(-c tiny engine=automodel run.family=nano3)" in (tmp_path / "scripts" / name).read_text()
+    assert main(["airgap", "scripts", "site", "--family", "nano"]) == 2
+    assert "did you mean 'nano3'?" in capsys.readouterr().err
+
+
 def test_a_recipe_without_a_container_has_none_to_import(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from nemotron_app.launch import dry_run_of
 from nemotron_app.recipe_needs import Recipe, checks, read_recipe, request_of
 from nemotron_cluster.profiles.schema import Slurm
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.disk import size
 
 
 def slurm(**values: Any) -> Slurm:
@@ -34,6 +36,17 @@ def test_the_space_is_that_of_the_files_and_of_the_result(tmp_path: Path, monkey
     assert found.named_bytes == source.stat().st_size
     assert found.wanted_bytes == found.disk_bytes + found.named_bytes > 10**6
     assert "17.0 kB of files that the config names" in said(found, None, tmp_path)["space"][1]
+
+
+def test_the_space_is_that_of_a_plan_and_the_guides_figure_is_told_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "store"))
+    request = request_of("nano3", "rl", None, (), None)  # whose engine says nothing of a disk
+    found, planned = read_recipe(request), dry_run_of("rl", request)["estimate"]["disk"]
+    assert found.wanted_bytes == planned > found.guides_bytes == 200 * 10**9
+    told = said(found, None, tmp_path)["space"][1]
+    assert told.startswith(f"{size(planned)} in all: ") and told.endswith("the recipe's guide asks for 200.0 GB")
 
 
 def test_a_folder_of_weights_counts_with_all_of_its_files(tmp_path: Path) -> None:

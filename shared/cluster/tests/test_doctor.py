@@ -155,6 +155,16 @@ def test_no_answer_of_a_scheduler_ends_in_a_traceback(program: Program, noise: s
     assert all(line.isprintable() for line in text_lines(checks) for line in line.splitlines())
 
 
+def test_where_no_slurm_answers_nothing_is_said_of_the_profile(program: Program) -> None:
+    for name in ("sinfo", "scontrol", "sacctmgr", "squeue", "srun", "sbatch", "id"):
+        program(name, f"#!echo '{name}: fatal: Could not establish a configuration source' >&2; exit 1")
+    failed = of(scheduler.checks(slurm(container_runtime=None), Here()), "FAIL")
+    assert {"partition", "settings", scheduler.LIKE_THIS} <= set(failed)
+    assert {failed[name] for name in ("partition", "settings", scheduler.LIKE_THIS)} == {
+        "no Slurm answers here: fatal: Could not establish a configuration source"
+    }
+
+
 def test_without_any_program_everything_is_said_and_nothing_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,12 +229,16 @@ def test_a_kernel_that_is_missing_on_a_gpu_names_the_wheel_that_fits() -> None:
 
 def test_versions_are_compared_with_the_pins() -> None:
     pinned = packages.pins("automodel")
-    assert "nemo-automodel" in {one.name for one in pinned}
+    names = {one.name for one in pinned}
+    assert {"nemo-automodel", "torch", "pyarrow"} <= names
+    assert not names & {"lm-eval", "trl", "uvicorn", "starlette"}, "other stages have environments of their own"
+    assert {"lm-eval", "trl", "uvicorn"} <= {one.name for one in packages.pins(None)}
     versions = {one.name.lower().replace("_", "-"): "0.0.1" for one in pinned}
     (check,) = [
         one for one in packages.judge(GROUP, facts(packages=versions), pinned, "automodel") if one.name == "versions"
     ]
     assert check.state == "FAIL" and "nemo-automodel==0.7.0 (0.0.1)" in check.said
+    assert check.remedy == "make its environment: nemotron engine install automodel"
     assert of(packages.judge(GROUP, facts(), [], None), "SKIP")["versions"]
 
 

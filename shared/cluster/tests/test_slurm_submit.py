@@ -25,7 +25,7 @@ class Head(Here):
 
     def run(self, command: Sequence[str], patience: float = 600) -> Answer:
         answer = self.slurm.run("head", *command)
-        if command[0] == "sbatch" and self.silent:
+        if "sbatch" in command[2] and self.silent:
             raise NoAnswer("sbatch did not answer")
         return answer
 
@@ -76,5 +76,13 @@ def test_ctrl_c_does_not_reach_sbatch(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_machine_without_slurm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(submit.NoScheduler, match="there is no sbatch here"):
-        submit.test_only(Here(), SCRIPT)
+    ways = (lambda: submit.test_only(Here(), SCRIPT), lambda: submit.submit(Here(), PurePosixPath("job.sh")))
+    for ask in ways:
+        with pytest.raises(submit.NoScheduler, match="there is no sbatch here"):
+            ask()
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: fatal: Could not establish a configuration source' >&2\nexit 1\n")
+    sbatch.chmod(0o755)
+    for ask in ways:
+        with pytest.raises(submit.NoScheduler, match=r"^no Slurm answers here: fatal: Could not establish a conf"):
+            ask()

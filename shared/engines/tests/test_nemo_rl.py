@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from nemotron_engines.nemo_rl.checkpoints import adopt, newest, to_hugging_face
 from nemotron_engines.nemo_rl.compose import refuse_repeated, resolved, with_variables
-from nemotron_engines.nemo_rl.driver import run_driver
+from nemotron_engines.nemo_rl.driver import run_driver, run_logged
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_engines.nemo_rl.metrics import read_scalars, write_metrics
 from nemotron_engines.nemo_rl.table import faults, load_table, type_fault
@@ -100,6 +101,27 @@ def test_the_newest_checkpoint_is_the_highest_whole_step(tmp_path: Path) -> None
     found = newest(tmp_path)
     assert found is not None and found[0] == 10
     assert newest(tmp_path / "step_9") is None
+
+
+@pytest.mark.parametrize(
+    ("runner", "program", "said"),
+    [
+        ("python", "import zmk", "NeMo-RL's environment lacks the module 'zmk'"),
+        ("python", "raise SystemExit('no such key')", "NeMo-RL does not take this"),
+        ("uv", "raise SystemExit('error: Request failed after 3 retries')", "uv could not make NeMo-RL's environment"),
+        ("uv", "raise ValueError('no such key')", "NeMo-RL does not take this"),
+    ],
+)
+def test_an_environment_that_is_at_fault_is_told_from_a_config_that_is(
+    installation: Installation, tmp_path: Path, runner: str, program: str, said: str
+) -> None:
+    started = replace(installation, runner=runner)
+    with pytest.raises(UserError) as raised:
+        run_logged(started, [sys.executable, "-c", program], tmp_path / "log", "NeMo-RL does not take this")
+    assert raised.value.message.startswith(said)
+    remedy, makes = str(raised.value.remedy), f"nemotron engine install nemo_rl --from {installation.checkout}"
+    assert (makes in remedy) == ("environment" in said)
+    assert ("engine.runner=python" in remedy) == (runner == "uv" and "environment" in said)
 
 
 def test_a_runs_own_checkpoints_go_before_another_runs(tmp_path: Path) -> None:

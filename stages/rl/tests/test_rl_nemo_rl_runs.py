@@ -8,10 +8,9 @@ import pytest
 import yaml
 from nemo_rl_support import fake_checkout
 
-from nemotron_data.formats.rl_rows import RLRow
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl import needs
-from stages.rl.engines.nemo_rl.train import row_fault
+from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.train import STEP
 
 SMALL = ("train.train_iters=6", "checkpoint.save_interval=2", "train.eval_interval=2")
@@ -93,10 +92,35 @@ def test_a_run_continues_from_the_checkpoint_of_another(home: Path, capfd: pytes
     assert step.is_dir()
 
 
-def test_a_load_path_that_is_no_finished_checkpoint_is_refused(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_load_path_that_is_no_finished_checkpoint_is_refused_before_gpus_are_asked_for(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (home.parent / "step_4").mkdir()
-    assert run(home, f"engine.load_path={home.parent / 'step_4'}") == 2
-    assert "is no finished NeMo-RL checkpoint" in capfd.readouterr().err
+    for name, said in (("step_4", "is no finished NeMo-RL checkpoint"), ("step_5", "there is no folder ")):
+        assert run(home, f"engine.load_path={home.parent / name}", "--dry-run") == 1
+        told = capsys.readouterr().out.partition("# problems")[2]
+        assert "command line: engine.load_path: " in told and said in told
+    assert run(home, f"engine.load_path={home.parent / 'step_4'}", "engine.stop_before_training=true") == 2
+    assert "is no finished NeMo-RL checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"bad": 1}\n', ":1: no question or no expected_answer"),
+        ('{"question": "1+1?", "expected_answer": "2"}\nno JSON\n', ":2: "),
+        ("", ": holds no rows"),
+    ],
+)
+def test_own_rows_are_looked_at_before_gpus_are_asked_for(
+    home: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    file = home.parent / "mine.jsonl"
+    file.write_text(text)
+    assert run(home, "run.data=null", f"engine.train_rows={file}", "--dry-run") == 1
+    told = capsys.readouterr().out.partition("# problems")[2]
+    assert f"command line: engine.train_rows: {file}{said}" in told
+    assert "give rows that environment 'math' reads: engine.train_rows=FILE" in told
 
 
 def test_without_gpus_there_is_one_error_that_says_how_many(
@@ -153,7 +177,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("environment", "row", "fault"), ROWS)
 def test_a_row_that_the_environment_cannot_use_is_named(environment: str, row: dict, fault: str | None) -> None:
-    found = row_fault(RLRow.of(row), environment)
+    found = row_fault(row, environment)
     assert found is None if fault is None else fault in str(found)
 
 

@@ -123,8 +123,12 @@ def test_a_file_whose_rows_are_no_chats_is_a_problem(tmp_path: Path, text: str) 
     file, good = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     file.write_text(text)
     good.write_text('\n{"messages": [{"role": "user", "content": "a"}]}\n')
-    (found,) = no_chats({"engine.chats.train": str(file), "engine.chats.valid": str(good)})
-    assert found.key == "engine.chats.train" and "its first row is no chat" in found.message
+    for content in (text, good.read_text() + text if text else text):
+        file.write_text(content)
+        (found,) = no_chats({"engine.chats.train": str(file), "engine.chats.valid": str(good)})
+        number = len(content.splitlines())
+        assert found.key == "engine.chats.train"
+        assert found.message.startswith(f"{file}:{number}: " if text else f"{file}: holds no rows")
 
 
 def test_batches_that_cannot_be_divided_are_refused() -> None:
@@ -133,11 +137,11 @@ def test_batches_that_cannot_be_divided_are_refused() -> None:
     assert "8 rows per step are not a multiple of a micro batch of 2 x 3" in lacking(REQUIRED, processes=3)
 
 
-def lacking(packages: dict[str, str], processes: int = 1, gpus: tuple[GPU, ...] = ()) -> str:
+def lacking(packages: dict[str, str], *overrides: str, processes: int = 1, gpus: tuple[GPU, ...] = ()) -> str:
     """What a machine with these packages, and those of this environment, would lack."""
     here = {one.name: version(one.name) for one in own_packages("nemotron-engines")}
     machine = Machine("3.12", processes, gpus, 10**11, 10**12, packages=here | packages)
-    chosen = config("tiny", "engine=automodel")
+    chosen = config("tiny", "engine=automodel", *overrides)
     return "\n".join(str(one) for one in missing("automodel", needs(chosen, {}, machine), machine))
 
 
@@ -184,6 +188,15 @@ def test_a_missing_package_is_named() -> None:
     assert "nemotron airgap build FOLDER" in lacking(REQUIRED, gpus=(GPU("H100", 10**11),))
     kernels = {"mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
     assert lacking(REQUIRED | kernels, gpus=(GPU("H100", 10**11),)) == ""
+
+
+def test_kernels_of_gpus_are_refused_where_there_is_none() -> None:
+    installed = REQUIRED | {"triton": "3.7.1", "mamba-ssm": "2.3.2", "causal-conv1d": "1.7.0"}
+    asked = ("engine.peft.use_triton=true", "engine.backend.linear=te")
+    told = lacking(installed, *asked)
+    for remedy in ("engine.peft.use_triton=false", "engine.backend.linear=torch"):
+        assert f"on a CPU set {remedy}" in told
+    assert lacking(installed, *asked, gpus=(GPU("H100", 10**11),)) == ""
 
 
 def test_the_versions_are_those_of_the_extra() -> None:
@@ -286,7 +299,9 @@ def test_the_staged_model_differs_in_the_time_step_only(tmp_path: Path) -> None:
     assert readable_config({"time_step_min": 0.01}) == {"time_step_min": 0.01}
     (base / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (base / "model.safetensors").unlink()
-    found = [one.message for one in problems(config("tiny", "engine=automodel"), {"model": Artifact.external(base)})]
+    machine = Machine("3.12", 1, (), 10**11, 10**12)
+    chosen, model = config("tiny", "engine=automodel"), {"model": Artifact.external(base)}
+    found = [one.message for one in problems(chosen, model, machine)]
     assert ["not 'llama'" in found[0], "no safetensors" in found[1]] == [True, True]
 
 

@@ -2,7 +2,7 @@
 
     nemotron airgap fetch FOLDER --package nemotron-sft --extra kernels --model hf://ORG/NAME
     nemotron airgap build FOLDER --target ENV
-    nemotron airgap scripts PROFILE
+    nemotron super3 airgap scripts PROFILE
 
 The first runs where there is a network; the second where there is none, such as a compute node, with the folder alone.
 """
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from nemotron_shared.errors import UserError
+from nemotron_shared.errors import UserError, did_you_mean
+from nemotron_shared.families import families
 from nemotron_shared.runtime.console import tell, tell_json
 from nemotron_shared.runtime.environments import repository
 
@@ -103,6 +104,7 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
 @command.command("scripts", context_settings={"ignore_unknown_options": True})
 @click.argument("profile")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--family", metavar="NAME", help="the model's, as in `nemotron NAME airgap scripts` [super3]")
 @click.option("--output", default="scripts", show_default=True, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--folder", default="airgap", show_default=True, help="where `airgap fetch` puts everything")
 @click.option("--environment", default="automodel_env", show_default=True, help="the environment to make")
@@ -111,7 +113,7 @@ def build_(folder: Path, target: Path, jobs: int | None, architectures: tuple[st
 @click.option("--cuda", type=click.Choice(["13", "12"]), help="what they load [what the profile loads, or 13]")
 @click.option("--arch", "architectures", multiple=True, metavar="9.0", help="GPUs to compile for [those of the node]")
 @click.option("--container", metavar="STAGE/CONFIG|IMAGE", help="the container to import [what the training names]")
-def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: Any) -> int:
+def scripts_(profile: str, arguments: tuple[str, ...], family: str | None, output: Path, **asked: Any) -> int:
     """Write scripts for a site whose compute nodes have no network. ARGUMENTS are those of the training, such as
     `-c tiny engine=automodel`."""
     from nemotron_cluster.airgap.packages import require_cuda
@@ -126,7 +128,7 @@ def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: An
     fetched = ("--package", "nemotron-sft", "--extra", "automodel", "--extra", "kernels", "--python", target.python,
                "--platform", target.platform, "--cuda", cuda)  # fmt: skip
     _check_architectures(asked["architectures"])
-    arguments = arguments or ("-c", "tiny", "engine=automodel")
+    arguments = _of_family(family, arguments or ("-c", "tiny", "engine=automodel"))
     container = _container(asked["container"], arguments, slurm_profile(loaded).container_image)
     layout = Layout(
         str(repository() or "."), asked["folder"], asked["environment"], fetched, asked["architectures"], arguments,
@@ -136,6 +138,19 @@ def scripts_(profile: str, arguments: tuple[str, ...], output: Path, **asked: An
     write_scripts(found, output.expanduser().absolute())
     tell("\n".join(str(output / name) for name in found))
     return 0
+
+
+def _of_family(family: str | None, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The arguments of the training, with the family as `nemotron FAMILY sft` adds it.
+
+    Raises:
+        UserError: there is no such family.
+    """
+    if family is None:
+        return arguments
+    if family not in families():
+        raise UserError(f"--family {family}: there is no such family", did_you_mean(family, [*families()]))
+    return (*arguments, f"run.family={family}")
 
 
 def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:

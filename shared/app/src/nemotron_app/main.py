@@ -117,6 +117,7 @@ def dispatch(words: list[str]) -> int:
             group = error.ctx.command
             known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
             remedy = did_you_mean(wrong[1], known, remedy) or remedy
+            remedy = f"say: nemotron {DEFAULT_FAMILY} {wrong[1]}" if wrong[1] in STAGES else remedy
             raise UserError(error.message, remedy) from error  # click's own words would suggest it a second time
         raise UserError(error.format_message(), remedy) from error
 
@@ -130,6 +131,8 @@ class Nemotron(click.Group):
             args = ["data", args[2], "--family", args[0], *args[3:]]
         if args[1:3] == ["model", "import"] and args[0] in families() and len(args) > 3 and args[3] in STAGES:
             args = ["model", "import", "--as", STAGES[args[3]].result.name(args[0]), *args[4:]]
+        if args[1:3] == ["airgap", "scripts"] and args[0] in families():
+            args = ["airgap", "scripts", "--family", args[0], *args[3:]]
         if args and args[0] in OTHER_COMMANDS:  # they compose no config, and take its key for the store all the same
             stores = (re.fullmatch(r"\+*run\.home=(.*)", word) for word in args)
             named = zip(args, stores, strict=True)
@@ -295,6 +298,8 @@ def _check_command(family: str, command: list[str]) -> None:
         raise UserError(f"{family} needs a command", f"say one of: {', '.join(COMMANDS)}; see: nemotron --help")
     if command[0] not in COMMANDS:
         wrong = command[0]
+        if wrong in OTHER_COMMANDS and not _has(wrong, command[1:]):  # `model eval`, of another program's words
+            raise UserError(f"no command '{' '.join(command)}' for {family}", f"say: nemotron {family} {command[1]}")
         if wrong in OTHER_COMMANDS:
             raise UserError(f"no command '{wrong}' for {family}", f"say it without {family}: nemotron {wrong}")
         raise UserError(
@@ -314,6 +319,11 @@ def _check_command(family: str, command: list[str]) -> None:
     stage = command[-1]
     if stage in STAGES and stage not in families()[family].stages:
         raise UserError(f"{family} has no {stage} stage", f"it has: {', '.join(families()[family].stages)}")
+
+
+def _has(name: str, words: list[str]) -> bool:
+    """Whether a command may go on with these words; not where it has others below it, and the next word is a stage."""
+    return not (words and words[0] in STAGES and isinstance(import_module(OTHER_COMMANDS[name]).command, click.Group))
 
 
 def _is_override(word: str) -> bool:

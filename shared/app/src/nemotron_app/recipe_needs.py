@@ -70,10 +70,14 @@ class Recipe:
         return sum(_bytes(path) for path in named | _files(self.values))
 
     @property
+    def guides_bytes(self) -> int:
+        """Free space that the recipe's guide asks for; 0 where it has none."""
+        return GUIDES_GB.get((self.family, self.stage), 0) * 10**9 if self.config.startswith(self.family) else 0
+
+    @property
     def wanted_bytes(self) -> int:
-        """Free space for a run; what the guide asks for, where that is more than the files tell."""
-        guide = GUIDES_GB.get((self.family, self.stage), 0) * 10**9 if self.config.startswith(self.family) else 0
-        return max(self.disk_bytes + self.named_bytes, guide)
+        """Free space for a run; what the guide asks for, where that is more than is known."""
+        return max(self.disk_bytes + self.named_bytes, self.guides_bytes)
 
 
 def request_of(
@@ -106,7 +110,9 @@ def read_recipe(request: "Request", machine: Mapping[str, Any] | None = None) ->
     (stage,) = request.command
     shown = dry_run_of(stage, request, machine)
     name = Path(config_of(request, stage)).stem
-    return Recipe(request.family, stage, name, shown["config"], tuple(shown["problems"]), shown["disk_bytes"])
+    # a plan's figure where there is one: not every engine says what a start needs
+    disk = (shown["estimate"] or {}).get("disk") or shown["disk_bytes"]
+    return Recipe(request.family, stage, name, shown["config"], tuple(shown["problems"]), disk)
 
 
 def checks(recipe: Recipe, profile: Profile | None, store: Store) -> Iterator[Check]:
@@ -141,11 +147,11 @@ def checks(recipe: Recipe, profile: Profile | None, store: Store) -> Iterator[Ch
 
 
 def _space(recipe: Recipe) -> Check:
-    parts = [f"{size(recipe.disk_bytes)} of checkpoints and result"] if recipe.disk_bytes else []
+    parts = [f"{size(recipe.disk_bytes)} of checkpoints and result (docs/plan.md)"] if recipe.disk_bytes else []
     parts += [f"{size(recipe.named_bytes)} of files that the config names"] if recipe.named_bytes else []
     files = recipe.disk_bytes + recipe.named_bytes
-    said = f"{size(files)} by the files: {' and '.join(parts)}" if parts else "the files do not tell yet"
-    guide = f"; the recipe's guide asks for {size(recipe.wanted_bytes)}" if recipe.wanted_bytes > files else ""
+    said = f"{size(files)} in all: {' and '.join(parts)}" if parts else "the files do not tell yet"
+    guide = f"; the recipe's guide asks for {size(recipe.guides_bytes)}" if recipe.guides_bytes else ""
     return RECIPE.ok("space", said + guide) if parts or guide else RECIPE.skip("space", said)
 
 

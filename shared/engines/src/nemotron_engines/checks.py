@@ -4,14 +4,15 @@ training_problems(config, inputs, "nano3")     what is wrong on any machine; the
 local_needs(config, inputs, machine)           what an engine over transformers' classes needs of a machine
 """
 
-import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
 
+from nemotron_data.formats.json_lines import parse, read_lines
 from nemotron_data.tokenizers.folder import TINY, save_tokenizer
 from nemotron_data.tokenizers.tiny import VOCAB_SIZE as TINY_VOCABULARY
 from nemotron_engines.kernels import HOW_TO_COMPILE, LARGEST_REFERENCE_MODEL
@@ -44,6 +45,10 @@ TRAINING_BYTES, CHECKPOINT_BYTES, RESULT_BYTES = 16, 12, 4
 # Of weights beside which adapters are trained.
 FROZEN_BYTES = {"float32": 4, "bfloat16": 2}
 KERNELS = ("mamba-ssm", "causal-conv1d")
+LOOKED_AT = 100
+"""Rows of a file of the user's that are looked at before a start; a training reads all of them."""
+Fault = Callable[[Mapping[str, Any]], str | None]
+"""What is wrong with a row."""
 
 
 def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
@@ -89,24 +94,38 @@ def missing_files(files: Mapping[str, str | None]) -> Iterator[Problem]:
             yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
 
 
-def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
-    """The user's JSONL files whose first row is no conversation, as far as they are there."""
+def bad_rows(files: Mapping[str, str | None], fault: Fault, remedy: str) -> Iterator[Problem]:
+    """The user's JSONL files, by the keys that name them, that begin with a row which cannot be used, or have none."""
     for key, file in files.items():
         path = Path(file).expanduser() if file is not None else None
         if path is None or not path.is_file() or path.suffix not in {".jsonl", ".json"}:
             continue
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            first = next((line for line in lines if line.strip()), "")
-        if first.lstrip().startswith("["):
-            continue  # one list of all rows, which the library reads, too
-        try:
-            row = json.loads(first)
-        except (ValueError, RecursionError):
-            row = None
-        messages = row.get("messages") if isinstance(row, dict) else None
-        if not messages or not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-            what = f'{file}: its first row is no chat, {{"messages": [{{"role": ..., "content": ...}}]}}'
-            yield Problem(what, f"give a JSONL file with OpenAI messages: {key}=FILE", key)
+        if wrong := next(_faults(path, fault), None):
+            yield Problem(wrong, f"{remedy}: {key}=FILE", key)
+
+
+def _faults(file: Path, fault: Fault) -> Iterator[str]:
+    line = None
+    for line in islice(read_lines(file), LOOKED_AT):
+        if line.raw.lstrip().startswith(b"["):
+            return  # one list of all rows, which the libraries read, too
+        row, wrong = parse(line.raw)
+        if wrong := wrong if row is None else fault(row):
+            yield f"{line.place}: {wrong}"
+    if line is None:
+        yield f"{file}: holds no rows"
+
+
+def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Of the user's JSONL files those that begin with a row which is no conversation."""
+    return bad_rows(files, _no_chat, "give a JSONL file with OpenAI messages")
+
+
+def _no_chat(row: Mapping[str, Any]) -> str | None:
+    messages = row.get("messages")
+    if messages and isinstance(messages, list) and all(isinstance(one, dict) for one in messages):
+        return None
+    return 'this is no chat, {"messages": [{"role": ..., "content": ...}]}'
 
 
 def _data_tokenizer(config: StageConfig, data: Artifact | None) -> str | None:

@@ -19,7 +19,7 @@ class Automodel(Engine[PretrainConfig[AutomodelEngine]]):
 
     def check(self, config: PretrainConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """The config, and the model that it starts from."""
-        return environment.problems(config, inputs)
+        return environment.problems(config, inputs, machine)
 
     def needs(self, config: PretrainConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, layout, memory and disk."""

@@ -6,8 +6,9 @@ we write.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
-from nemotron_engines.checks import missing_files
+from nemotron_engines.checks import bad_rows, missing_files
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import check_config
@@ -17,6 +18,7 @@ from nemotron_shared.runtime.engine import Engine, Inputs, Problem
 from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.needs import Needs
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.engines.nemo_rl.rows import row_fault
 from stages.rl.schema import RLConfig
 
 Config = RLConfig[NeMoRLGRPOEngine]
@@ -47,8 +49,11 @@ class NeMoRL(Engine[Config]):
 
     def needs(self, config: Config, inputs: Inputs, machine: Machine) -> Needs:
         """The user's rows, a checkout of the right version, and GPUs."""
-        rows = {"engine.train_rows": config.engine.train_rows, "engine.valid_rows": config.engine.valid_rows}
-        own = missing_files(rows) if machine.sees_files else ()
+        engine = config.engine
+        rows = {"engine.train_rows": engine.train_rows, "engine.valid_rows": engine.valid_rows}
+        fault = partial(row_fault, environment=engine.environment)
+        wrong = bad_rows(rows, fault, f"give rows that environment '{engine.environment}' reads")
+        own = (*missing_files(rows), *wrong) if machine.sees_files else ()
         theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
         return replace(theirs, others=(*own, *theirs.others))
 

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from nemotron_data.formats.rl_rows import RLRow, Turn, read_rl_rows, validate
-from nemotron_data.rejects import Refused
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import train_with_nemo_rl
 from nemotron_engines.nemo_rl.translate import Places, run_places
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.engines.nemo_rl.rows import require_rows
 from stages.rl.schema import RLConfig
 
 ALGORITHM = "grpo"
@@ -47,32 +45,3 @@ def model_folder(task: GRPOTask) -> Path:
 
         save_random_model(config.model, folder, config.run.seed, folder)
     return folder
-
-
-def require_rows(files: list[Path], environment: str) -> None:
-    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later.
-
-    Raises:
-        UserError: naming the file and the line.
-    """
-    for file in files:
-        for row in read_rl_rows(file):  # what each environment needs of a row differs
-            if wrong := row_fault(row, environment):
-                remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
-                raise UserError(f"{row.place}: {wrong}", remedy if environment == "math" else None)
-
-
-def row_fault(row: RLRow, environment: str) -> str | None:
-    """What an environment cannot use in a row."""
-    if environment == "nemo_gym":
-        try:
-            validate(row.value)
-        except Refused as refused:
-            return str(refused)
-        return None
-    question, answer = row.value.get("question"), row.value.get("expected_answer")
-    if not isinstance(question, str) or not isinstance(answer, str):
-        return "no question or no expected_answer, which the math environment reads"
-    if row.prompt and row.prompt != (Turn("user", question),):
-        return "the prompt has more turns than the question, and the math environment would leave them out"
-    return None

@@ -19,7 +19,7 @@ class Automodel(Engine[SFTConfig[AutomodelEngine]]):
 
     def check(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
         """The config, and the model that it starts from."""
-        return environment.problems(config, inputs)
+        return environment.problems(config, inputs, machine)
 
     def needs(self, config: SFTConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Needs:
         """Packages, layout, memory and disk."""

@@ -30,6 +30,7 @@ SENTINELS = {"STARTED_RAY_HEAD", "ENDED"}
 SKIPPED = {"checkpoints", "output", "best", "ray", "tokenizer"}
 """Folders without logs of ours; `ray` is where `ray.sub` copies those of every process of Ray to."""
 DEEPEST = 5
+GIVE = "give a run, an artifact, a folder of logs or a log file"
 QUIET_SECONDS = 1800
 """A job that has written nothing for so long has ended, or hangs."""
 
@@ -83,7 +84,7 @@ def find(wanted: str, look: Look) -> Target:
     if path.is_file() and not named:
         return Target(str(path), "a file", [path])
     if is_path(wanted) or path.suffix in {*LOGS, ".jsonl"}:
-        raise NotFound(f"{path}: no such file or folder", "give a run, an artifact, a folder of logs or a log file")
+        raise NotFound(f"{path}: no such file or folder", GIVE)
     try:
         reference = parse_reference(wanted, look.family)
     except UserError:
@@ -101,11 +102,18 @@ def find(wanted: str, look: Look) -> Target:
             return _run(running[0])
     try:
         return _artifact(look.store.resolve(reference, family=look.family), look)
-    except NotFound:
+    except NotFound as error:
         stopped = sorted(begun, key=lambda folder: folder.stat().st_mtime)
         if not stopped:
-            raise
+            raise _nothing(wanted, error) from error
         return _run(stopped[-1])
+
+
+def _nothing(wanted: str, error: NotFound) -> NotFound:
+    """A text with a slash is a path first."""
+    if "/" not in wanted:
+        return NotFound(error.message, error.remedy)
+    return NotFound(f"{wanted}: no such file or folder, and {error.message}", GIVE)
 
 
 def _folder(path: Path, look: Look) -> Target:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -31,6 +32,8 @@ from nemotron_shared.config.overrides import COMMAND_LINE, Said, override, overr
 from nemotron_shared.config.references import engine_of, resolve_section, setting
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.environments import installed
+from nemotron_shared.runtime.machine import Machine
 from nemotron_shared.runtime.trackers.wandb_key import can_log
 
 if TYPE_CHECKING:
@@ -251,11 +254,16 @@ def is_elsewhere(profile: Profile) -> bool:
 def described(place: Place, job: Job) -> Mapping[str, Any]:
     """The machine of a job, as far as its profile tells, for the checks of a dry run."""
     gpus = place.profile.gpus_per_node
+    if isinstance(place.profile, Local) and not gpus:
+        gpus = len(Machine.here(place.store).gpus)
     # a driver over Ray is one process, whatever it starts
     processes = 1 if job.start == "ray" else job.nodes * job.processes_per_node
     machine: dict[str, Any] = {"nodes": job.nodes, "processes": processes}
     machine["sees_files"] = not is_elsewhere(place.profile)
     machine["wandb"] = _has_wandb_key(place.profile, job)
+    if not (place.profile.python or job.container or is_elsewhere(place.profile)):  # a Python of this machine
+        here = job.python == sys.executable
+        machine["packages"] = installed(None if here else Path(job.python).parent.parent)
     return machine | ({"gpus": {"name": f"GPU of {place.loaded.name}", "count": gpus}} if gpus else {})
 
 

@@ -89,7 +89,7 @@ class NemoRunBackend:
         if executor == "docker" and (ended := _ended(Path(record.folder))):
             return ended
         said = self._about("state", record)
-        if executor == "docker" and said in ("", "exited", "dead"):
+        if executor == "docker" and said in ("", "exited", "stopped", "removing", "dead"):
             # Once more: it may have ended since.
             return _ended(Path(record.folder)) or State(
                 "failed", "its container is gone, and left no exit code", None, executor

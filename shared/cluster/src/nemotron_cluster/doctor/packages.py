@@ -4,7 +4,7 @@ import contextlib
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,15 +63,32 @@ def facts_in(text: str) -> list[Facts]:
 
 
 def pins(engine: str | None) -> "list[Requirement]":
-    """What our packages ask for, as they are installed here, and what an engine's extra adds."""
-    names = {str(each.metadata["Name"]) for each in metadata.distributions() if each.metadata}
-    wanted = [one for name in sorted(names) if name.startswith("nemotron-") for one in requirements(name)]
+    """What our packages ask for, as they are installed here, and what an engine's extra adds.
+
+    The environment of an engine has those packages of ours that its steps need, and not those of other stages.
+    """
     environment = environment_of(engine) if engine else None
+    names = with_needed(environment.members) if environment else set()
+    if not names:
+        names = {str(each.metadata["Name"]) for each in metadata.distributions() if each.metadata}
+    wanted = [one for name in sorted(names) if name.startswith("nemotron-") for one in requirements(name)]
     unlocked: set[str] = set()  # what that environment has in another version, in spite of the lock
     if environment is not None:
         wanted += requirements("nemotron-engines", environment.name.replace("_", "-"))
         unlocked = {text.split("==")[0] for text in environment.unlocked}
     return [one for one in wanted if not one.name.startswith("nemotron-") and one.name not in unlocked]
+
+
+def with_needed(members: Iterable[str]) -> set[str]:
+    """Packages of ours, and those of ours that they need."""
+    found: set[str] = set()
+    left = [*members]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += [one.name for one in requirements(name) if one.name.startswith("nemotron-")]
+    return found
 
 
 def modules(engine: str | None, *, ray: bool) -> list[str]:
@@ -122,7 +139,7 @@ def _versions(group: Group, facts: Facts, wanted: "Sequence[Requirement]", engin
         return group.skip("versions", "our packages are not installed here, so nothing says what is pinned")
     if wrong:
         shown = ", ".join(sorted(set(wrong))[:12]) + (f" and {len(wrong) - 12} more" if len(wrong) > 12 else "")
-        return group.fail("versions", f"{len(wrong)} of {looked} are not as pinned: {shown}", how_to_get(engine or ""))
+        return group.fail("versions", f"{len(wrong)} of {looked} are not as pinned: {shown}", _anew(engine))
     return group.ok("versions", f"{looked} packages are as pinned")
 
 
@@ -171,7 +188,7 @@ def _imports(group: Group, facts: Facts, engine: str | None) -> Iterator[Check]:
         elif name in KERNELS.values():
             yield group.fail(name, found["error"], _build(facts, torch))
         else:
-            yield group.fail(name, found["error"], how_to_get(engine or ""))
+            yield group.fail(name, found["error"], _anew(engine))
     if "error" in facts["imports"].get("aiohttp_cors", {}) and "ray" in facts["packages"]:
         what = "ray without its dashboard: NeMo-RL's ray.sub asks for one, and its head then does not start"
         yield group.warn("ray[default]", what, "install the extra: ray[default]")
@@ -181,6 +198,12 @@ def _imports(group: Group, facts: Facts, engine: str | None) -> Iterator[Check]:
         yield group.warn("nvcc", what, f"set CUDA_HOME to CUDA {cuda} (module load) before anything is compiled")
     elif nvcc or any(name in facts["imports"] for name in needed & set(KERNELS.values())):
         yield group.ok("nvcc", nvcc) if nvcc else group.skip("nvcc", "not found: nothing can be compiled here")
+
+
+def _anew(engine: str | None) -> str:
+    """How the environment that was looked at is brought into order: an engine's own where it has one."""
+    environment = environment_of(engine) if engine else None
+    return f"make its environment: {environment.install}" if environment else how_to_get("")
 
 
 def _build(facts: Facts, torch: Facts) -> str:

@@ -10,6 +10,7 @@ from nemotron_cluster.profiles.schema import TIME, Slurm
 from nemotron_cluster.slurm.partition import gives
 from nemotron_cluster.slurm.resources import WHOLE_FROM, asked_of
 from nemotron_cluster.slurm.script import seconds_of
+from nemotron_cluster.slurm.submit import require_answer
 from nemotron_cluster.transport import Transport
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -68,6 +69,7 @@ def _said(there: Transport, *command: str) -> str:
     """
     answer = there.run(command)
     if answer.returncode:
+        require_answer(there, answer)
         last = (answer.stderr.strip() or answer.stdout.strip() or "no message").splitlines()[-1]
         raise UserError(f"{command[0]}: {last}", f"try it there yourself: {shlex.join(command)}")
     return answer.stdout
@@ -238,6 +240,7 @@ def _test_only(profile: Slurm, there: Transport) -> Checks:
     whole += [f"--mem={like.mem}"] if like.mem != profile.mem else []
     options: Sequence[str] = [*asked(profile), *whole, f"--time={profile.time}", *profile.extra_directives]
     answer = there.run(["sbatch", "--test-only", *options, "--wrap=true"])
+    require_answer(there, answer)
     said = (answer.stderr.strip() or answer.stdout.strip() or "no message").splitlines()[-1]
     said = re.sub(r"^(?:sbatch|allocation failure|error): (?:error: )?", "", said)
     if answer.returncode:

@@ -3,25 +3,37 @@
 The environment of whoever submits stays behind (`--export=NONE`): Slurm would keep it, with all secrets in it.
 """
 
+import re
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 
 from nemotron_cluster.slurm.reasons import refusal
-from nemotron_cluster.transport import NoAnswer, Transport
+from nemotron_cluster.transport import Answer, NoAnswer, Transport
 from nemotron_shared.errors import UserError
 
-SBATCH = ("sbatch", "--export=NONE")
+SBATCH = "command -v sbatch >/dev/null || exit 127; exec sbatch --export=NONE"
 NOT_FOUND = 127
 """A shell's exit code where there is no such program."""
 
 UNREACHED = ("configuration source", "Unable to contact slurm controller", "Unable to establish", "slurm_load_ctl_conf")
-"""What sbatch says where it is installed, and there is no cluster."""
+"""What Slurm's programs say where they are installed, and there is no cluster."""
+PROGRAM = re.compile(r"^(?:sbatch|sinfo|scontrol): (?:error: )?")
 
 
 class NoScheduler(UserError):
-    """There is no sbatch to ask."""
+    """There is no Slurm to ask."""
+
+
+def require_answer(transport: Transport, answer: Answer) -> None:
+    """Refuse what one of Slurm's programs says where it reaches no cluster: it is no judgement of a job.
+
+    Raises:
+        NoScheduler: it is that.
+    """
+    if any(words in answer.stderr for words in UNREACHED):
+        raise NoScheduler(f"no Slurm answers {_where(transport)}: {_words(answer.stderr)}", "run this on a login node")
 
 
 def test_only(transport: Transport, script: str) -> str:
@@ -32,14 +44,8 @@ def test_only(transport: Transport, script: str) -> str:
         UserError: it would refuse it.
     """
     # sbatch reads a script from its standard input; the text holds no secrets, and need not lie there for this.
-    pipe = 'command -v sbatch >/dev/null || exit 127; printf %s "$1" | sbatch --export=NONE --test-only'
-    answer = transport.run(["sh", "-c", pipe, "sh", script])
-    if answer.returncode == NOT_FOUND:
-        raise NoScheduler(f"there is no sbatch {_where(transport)}", "run this on a login node, or set tunnel and host")
-    if any(words in answer.stderr for words in UNREACHED):
-        raise NoScheduler(f"no Slurm answers {_where(transport)}: {_words(answer.stderr)}", "run this on a login node")
-    if answer.returncode:
-        raise _refused(transport, answer.stderr)
+    answer = transport.run(["sh", "-c", f'printf %s "$1" | ({SBATCH} --test-only)', "sh", script])
+    _require_taken(transport, answer)
     return _words(answer.stderr or answer.stdout)
 
 
@@ -47,18 +53,18 @@ def submit(transport: Transport, script: PurePosixPath) -> str:
     """Hand a script over; returns the job's id.
 
     Raises:
+        NoScheduler: nobody could be asked.
         UserError: Slurm refused it.
         NoAnswer: whether it took the job is not known.
     """
     try:
         with _deaf_to_ctrl_c():
-            answer = transport.run([*SBATCH, "--parsable", str(script)])
+            answer = transport.run(["sh", "-c", f'{SBATCH} --parsable "$1"', "sh", str(script)])
     except NoAnswer:
         if found := _id_of(transport, script):
             return found
         raise
-    if answer.returncode:
-        raise _refused(transport, answer.stderr)
+    _require_taken(transport, answer)
     said = answer.stdout.strip().splitlines() or [""]
     number = said[-1].split(";")[0]  # "12;cluster" where there are several
     if not number.isdecimal():
@@ -90,15 +96,19 @@ def _id_of(transport: Transport, script: PurePosixPath) -> str | None:
 
 
 def _words(text: str) -> str:
-    """The last thing that sbatch said, without its name."""
+    """The last thing that a program of Slurm said, without its name."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1].removeprefix("sbatch: ").removeprefix("error: ") if lines else "no message"
+    return PROGRAM.sub("", lines[-1]) if lines else "no message"
 
 
 def _where(transport: Transport) -> str:
     return "here" if transport.place == "here" else f"on {transport.place}"
 
 
-def _refused(transport: Transport, said: str) -> UserError:
-    words = _words(said).removeprefix("Batch job submission failed: ").removeprefix("allocation failure: ")
-    return UserError(f"Slurm refuses the job {_where(transport)}: {words}", refusal(said))
+def _require_taken(transport: Transport, answer: Answer) -> None:
+    if answer.returncode == NOT_FOUND:
+        raise NoScheduler(f"there is no sbatch {_where(transport)}", "run this on a login node, or set tunnel and host")
+    require_answer(transport, answer)
+    if answer.returncode:
+        words = _words(answer.stderr).removeprefix("Batch job submission failed: ").removeprefix("allocation failure: ")
+        raise UserError(f"Slurm refuses the job {_where(transport)}: {words}", refusal(answer.stderr))

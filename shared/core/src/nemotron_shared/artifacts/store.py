@@ -311,7 +311,8 @@ def missing_place(text: str, error: UserError, expect: ArtifactType) -> UserErro
     if not isinstance(error, NotFound) and all(map(names.WORD.fullmatch, path.parts)):
         return error
     above = next((str(folder) for folder in path.parents if is_folder(str(folder))), ".")
-    beside = "" if above == "." else f" ({above} holds: {names.few(sorted(os.listdir(folder_at(Path(above)))))})"  # noqa: PTH208 - names
+    there = names.few(sorted(os.listdir(folder_at(Path(above)))))  # noqa: PTH208 - names
+    beside = "" if above == "." else f" ({above} holds: {there})" if there else f" ({above} is empty)"
     artifact = error.message if isinstance(error, NotFound) else "no artifact can have that name"
     remedy = "give the path of a folder that exists, or an artifact such as sft:v2"
     if expect == "ModelArtifact":

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import distributions
+from itertools import pairwise
 from pathlib import Path
 
 from nemotron_shared.runtime.console import say
@@ -59,6 +60,11 @@ class Environment:
         return f"{command} --from CHECKOUT" if self.source else command
 
     @property
+    def members(self) -> tuple[str, ...]:
+        """The packages of ours that are installed in it, besides those that they need; none where it has none."""
+        return tuple(name for option, name in pairwise(self.sync) if option == "--package")
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """Everything that must be importable in it."""
         return (*self.packages.values(), *filter(None, [self.source]))
@@ -73,9 +79,7 @@ class Environment:
 
     def versions(self) -> dict[str, str]:
         """The versions of its packages that are installed in its folder, read without starting its Python."""
-        folder = self.folder
-        site = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else []
-        found = {each.name.lower().replace("_", "-"): each.version for each in distributions(path=site)}
+        found = installed(self.folder) if self.folder else {}
         return {name: found[name] for name in self.packages if name in found}
 
     @property
@@ -148,6 +152,14 @@ def repository() -> Path | None:
 def environment_of(name: str) -> Environment | None:
     """The environment of an engine, or the one of that name; None for an engine that needs none of its own."""
     return next((each for each in ENVIRONMENTS if name == each.name or name in each.engines), None)
+
+
+def installed(folder: Path | None = None) -> dict[str, str]:
+    """The version of each package that an environment has, read without starting its Python; without a folder, of
+    those that this process would find."""
+    places = [str(path) for path in folder.glob("lib/python3.*/site-packages")] if folder else sys.path
+    # the first one that is found is the one that is imported
+    return {each.name.lower().replace("_", "-"): each.version for each in reversed([*distributions(path=places)])}
 
 
 def python_for_step(engine: str) -> str:

@@ -32,9 +32,11 @@ TRITON = Requirement("triton<3.9")
 # Numbers of the weights' type for each parameter: with gradient and Adam's two moments, and in a checkpoint without
 # the gradient.
 WEIGHTS, TRAINED, SAVED = 1, 4, 3
+# What computes the same where there is no GPU, in place of Transformer Engine.
+WITHOUT_TE = {"attn": "sdpa", "linear": "torch", "rms_norm": "torch", "experts": "torch"}
 
 
-def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Iterator[Problem]:
+def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Machine) -> Iterator[Problem]:
     """What is wrong with the config or with the model that it starts from."""
     model = inputs.get("model")
     yield from unknown_overrides(config.engine.name, config.engine.overrides)
@@ -46,8 +48,9 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs) -> Itera
     chats = config.engine.chats
     if config.engine.data == "chat":
         files = {"engine.chats.train": chats.train, "engine.chats.valid": chats.valid}
-        yield from missing_files(files)
-        yield from no_chats(files)
+        if machine.sees_files:
+            yield from missing_files(files)
+            yield from no_chats(files)
         if config.run.data is None and config.run.model is None:
             yield Problem("no tokenizer: run.model and run.data are both null", "give run.model=FOLDER")
     elif config.run.data is None:
@@ -77,6 +80,7 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
                 f"{HOW_TO_COMPILE}, or use a container that has them",
             )
         )
+    others += [] if machine.gpus else _gpu_only(engine)
     # ddp keeps everything on each process; fsdp2 shards it. Adapters leave the rest without gradients and optimizer.
     shards = machine.processes if engine.strategy == "fsdp2" else 1
     size = 2 if engine.weights_dtype == "bfloat16" else 4
@@ -97,3 +101,13 @@ def needs(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine: Ma
         **disk_bytes(config, 0 if engine.peft else SAVED * size * parameters, size * parameters),
         others=tuple(others),
     )
+
+
+def _gpu_only(engine: AutomodelEngine) -> Iterator[Problem]:
+    """Kernels that exist for GPUs alone; without one, Automodel would fail at its first step."""
+    asked = {f"backend.{part}": other for part, other in WITHOUT_TE.items() if getattr(engine.backend, part) == "te"}
+    asked |= {"peft.use_triton": "false"} if engine.peft and engine.peft.use_triton else {}
+    for name, other in asked.items():
+        what = "Triton's kernels" if name == "peft.use_triton" else "Transformer Engine's kernels"
+        key = f"engine.{name}"
+        yield Problem(f"{what} need a GPU, and there is none", f"on a CPU set {key}={other}", key)

@@ -7,6 +7,7 @@ NeMo-RL continues from the `step_N` with the highest N in its checkpoint folder,
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from nemotron_data.tokenizers.folder import FILES as TOKENIZER_FILES
@@ -14,6 +15,7 @@ from nemotron_engines.nemo_rl.driver import run_logged
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_shared.atomic import link_or_copy
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.needs import Problem
 
 STEP = re.compile(r"step_(\d+)")
 FROM_MODEL = ("config.json", "generation_config.json", *TOKENIZER_FILES)
@@ -31,29 +33,31 @@ def newest(folder: Path) -> tuple[int, Path] | None:
     return max(found.items()) if found else None
 
 
+def not_finished(load_path: str) -> Iterator[Problem]:
+    """A checkpoint to continue from that is none, or is not whole."""
+    source = Path(load_path).expanduser().resolve()
+    whole = (source / "training_info.json").is_file() and (source / "policy" / "weights").is_dir()
+    if not (STEP.fullmatch(source.name) and whole):
+        what = f"{source} is no finished NeMo-RL checkpoint" if source.exists() else f"there is no folder {source}"
+        remedy = "give a folder named step_N with training_info.json and policy/weights in it"
+        yield Problem(what, remedy, "engine.load_path")
+
+
 def adopt(load_path: str | None, folder: Path) -> int | None:
     """Put an earlier run's checkpoint where NeMo-RL looks for its own; returns the step, None if nothing was done.
 
     A run that has checkpoints of its own continues from those. The files are linked where the file system allows it.
 
-    Raises:
-        UserError: `load_path` is no finished checkpoint.
+    `not_finished` has been asked before.
     """
     if load_path is None or steps(folder):
         return None
     source = Path(load_path).expanduser().resolve()
-    match = STEP.fullmatch(source.name)
-    complete = (source / "training_info.json").is_file() and (source / "policy" / "weights").is_dir()
-    if match is None or not complete:
-        raise UserError(
-            f"engine.load_path: {source} is no finished NeMo-RL checkpoint",
-            "give a folder named step_N with training_info.json and policy/weights in it",
-        )
     waiting = folder / f"tmp_{source.name}"
     shutil.rmtree(waiting, ignore_errors=True)
     shutil.copytree(source, waiting, copy_function=link_or_copy)
     waiting.rename(folder / source.name)
-    return int(match[1])
+    return max(steps(folder))
 
 
 def to_hugging_face(installation: Installation, step: Path, model: Path, output: Path, log: Path) -> None:

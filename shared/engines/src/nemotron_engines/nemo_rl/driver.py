@@ -5,6 +5,7 @@ second driver beside it would want all the GPUs again.
 """
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ from nemotron_shared.runtime.process import end_group, ending_with_us
 from nemotron_shared.runtime.run import Run
 
 PREFLIGHT = Path(__file__).with_name("preflight.py")
+LACKS = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'$")
+OF_UV = re.compile(r"^(?:error: |\s*× )", re.MULTILINE)
+"""How uv begins to say that it could not make an environment; the program has not begun then."""
 
 
 def ask(installation: Installation, log: Path, *arguments: str) -> dict[str, Any]:
@@ -61,7 +65,7 @@ def run_driver(
             # NeMo-RL saves nothing on a signal, so a longer wait would win nothing.
             end_group(process)
     if code and not run.stop_requested:
-        raise UserError(f"NeMo-RL ended with exit code {code}:\n{tail(log.read_text('utf-8'))}", f"whole log: {log}")
+        raise _failure(installation, log.read_text("utf-8"), log, f"NeMo-RL ended with exit code {code}")
 
 
 def run_logged(installation: Installation, command: Sequence[str], log: Path, failure: str) -> str:
@@ -76,8 +80,21 @@ def run_logged(installation: Installation, command: Sequence[str], log: Path, fa
     )
     log.write_text(redact(done.stdout + done.stderr), encoding="utf-8")
     if done.returncode:
-        raise UserError(f"{failure}:\n{tail(done.stderr)}", f"the whole log: {log}")
+        raise _failure(installation, redact(done.stderr), log, failure)
     return done.stdout
+
+
+def _failure(installation: Installation, said: str, log: Path, otherwise: str) -> UserError:
+    """The error of a program that failed: its environment is at fault, or else what it was given."""
+    if found := LACKS.search(said.strip().rpartition("\n")[2]):
+        what = f"NeMo-RL's environment lacks the module '{found[1]}'"
+    elif installation.runner == "uv" and "Traceback (most recent call last)" not in said and OF_UV.search(said):
+        what = "uv could not make NeMo-RL's environment"
+    else:
+        return UserError(f"{otherwise}:\n{tail(said)}", f"the whole log: {log}")
+    remedy = f"make one: nemotron engine install nemo_rl --from {installation.checkout}"
+    remedy += " and set engine.runner=python" if installation.runner == "uv" else ""
+    return UserError(f"{what}:\n{tail(said)}", f"{remedy}\n  the whole log: {log}")
 
 
 def tail(text: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_engines.checks import in_billions, size_of
+from nemotron_engines.nemo_rl.checkpoints import not_finished
 from nemotron_engines.nemo_rl.compose import build
 from nemotron_engines.nemo_rl.driver import ask
 from nemotron_engines.nemo_rl.installation import Installation, find_installation, how_to_get
@@ -44,6 +45,8 @@ def _lacking(
         yield Problem(
             what, "start it once, without torchrun (run.nproc_per_node=1); Ray starts the workers on all nodes"
         )
+    if engine.load_path is not None and machine.sees_files:
+        yield from not_finished(engine.load_path)
     installation, known = None, VERSIONS[engine.version]
     if machine.is_here:
         try:

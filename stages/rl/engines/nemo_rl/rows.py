@@ -1,0 +1,39 @@
+"""What NeMo-RL's environments need of a row. What a row is at all is told in `nemotron_data.formats.rl_rows`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nemotron_data.formats.rl_rows import RLRow, Turn, read_rl_rows, validate
+from nemotron_data.rejects import Refused
+from nemotron_shared.errors import UserError
+
+
+def require_rows(files: list[Path], environment: str) -> None:
+    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later.
+
+    Raises:
+        UserError: naming the file and the line.
+    """
+    for file in files:
+        for row in read_rl_rows(file, remedy="correct that line, or prepare the data again"):
+            if wrong := row_fault(row.value, environment):
+                remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
+                raise UserError(f"{row.place}: {wrong}", remedy if environment == "math" else None)
+
+
+def row_fault(value: Mapping[str, Any], environment: str) -> str | None:
+    """What an environment cannot use in a row."""
+    if environment == "nemo_gym":
+        try:
+            validate(value)
+        except Refused as refused:
+            return str(refused)
+        return None
+    question, answer = value.get("question"), value.get("expected_answer")
+    if not isinstance(question, str) or not isinstance(answer, str):
+        return "no question or no expected_answer, which the math environment reads"
+    prompt = RLRow.of(value).prompt
+    if prompt and prompt != (Turn("user", question),):
+        return "the prompt has more turns than the question, and the math environment would leave them out"
+    return None
