@@ -22,7 +22,6 @@ from stages.sft.conversations import (
     NO_ANSWER_WITHIN,
     ROWS_OF,
     TOO_LONG,
-    UNBEGUN,
     UNTOLD,
 )
 from stages.sft.rendering import format_of_settings
@@ -36,7 +35,6 @@ DOCUMENTS = (
 
 ADVICE = {
     UNTOLD: "the model learns to call what it is never told of; name their field: data_prep.tools_field=NAME",
-    UNBEGUN: "</think> without <think> is learnt as it stands; put such thoughts into reasoning_content",
     CALLS_IN_TEXT: "learnt as they are written, whatever the form in which the chat template has calls",
 }
 """By count, what people should know of rows that are trained on as they are."""

@@ -21,7 +21,7 @@ from nemotron_data.chat.guards import Rendered
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.recognition import recognise
 from nemotron_data.chat.rows import Message, is_used_in
-from nemotron_data.chat.shown import REASONING, calls_untold, ends_unbegun_thought
+from nemotron_data.chat.shown import REASONING, calls_untold
 from nemotron_data.chat.sound import calls_in_text
 from nemotron_data.chat.template import ADD_MARKS
 from nemotron_data.decontaminate import Decontamination
@@ -57,7 +57,6 @@ TRUNCATED = "truncated"
 HIDDEN = " that the chat template does not show"
 """Behind the names of what is hidden; reasoning alone is told and no loss, since many models are meant to have none."""
 UNTOLD = "rows that call tools and describe none"
-UNBEGUN = "rows that end a thought and do not begin it"
 CALLS_IN_TEXT = "rows that call tools in their text"
 
 
@@ -191,7 +190,6 @@ class Batch:
         """Count what people should know of conversations that are trained on as they are."""
         counts = self.reader.counts
         counts[UNTOLD] += calls_untold(messages, self._renderer.tools_of(row))
-        counts[UNBEGUN] += ends_unbegun_thought(messages)
         counts[CALLS_IN_TEXT] += any(map(calls_in_text, messages))
 
     def encode(self) -> None:

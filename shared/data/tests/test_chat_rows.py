@@ -217,3 +217,22 @@ def test_a_row_is_used_where_its_list_says_so():
     for value in (["nano_v30"], "nano_v30", None, 3, {"nano_v3": 1}):
         assert not is_used_in({"used_in": value}, "used_in", "nano_v3")
     assert not is_used_in({}, "used_in", "nano_v3")
+
+
+@pytest.mark.parametrize(
+    ("content", "thought", "answer"),
+    [
+        ("why\n</think>\n\n4", "why", "4"),
+        ("\n</think>4", "", "4"),
+        ("<think>why</think>4", None, "<think>why</think>4"),
+        ("a</think>b</think>", None, "a</think>b</think>"),
+        ("4", None, "4"),
+    ],
+)
+def test_a_thought_that_only_ends_is_reasoning(content: str, thought: str | None, answer: str) -> None:
+    (read,) = from_messages({"messages": [bot(content)]}, ChatFields())
+    assert (read.get("reasoning_content"), read["content"]) == (thought, answer)
+    (asked,) = from_messages({"messages": [user(content)]}, ChatFields())
+    assert asked["content"] == content
+    (apart,) = from_messages({"messages": [bot(content, reasoning="r")]}, ChatFields())
+    assert apart["content"] == content

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemotron_data.chat.shown import Hidden, calls_untold, ends_unbegun_thought, told, with_thought
+from nemotron_data.chat.shown import Hidden, calls_untold, told, with_thought
 from nemotron_data.chat.template import ChatTemplate, find_template
 
 TURN = "{{ '<|' + m.role + '|>' + (m.content or '') + '<|end|>' }}"
@@ -55,15 +55,6 @@ def test_a_template_that_wants_more_than_a_skeleton_is_not_judged() -> None:
 
 def test_the_sentence() -> None:
     assert told(("tools", "tool calls")) == "the chat template shows no tools, no tool calls"
-
-
-@pytest.mark.parametrize(
-    ("content", "unbegun"),
-    [("why\n</think>\n4", True), ("<think>why</think>4", False), ("4", False), ("a</think><think>b</think>", True)],
-)
-def test_a_thought_that_only_ends(content: str, unbegun: bool) -> None:
-    assert ends_unbegun_thought([ASKED, {"role": "assistant", "content": content}]) == unbegun
-    assert not ends_unbegun_thought([{"role": "user", "content": content}])
 
 
 def test_a_call_is_untold_unless_a_system_prompt_names_it() -> None:

@@ -342,10 +342,10 @@ def test_what_people_should_know_of_rows_that_are_learnt_as_they_are(
         assert counts[count] == 1
     said = "".join(capsys.readouterr())
     assert "1 rows that call tools and describe none: the model learns to call" in said
-    assert "1 rows that end a thought and do not begin it: " in said
     ids = [np.frombuffer(raw, np.int32).tolist() for raw, _ in sequences_in(made)]
     tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
     text = "".join(tokenizer.decode(one, skip_special_tokens=False) for one in ids)
+    assert "<think>it is</think>4<|im_end|>" in text
     assert text.count("<tool_response>7</tool_response>") == 2  # of the call in a field, and of the one in the text
 
 

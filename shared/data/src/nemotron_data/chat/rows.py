@@ -237,11 +237,25 @@ def plain_message(message: Message) -> Message:
     if calls := message.get("tool_calls"):
         message = {**message, "tool_calls": _each(_listed(calls), parsed_call)}
     message = _with_text(message) if isinstance(message.get("content"), list) else message
+    if message.get("role") == "assistant":
+        message = _with_begun_thought(message)
     if message.get("role") == "tool" and isinstance(message.get("content"), str):
         # the role says it already, and templates put these marks around it themselves
         inner = TOOL_RESPONSE.fullmatch(message["content"])
         message = {**message, "content": inner[1]} if inner else message
     return message
+
+
+def _with_begun_thought(message: Message) -> Message:
+    """A thought that only ends, as a model writes it behind a prompt that begins it, becomes the answer's reasoning:
+    learnt as it stands, it would follow on another beginning than the model is prompted with."""
+    said = message.get("content")
+    if not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
+        return message
+    if any(message.get(name) for name in REASONING_NAMES):
+        return message
+    thought, _, answer = said.partition("</think>")
+    return {**message, "reasoning_content": thought.strip("\n"), "content": answer.lstrip("\n")}
 
 
 def _with_text(message: Message) -> Message:

@@ -88,13 +88,6 @@ def told(hidden: Iterable[str]) -> str:
     return "the chat template shows " + ", ".join(f"no {kind}" for kind in hidden)
 
 
-def ends_unbegun_thought(messages: Iterable[Message]) -> bool:
-    """Whether an answer has the end of a thought without its beginning, as what follows a prompt that has begun it."""
-    answers = (one for one in messages if one.get("role") == "assistant" and thought_of(one) != "apart")
-    return any("</think>" in text and "<think>" not in text.partition("</think>")[0]
-               for text in (str(one.get("content") or "") for one in answers))  # fmt: skip
-
-
 def calls_untold(messages: Sequence[Message], tools: Any) -> bool:
     """Whether an answer calls a tool that nothing tells of: no description, and no system prompt that names it."""
     if tools:
