@@ -38,6 +38,7 @@ from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
 from stages.sft.rendering import Ready, Rendering, Whole, first_question
 from stages.sft.schema import SFTData
+from stages.sft.tokens import Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -203,7 +204,7 @@ class Batch:
             self.writer.add(ids, mask, keep[kept], splits[kept])
         self.rows, self.texts, self.characters = [], [], 0
 
-    def _tokens(self) -> "Tokens":
+    def _tokens(self) -> Tokens:
         work = self.work
         texts, spans, cuts = zip(*self.texts, strict=True)
         ids, offsets = encode_in_pieces(work.encoder.encode, texts, cuts)
@@ -217,7 +218,7 @@ class Batch:
             mask[offsets[i] : offsets[i + 1]] = slow_mask
         return Tokens(ids, mask, offsets)
 
-    def _decide(self, tokens: "Tokens") -> np.ndarray:
+    def _decide(self, tokens: Tokens) -> np.ndarray:
         """How many tokens of each text to keep: all, up to a limit, or none."""
         settings, reader = self._settings, self.reader
         wanted = (
@@ -253,46 +254,6 @@ class Batch:
                 reader.leave_out(row, NO_ANSWER_WITHIN if whole[texts].any() else NOTHING_LEFT)
         reader.counts[TRUNCATED] += int(np.count_nonzero((keep > 0) & (keep < tokens.lengths)))
         return keep
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Encoded texts back to back: text i is `offsets[i] : offsets[i + 1]` of ids and mask."""
-
-    ids: np.ndarray
-    mask: np.ndarray
-    offsets: np.ndarray
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each text."""
-        return np.diff(self.offsets)
-
-    def all_masked(self) -> np.ndarray:
-        """Of which texts every token was written by the assistant."""
-        return (self._sums[self.offsets[1:]] - self._sums[self.offsets[:-1]] == self.lengths) & (self.lengths > 0)
-
-    def learnt(self, keep: np.ndarray) -> np.ndarray:
-        """How many of the first `keep` tokens of each text are learnt; the very first is predicted from nothing."""
-        start = self.offsets[:-1]
-        second = np.minimum(start + 1, start + keep)
-        return self._sums[start + keep] - self._sums[second]
-
-    @cached_property
-    def _sums(self) -> np.ndarray:
-        """Masked tokens before each place."""
-        return np.concatenate([[0], np.cumsum(self.mask, dtype=np.int64)])
-
-    def heads(self, keep: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask of the first `keep` tokens of the texts `kept`."""
-        if np.array_equal(keep, self.lengths):
-            return self.ids, self.mask
-        low = self.offsets[kept]
-        pairs = list(zip(low.tolist(), (low + keep[kept]).tolist(), strict=True))
-        if not pairs:
-            return self.ids[:0], self.mask[:0]
-        ids = np.concatenate([self.ids[start:end] for start, end in pairs])
-        return ids, np.concatenate([self.mask[start:end] for start, end in pairs])
 
 
 def in_groups(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:

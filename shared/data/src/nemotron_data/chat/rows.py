@@ -250,9 +250,8 @@ def _with_begun_thought(message: Message) -> Message:
     """A thought that only ends, as a model writes it behind a prompt that begins it, becomes the answer's reasoning:
     learnt as it stands, it would follow on another beginning than the model is prompted with."""
     said = message.get("content")
-    if not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
-        return message
-    if any(message.get(name) for name in REASONING_NAMES):
+    begun = any(message.get(name) for name in REASONING_NAMES)
+    if begun or not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
         return message
     thought, _, answer = said.partition("</think>")
     return {**message, "reasoning_content": thought.strip("\n"), "content": answer.lstrip("\n")}
