@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from nemotron_engines.modeling.generation import ends_of, special_ids
+from nemotron_data.tokenizers.words import special_ids
+from nemotron_engines.modeling.generation import ends_of
 
 
 class TokenScore(NamedTuple):

@@ -24,9 +24,9 @@ SETTINGS = {"temperature": "temperature", "top_p": "top_p", "max_output_tokens":
 """What the config says for all rows, and its setting in the section `grpo`."""
 
 
-def parameter_fault(row: RLRow) -> str | None:
-    """What of a row can neither be used nor left out."""
-    name = next((name for name in REFUSED if name in row.asked), None)
+def parameter_fault(row: RLRow, *used: str) -> str | None:
+    """What of a row can neither be used nor left out by an engine that uses `used`."""
+    name = next((name for name in REFUSED if name in row.asked and name not in used), None)
     return f"the row has '{name}', and {REFUSED[name]}" if name else None
 
 

@@ -6,6 +6,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -290,6 +291,79 @@ def test_rows_whose_reasoning_no_template_shows_are_counted(
     made = prepare(home, source, ALL_IN_TRAIN, f"data_prep.chat_template={tmp_path / 'plain.jinja'}")
     assert stats(made)["counts"]["reasoning that the chat template does not show"] == 3
     assert "the chat template shows no reasoning: 3 rows lose theirs" in "".join(capsys.readouterr())
+
+
+GETTING = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "?"},
+    {"role": "assistant", "content": None, "tool_calls": [GETTING]},
+    {"role": "tool", "tool_call_id": "c1", "content": "7"},
+    {"role": "assistant", "content": "So."},
+]
+LONG = "data_prep.pack_size=1024"
+TOOL = {"name": "get", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
+
+
+def test_what_no_template_shows_is_a_loss(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    system = {"messages": [{"role": "system", "content": "Be brief."}, *chat()["messages"]]}
+    source = write_lines(tmp_path / "a.jsonl", [{"messages": CALLED, "tools": [TOOL]}, system, chat()])
+    words = "{{ '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' }}"
+    (tmp_path / "plain.jinja").write_text(
+        "{% for m in messages if m.role != 'system' %}" + words + "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    template = f"data_prep.chat_template={tmp_path / 'plain.jinja'}"
+    few = ["data_prep.workers=1", "data_prep.max_lost=0.1", template, LONG, ALL_IN_TRAIN]
+    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", *few]) == 1
+    said = capsys.readouterr().err
+    assert "2 of 3 rows" in said and "would be cut" in said and "data_prep.chat_template=nano3" in said
+    made = prepare(home, source, ALL_IN_TRAIN, template, LONG)
+    assert stats(made)["counts"]["cut"] == {
+        "system prompts that the chat template does not show": 1,
+        "tools, tool calls that the chat template does not show": 1,
+    }
+    said = "".join(capsys.readouterr())
+    assert "the chat template shows no tools, no tool calls: 1 rows lose theirs" in said
+    assert "the chat template shows no system prompts: 1 rows lose theirs" in said
+    shown = prepare(home, source, ALL_IN_TRAIN, LONG, "data_prep.max_lost=0.1")
+    assert stats(shown)["counts"]["cut"] == {}
+
+
+def test_what_people_should_know_of_rows_that_are_learnt_as_they_are(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hermes = [
+        {"from": "human", "value": "?"},
+        {"from": "gpt", "value": '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>'},
+        {"from": "tool", "value": "<tool_response>\n7\n</tool_response>"},
+        {"from": "gpt", "value": "So."},
+    ]
+    rows = [{"messages": CALLED}, {"conversations": hermes}, chat("q", "it is\n</think>\n4")]
+    made = prepare(home, write_lines(tmp_path / "a.jsonl", rows), ALL_IN_TRAIN, LONG)
+    counts = stats(made)["counts"]
+    for count in ("rows that call tools and describe none", "rows that call tools in their text"):
+        assert counts[count] == 1
+    said = "".join(capsys.readouterr())
+    assert "1 rows that call tools and describe none: the model learns to call" in said
+    ids = [np.frombuffer(raw, np.int32).tolist() for raw, _ in sequences_in(made)]
+    tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
+    text = "".join(tokenizer.decode(one, skip_special_tokens=False) for one in ids)
+    assert "<think>it is</think>4<|im_end|>" in text
+    assert text.count("<tool_response>7</tool_response>") == 2  # of the call in a field, and of the one in the text
+
+
+@pytest.mark.parametrize(
+    ("field", "overrides", "unread"),
+    [("tool_defs", (), "id"), ("mine", (), "mine, id"), ("mine", ("data_prep.tools_field=mine",), "id")],
+)
+def test_the_line_on_fields_is_true_of_those_that_settings_name(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], field: str, overrides: tuple[str, ...], unread: str
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{field: [TOOL], "messages": CALLED, "id": 7}])
+    made = prepare(home, source, ALL_IN_TRAIN, LONG, "data_prep.format=auto", *overrides)
+    assert f"; not read: {unread} (another" in "".join(capsys.readouterr())
+    untold = "rows that call tools and describe none"
+    assert stats(made)["counts"].get(untold, 0) == (unread == "mine, id")
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,8 @@ class Talk:
     out: TextIO
     system: str | None = None
     turns: list[dict[str, str]] = field(default_factory=list)
+    told: str | None = None
+    """The system message of which it was said that the model does not see it."""
 
     def ask(self, text: str) -> bool:
         """Show the answer while it comes; False where it was stopped. A question without an answer is forgotten."""
@@ -171,6 +173,11 @@ class Talk:
         if not self.model.chats:
             return self.model.prompter.text("".join(turn["content"] for turn in self.turns))
         options: dict[str, Any] = {"enable_thinking": False} if self.think == "off" else {}
+        if self.system != self.told and self.model.prompter.hidden(self.conversation):
+            from nemotron_data.chat.shown import SYSTEM, told
+
+            say(f"WARNING: {told([SYSTEM])}: the model does not see yours")
+            self.told = self.system
         return self.model.prompter.chat(self.conversation, **options)
 
     @property

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_engines.modeling.generation import ends_of
 from nemotron_engines.modeling.threads import set_threads
@@ -43,9 +44,51 @@ datasets.config.HF_HUB_OFFLINE = os.environ["HF_DATASETS_OFFLINE"].upper() in EN
 
 
 class QuietLM(HFLM):
-    """An HFLM without progress bars (it takes the switch per call only), which looks for a stop before each batch."""
+    """An HFLM without progress bars (it takes the switch per call only), which looks for a stop before each batch.
+
+    Its prompts are those of `Prompter`. lm-eval hands them on as texts, whose ids are looked up again.
+    """
 
     run: Run
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ids: dict[str, list[int]] = {}
+
+    @cached_property
+    def prompter(self) -> Prompter:
+        """Made when the first conversation comes: a base model has no template."""
+        return Prompter(self.tokenizer)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a prompt; one that ends within an answer is lm-eval's own affair."""
+        if not add_generation_prompt:
+            return super().apply_chat_template(chat_history, add_generation_prompt)
+        prompt = self.prompter.chat(asked_messages(chat_history))
+        self.ids[prompt.text] = prompt.ids
+        return prompt.text
+
+    def tok_encode(self, string: str, *args: Any, left_truncate_len: int | None = None, **options: Any) -> list[int]:
+        """The ids of a prompt, or of any other text."""
+        if (ids := self.ids.get(string)) is None:
+            return super().tok_encode(string, *args, left_truncate_len=left_truncate_len, **options)
+        return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    def tok_batch_encode(
+        self,
+        strings: list[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[Any, Any]:
+        """The same for several, filled up, with their attention mask."""
+        rows = [self.ids[string] for string in strings if string in self.ids]
+        if len(rows) < len(strings):
+            return super().tok_batch_encode(strings, padding_side, left_truncate_len, truncation)
+        tokenizer: Any = self.tokenizer
+        filled = tokenizer.pad({"input_ids": rows}, padding_side=padding_side, return_tensors="pt")
+        left = slice(-left_truncate_len if left_truncate_len else None, None)
+        return filled["input_ids"][:, left], filled["attention_mask"][:, left]
 
     def _model_call(self, *args: Any, **options: Any) -> Any:
         self.run.stop_if_requested()
@@ -114,6 +157,7 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, ends: li
     likelihoods = lm._loglikelihood_tokens(asked)
     manner = {"until": ends, "do_sample": False, "max_gen_toks": settings.max_new_tokens}
     shown = rows[: settings.sample_answers]
+    lm.ids |= {row["question"]: row["prompt_ids"] for row in shown}
     written = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
     found = [
         {

@@ -5,7 +5,7 @@ gives a validation's mean over batches, in which a short last one counts as much
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers.trainer_utils import EvalLoopOutput
 
+from nemotron_data.chat.prompt import Prompt
 from nemotron_shared.runtime import distributed
 from stages.rl.engines.trl.advantages import advantages_of, mean_and_spread
 from stages.rl.engines.trl.batches import Batches
@@ -31,11 +32,12 @@ class JudgedTrainer(TeachingRowsTrainer):
     """What is being sampled: numbers of completions of the step's batch, or of rows of the validation."""
     _rewards = np.empty((0, 0))
     """Of the completions sampled last: (those of all processes, rewards) float64."""
+    prompts: Mapping[str, Prompt]
+    """By the names that stand in the rows."""
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        """The prompts are rendered, with all control tokens that the template puts there."""
-        tokenizer: Any = self.processing_class
-        return tokenizer(text=prompts, add_special_tokens=False)["input_ids"], None, {}
+        """Ids of each prompt, and nothing of what a model that sees images is given."""
+        return [self.prompts[name].ids for name in prompts], None, {}
 
     def _calculate_rewards(self, inputs: Any, prompts: list[str], completions: list[str], ids: Any) -> Tensor:
         """The rewards of all processes' completions, (completions, rewards)."""
@@ -45,7 +47,7 @@ class JudgedTrainer(TeachingRowsTrainer):
         return gathered.float()
 
     def _judged(self, prompts: list[str], completions: list[str], expected: list[str]) -> np.ndarray:
-        answers = list(zip(prompts, completions, expected, strict=True))
+        answers = list(zip([self.prompts[name].text for name in prompts], completions, expected, strict=True))
         return np.array([[rewarded(name, *answer) for name in self.reward_func_names] for answer in answers])
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:

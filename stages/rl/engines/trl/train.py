@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer
@@ -41,24 +42,26 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
     data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
-    prompts, valid = read_prompts(data / "train.jsonl", tokenizer, grpo, run), None
+    prompter = Prompter(tokenizer)
+    rows, prompts = read_prompts(data / "train.jsonl", prompter, grpo, run)
+    valid = None
     if (data / "val.jsonl").is_file():
-        valid = read_prompts(data / "val.jsonl", tokenizer, grpo, run)
-        valid = valid.select(range(min(len(valid), config.train.eval_rows)))
+        valid, others = read_prompts(data / "val.jsonl", prompter, grpo, run)
+        valid, prompts = valid.select(range(min(len(valid), config.train.eval_rows))), prompts | others
     with mamba_out_allowed():
         trainer = ScheduledGRPOTrainer(
             model=model,
             args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
             reward_funcs=[named(reward.name) for reward in config.rewards],
-            train_dataset=prompts,
+            train_dataset=rows,
             eval_dataset=valid,
             processing_class=tokenizer,
             peft_config=adapters,
             callbacks=callbacks(config, run, None),
         )
     sizes = grpo.num_prompts_per_step, grpo.num_generations_per_prompt, grpo.updates_per_step
-    trainer.batches, trainer.seed = Batches(len(prompts), *sizes, config.run.seed), config.run.seed
-    trainer.say = run.say
+    trainer.batches, trainer.seed = Batches(len(rows), *sizes, config.run.seed), config.run.seed
+    trainer.say, trainer.prompts = run.say, prompts
     trainer.weights = [reward.weight for reward in config.rewards]
     trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.skips_rows = config.engine.strategy == "ddp"

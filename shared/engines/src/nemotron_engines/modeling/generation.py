@@ -67,12 +67,6 @@ def ends_of(model: Any, tokenizer: Any) -> set[int]:
     return found
 
 
-def special_ids(tokenizer: Any) -> set[int]:
-    """Ids of the tokens that are no part of an answer's text: `special: true`, whether or not they have a role."""
-    added = tokenizer.added_tokens_decoder.items()
-    return {*tokenizer.all_special_ids, *(number for number, token in added if token.special)}
-
-
 def _require_ids(file: Path, values: dict[str, Any]) -> None:
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         value = values.get(key)
