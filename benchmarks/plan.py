@@ -49,7 +49,7 @@ def main() -> None:
     words.add_argument("--write", action="store_true", help="put the tables into docs/plan.md")
     asked = words.parse_args()
     found = judged(published()) + "\n" + guides()
-    print(found)
+    print(found, end="")
     if asked.write:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         PAGE.write_text(before + BEGIN + found + END + rest.partition(END)[2], encoding="utf-8")

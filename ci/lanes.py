@@ -72,14 +72,14 @@ def run(name: str, command: list[str], *, beside: bool) -> Outcome:
     if not beside:
         print(heading, flush=True)
     began, said = time.monotonic(), []
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    for line in process.stdout:
-        said.append(line.decode(errors="replace"))
-        if not beside:
-            print(said[-1], end="", flush=True)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line.decode(errors="replace"))
+            if not beside:
+                print(said[-1], end="", flush=True)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
     text = "".join(said)
     if beside:
         print(f"{heading}\n{text}", end="", flush=True)

@@ -4,11 +4,16 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import ROOT
+from support import ROOT, nemotron
+
+sys.path.append(str(ROOT / "benchmarks"))
+
+import file_kinds
 
 from nemotron_prove.faults.command import HEADER as FAULTS
 from nemotron_prove.input.record import HEAD as INPUT
@@ -81,7 +86,7 @@ def test_mamba_cpu() -> None:
 @pytest.mark.slow
 def test_plan() -> None:
     text = rehearse("plan.py")
-    assert text.strip() in (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    assert text in (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -101,11 +106,21 @@ def test_tiny_run() -> None:
 
 @pytest.mark.slow
 def test_file_kinds(tmp_path: Path) -> None:
-    """Of two kinds, one of which is trained on as text: a kind takes a fine-tuning."""
+    """Of two kinds, one of which is trained on as text; a kind takes a fine-tuning, and the others are read below."""
     kinds = ["qa.csv", "facts.txt"]
     text = rehearse("file_kinds.py", "--rehearse", "--work", str(tmp_path), "--only", ",".join(kinds))
     rows = re.findall(r"^\| `(.+)` \| .+ \| (\d+) \| \d of 8 \| \d+ \|$", text, re.MULTILINE)
     assert rows == [(name, "8") for name in kinds]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in file_kinds.KINDS if not name.endswith(file_kinds.TEXT)])
+def test_the_rows_of_a_file_kind_are_kept(run: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(file_kinds.KINDS[name][1](file_kinds.facts(8, 11)))
+    run(*nemotron("super3", "data", "prep", "sft", "-c", "tiny", f"data_prep.source={name}"))
+    (manifest,) = (tmp_path / "home" / "artifacts").glob("*/v1/manifest.json")
+    splits = json.loads(manifest.read_text(encoding="utf-8"))["metadata"]["splits"]
+    assert sum(split["conversations"] for split in splits.values()) == 8
 
 
 @pytest.mark.slow

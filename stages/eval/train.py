@@ -7,8 +7,7 @@ python stages/eval/train.py -c local run.model=sft:v2 evaluation.limit=100
 import sys
 from pathlib import Path
 
-from nemotron_data.sources.rows import own_files
-from nemotron_engines.modeling.architecture import load_architecture, own_file
+from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
 from stages.eval import data_prep
@@ -29,7 +28,7 @@ STEP = Step(
     optional=("base", "sft"),
     prepare=data_prep.STEP,
     check=task_problems,
-    sources=lambda config: own_files(own_file(config.model.architecture), *config.engine.own_files()),
+    sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
     work=run_engine,

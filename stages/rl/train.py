@@ -7,9 +7,8 @@ python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_p
 import sys
 from pathlib import Path
 
-from nemotron_data.sources.rows import own_files
 from nemotron_engines.estimate.training import estimate_training
-from nemotron_engines.modeling.architecture import load_architecture, own_file
+from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
 from stages.rl import data_prep
@@ -30,7 +29,7 @@ STEP = Step(
     consumes=("data", "model"),
     prepare=data_prep.STEP,
     check=rl_problems,
-    sources=lambda config: own_files(own_file(config.model.architecture), *config.engine.own_files()),
+    sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
     chosen=lambda config: [REWARDS.module_of(reward.name) for reward in config.rewards],

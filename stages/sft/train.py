@@ -7,10 +7,9 @@ python stages/sft/train.py -c local run.model=/models/nemotron train.train_iters
 import sys
 from pathlib import Path
 
-from nemotron_data.sources.rows import own_files
 from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training
-from nemotron_engines.modeling.architecture import load_architecture, own_file
+from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_shared.runtime.step import Step
 from stages.sft import data_prep
 from stages.sft.ends import train
@@ -29,7 +28,7 @@ STEP = Step(
     consumes=("data", "model"),
     prepare=data_prep.STEP,
     check=training_problems,
-    sources=lambda config: own_files(own_file(config.model.architecture), *config.engine.own_files()),
+    sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
     work=train,

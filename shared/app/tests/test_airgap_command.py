@@ -57,15 +57,19 @@ setup_lines = ["module load {cuda}"]
 """
 
 
-def test_scripts_fetch_for_the_cuda_that_the_profile_loads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a person whose env.toml has the profile `site`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
+    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
+    return tmp_path
 
+
+def test_scripts_fetch_for_the_cuda_that_the_profile_loads(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fetched(cuda: str, *words: str) -> str:
         """The options of the fetch; what is said where there are none."""
-        (tmp_path / "env.toml").write_text(PROFILE.format(cuda=cuda))
+        (site / "env.toml").write_text(PROFILE.format(cuda=cuda))
         code = main(["airgap", "scripts", "site", *words])
         said = capsys.readouterr().err
         text = Path("scripts/setup_environment.sh").read_text() if code == 0 else ""
@@ -91,36 +95,24 @@ def test_scripts_fetch_for_the_cuda_that_the_profile_loads(
     ],
 )
 def test_the_image_of_the_training_or_the_one_that_is_named_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], image: str | None
+    site: Path, words: list[str], image: str | None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
-    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
     assert main(["airgap", "scripts", "site", *words]) == 0
-    script = tmp_path / "scripts" / "pull_container.slurm"
+    script = site / "scripts" / "pull_container.slurm"
     assert script.exists() == (image is not None)
     assert image is None or f"image='docker://{image}'" in script.read_text()
 
 
-def test_the_scripts_train_under_the_name_of_the_family(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
-    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
+def test_the_scripts_train_under_the_name_of_the_family(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nano3", "airgap", "scripts", "site", "-c", "tiny", "engine=automodel"]) == 0
     for name in ("train_automodel.slurm", "test_training_simple.slurm"):
-        assert "(-c tiny engine=automodel run.family=nano3)" in (tmp_path / "scripts" / name).read_text()
+        assert "(-c tiny engine=automodel run.family=nano3)" in (site / "scripts" / name).read_text()
     assert main(["airgap", "scripts", "site", "--family", "nano"]) == 2
     assert "did you mean 'nano3'?" in capsys.readouterr().err
 
 
-def test_a_recipe_without_a_container_has_none_to_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NEMOTRON_ENV_FILE", raising=False)
-    (tmp_path / "env.toml").write_text(PROFILE.format(cuda="cuda"))
+@pytest.mark.usefixtures("site")
+def test_a_recipe_without_a_container_has_none_to_import(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["airgap", "scripts", "site", "--container", "rl/tiny"]) == 2
     assert "--container rl/tiny: this recipe names no container" in capsys.readouterr().err
 

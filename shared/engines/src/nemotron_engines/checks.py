@@ -87,20 +87,15 @@ def training_problems(config: TrainingConfig, inputs: Inputs, recipe: str | None
         yield Problem(f"run.model: {model.reference} knows {rows} token ids, and the data has {ids}", "see run.data")
 
 
-def missing_files(files: Mapping[str, str | None]) -> Iterator[Problem]:
-    """The user's files, by the keys that name them, which are not there."""
-    for key, file in files.items():
-        if file is not None and not Path(file).expanduser().is_file():
-            yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
-
-
 def bad_rows(files: Mapping[str, str | None], fault: Fault, remedy: str) -> Iterator[Problem]:
-    """The user's JSONL files, by the keys that name them, that begin with a row which cannot be used, or have none."""
+    """The user's files of rows, by the keys that name them, which are not there, or whose first rows cannot be used."""
     for key, file in files.items():
-        path = Path(file).expanduser() if file is not None else None
-        if path is None or not path.is_file() or path.suffix not in {".jsonl", ".json"}:
+        if file is None:
             continue
-        if wrong := next(_faults(path, fault), None):
+        path = Path(file).expanduser()
+        if not path.is_file():
+            yield Problem(f"there is no file {file}", f"give its path: {key}=FILE", key)
+        elif path.suffix in {".jsonl", ".json"} and (wrong := next(_faults(path, fault), None)):
             yield Problem(wrong, f"{remedy}: {key}=FILE", key)
 
 
@@ -117,7 +112,7 @@ def _faults(file: Path, fault: Fault) -> Iterator[str]:
 
 
 def no_chats(files: Mapping[str, str | None]) -> Iterator[Problem]:
-    """Of the user's JSONL files those that begin with a row which is no conversation."""
+    """The user's files of conversations which are not there, or begin with a row that is none."""
     return bad_rows(files, _no_chat, "give a JSONL file with OpenAI messages")
 
 

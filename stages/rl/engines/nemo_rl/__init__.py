@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from nemotron_engines.checks import bad_rows, missing_files
+from nemotron_engines.checks import bad_rows
 from nemotron_engines.nemo_rl.needs import needs as nemo_rl_needs
 from nemotron_engines.nemo_rl.settings import NeMoRLGRPOEngine
 from nemotron_engines.nemo_rl.training import check_config
@@ -53,7 +53,7 @@ class NeMoRL(Engine[Config]):
         rows = {"engine.train_rows": engine.train_rows, "engine.valid_rows": engine.valid_rows}
         fault = partial(row_fault, environment=engine.environment)
         wrong = bad_rows(rows, fault, f"give rows that environment '{engine.environment}' reads")
-        own = (*missing_files(rows), *wrong) if machine.sees_files else ()
+        own = tuple(wrong) if machine.sees_files else ()
         theirs = nemo_rl_needs(config, inputs, machine, ALGORITHM, places_without_run(config))
         return replace(theirs, others=(*own, *theirs.others))
 

@@ -11,7 +11,6 @@ from nemotron_engines.checks import (
     base_packages,
     disk_bytes,
     in_billions,
-    missing_files,
     no_chats,
     size_of,
 )
@@ -49,7 +48,6 @@ def problems(config: SupervisedConfig[AutomodelEngine], inputs: Inputs, machine:
     if config.engine.data == "chat":
         files = {"engine.chats.train": chats.train, "engine.chats.valid": chats.valid}
         if machine.sees_files:
-            yield from missing_files(files)
             yield from no_chats(files)
         if config.run.data is None and config.run.model is None:
             yield Problem("no tokenizer: run.model and run.data are both null", "give run.model=FOLDER")

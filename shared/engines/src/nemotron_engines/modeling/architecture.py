@@ -4,8 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nemotron_data.sources.rows import own_files
 from nemotron_engines.modeling.facts import DEFAULTS
+from nemotron_shared.artifacts import Source
 from nemotron_shared.config.files import parsed, read_text
+from nemotron_shared.config.schema import EngineSection, ModelSection
 from nemotron_shared.errors import UserError
 from nemotron_shared.families import LIKE, architecture
 
@@ -16,6 +19,11 @@ SIZES = (*DEFAULTS, "vocab_size", "num_hidden_layers", "max_position_embeddings"
 def own_file(name_or_path: str) -> str | None:
     """The path, where an architecture is the user's own file and not a name."""
     return name_or_path if name_or_path.endswith((".yaml", ".yml")) else None
+
+
+def own_sources(model: ModelSection, engine: EngineSection) -> list[Source]:
+    """Manifest entries for what a training or an evaluation reads of the user's own files besides its artifacts."""
+    return own_files(own_file(model.architecture), *engine.own_files())
 
 
 def load_architecture(name_or_path: str, overrides: dict[str, Any]) -> dict[str, Any]:
