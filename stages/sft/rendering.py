@@ -16,7 +16,6 @@ from nemotron_data.chat.ends import EndToken, learnt_end
 from nemotron_data.chat.formats import AUTO, ChatFormat, find_format, format_for
 from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
 from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT
-from nemotron_data.chat.prompt import TOKENS_OF_TEMPLATES
 from nemotron_data.chat.recognition import PAIRS, recognise
 from nemotron_data.chat.rows import (
     ChatFields,

@@ -21,11 +21,9 @@ from nemotron_data.chat.sound import problem_of
 from nemotron_data.chat.template import default_template
 from nemotron_data.chat.thought import opens_thought
 from nemotron_data.encoders.control import ControlTokens, in_pieces
+from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
 from nemotron_data.tokenizers.limits import panics_told
 from nemotron_shared.errors import UserError
-
-TOKENS_OF_TEMPLATES = ("bos_token", "eos_token", "pad_token", "unk_token")
-"""The names of tokens that templates use."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ UNKNOWN_REMEDY = "name an unknown token (unk_token, unk_id) in tokenizer.json th
 RARE = "\U0002a6a5 \ue000"
 """An ideograph and a character of private use: one of them is in no vocabulary but those made of bytes."""
 ROLES = ("bos_token", "eos_token", "pad_token")
+TOKENS_OF_TEMPLATES = (*ROLES, "unk_token")
+"""The names of tokens that chat templates use."""
 TEMPLATE = "chat_template.jinja"
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
 
@@ -103,7 +105,7 @@ class TokenizerFolder:
 
     def special_texts(self) -> dict[str, str | None]:
         """Their texts, which chat templates use by these names; None for one that is not there."""
-        return {role: self.special_text(role) for role in ROLES}
+        return {role: self.special_text(role) for role in TOKENS_OF_TEMPLATES}
 
     def special_text(self, role: str) -> str | None:
         """Text of a special token, None where there is none."""

@@ -116,7 +116,7 @@ def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine
 def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
     """Which attention and experts code runs; the experts of our own only where there is no GPU."""
     attention = engine.attn_implementation
-    known = AutoModelForCausalLM._model_mapping.get(type(config), None)  # none: code of the model's own
+    known: Any = AutoModelForCausalLM._model_mapping.get(type(config), None)  # none: code of the model's own
     if attention == "sdpa" and known is not None and not known._supports_sdpa:
         say(f"attention: eager, for {known.__name__} has no sdpa")
         attention = "eager"
