@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from nemotron_data.tokenizers.words import special_ids
+from nemotron_engines.modeling.generation import ends_of
+
 
 class TokenScore(NamedTuple):
     """Log-probability (nats) of a token that follows its predecessors, and of the likeliest one there."""
@@ -39,6 +42,7 @@ class ModelQueue:
     def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self.tokenizer = tokenizer
         self._model, self._batch_size = model, batch_size
+        self._ends, self._special = ends_of(model, tokenizer), special_ids(tokenizer)
         self._waiting: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -112,7 +116,7 @@ class ModelQueue:
     def _generated(self, rows: list[list[int]], max_tokens: int, stop: tuple[str, ...]) -> list[str]:
         """Rows are filled up on the left, behind an attention mask."""
         width = max(map(len, rows))
-        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
+        pad = next((id for id in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if id is not None), 0)
         ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self._model.device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self._model.device)
         made = self._model.generate(
@@ -120,6 +124,7 @@ class ModelQueue:
             attention_mask=mask,
             max_new_tokens=max_tokens,
             do_sample=False,
+            eos_token_id=sorted(self._ends) or None,
             pad_token_id=pad,
             stopping_criteria=StoppingCriteriaList([_AllStopped(self.tokenizer, stop, width), self._all_closed]),
         )
@@ -130,7 +135,7 @@ class ModelQueue:
         return torch.full((len(input_ids),), self._closed, device=input_ids.device)
 
     def _text(self, ids: list[int], stop: tuple[str, ...]) -> str:
-        ends = set(self.tokenizer.convert_tokens_to_ids(list(stop))) & set(self.tokenizer.all_special_ids)
+        ends = self._ends | (set(self.tokenizer.convert_tokens_to_ids(list(stop))) & self._special)
         ids = ids[: next((place for place, token in enumerate(ids) if token in ends), len(ids))]
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
         return text[: min((text.find(end) for end in stop if end in text), default=len(text))]

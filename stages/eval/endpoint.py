@@ -18,9 +18,13 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import accumulate
 from typing import Any
 
+from nemotron_data.chat.prompt import Prompter, asked_messages
+from nemotron_data.chat.rows import tools_of
+from nemotron_data.tokenizers.names import TokenNames
+from nemotron_data.tokenizers.words import Places
+from nemotron_shared.errors import UserError
 from stages.eval.batching import ModelQueue
 
 # Below this lm-eval's own `temperature` is greedy in all but name.
@@ -189,6 +193,7 @@ class Answers:
 
     def __init__(self, queue: ModelQueue, name: str) -> None:
         self._queue, self._name, self._tokenizer = queue, name, queue.tokenizer
+        self._prompter, self._names = Prompter(queue.tokenizer), TokenNames(queue.tokenizer)
         model = {"id": name, "object": "model", "owned_by": "local"}
         self.gets = {
             "/health": self.health,
@@ -220,8 +225,11 @@ class Answers:
         messages = request.get("messages")
         if not isinstance(messages, list) or not messages:
             raise BadRequestError("'messages' must be a list of messages")
-        prompt = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        message = {"role": "assistant", "content": self._generate(self._encode(prompt), request)}
+        try:
+            prompt = self._prompter.chat(asked_messages(messages), tools_of(request))
+        except (UserError, ValueError) as error:
+            raise BadRequestError(str(error)) from error
+        message = {"role": "assistant", "content": self._generate(prompt.ids, request)}
         choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         return {"object": "chat.completion", **self._about(), "choices": choices}
 
@@ -261,15 +269,16 @@ class Answers:
             raise BadRequestError(f"with 'echo' max_tokens must be 0 or 1, not {most}")
         scores = self._queue.score(ids)
         shown = ids + [scores[-1].best_id] * most
-        texts, known = [self._tokenizer.decode([token]) for token in shown], scores[: len(shown) - 1]
+        texts, known = list(map(self._names.of, shown)), scores[: len(shown) - 1]
+        places = Places(self._tokenizer, prompt=shown)
         return {
             "text": self._tokenizer.decode(shown),
             "finish_reason": "length",
             "logprobs": {
                 "tokens": texts,
                 "token_logprobs": [None, *(score.logprob for score in known)],
-                "top_logprobs": [None, *({self._tokenizer.decode([s.best_id]): s.best_logprob} for s in known)],
-                "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)),
+                "top_logprobs": [None, *({self._names.of(score.best_id): score.best_logprob} for score in known)],
+                "text_offset": list(map(places.of, shown)),
             },
         }
 

@@ -1,6 +1,6 @@
 """Tasks in lm-eval's terms, and its samples in ours; the same for lm-eval here and for its fork elsewhere.
 
-    task_definition(EvalTask("sums", "generate", 400, Path("sums.jsonl")), settings, "<|im_end|>")
+    task_definition(EvalTask("sums", "generate", 400, Path("sums.jsonl")), settings, ["<|im_end|>"])
     read_sample("generate", {"doc_id": 0, "doc": {...}, "resps": [["8"]], "exact_match": 1.0})
 
 What an answer is worth is judged here, by the verifier that rewards use; the harness's own metric stays beside it.
@@ -9,7 +9,7 @@ No library is imported: an engine whose harness lives in another environment nee
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask, Kind
@@ -22,11 +22,11 @@ FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
 Samples = dict[str, list[dict[str, Any]]]
 
 
-def task_definition(about: EvalTask, settings: EvaluationSection, eos_token: str) -> dict[str, Any]:
+def task_definition(about: EvalTask, settings: EvaluationSection, ends: Sequence[str]) -> dict[str, Any]:
     """A task in lm-eval's terms.
 
     Args:
-        settings: the config's evaluation section.
+        settings: the config's evaluation section. ends: the tokens that end the model's answers.
     """
     common: dict[str, Any] = {
         "task": about.name,
@@ -56,7 +56,7 @@ def task_definition(about: EvalTask, settings: EvaluationSection, eos_token: str
         "output_type": "generate_until",
         "doc_to_text": "{{question}}",
         "doc_to_target": "{{expected}}",
-        "generation_kwargs": {"until": [eos_token], "do_sample": False, "max_gen_toks": settings.max_new_tokens},
+        "generation_kwargs": {"until": list(ends), "do_sample": False, "max_gen_toks": settings.max_new_tokens},
         "filter_list": [{"name": "final", "filter": [regex, {"function": "take_first"}]}],
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }

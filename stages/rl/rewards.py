@@ -1,5 +1,7 @@
 """Rewards: pure functions from what the model wrote and what was expected to a number.
 
+What the model wrote begins with `<think>` where its prompt has opened the thought: a reward sees the whole answer.
+
     strict("<think>3+14=17\\n17-5=12</think>12", "12")   1.0
     strict("So it must be 12 apples.", "12")             0.0
     lenient("So it must be 12 apples.", "12")            1.0
@@ -9,13 +11,17 @@ the table below; or, in a package outside this repository, an entry point of the
 as right is judged by `nemotron_data.verifier`, as in evaluation.
 """
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
+from numbers import Real
 
+from nemotron_data.chat.thought import CLOSE, OPEN, whole_answer
 from nemotron_data.verifier import judge as judge_anew
-from nemotron_data.verifier.claims import CLOSE, OPEN
 from nemotron_shared.config.registry import Registry
+from nemotron_shared.errors import UserError
 
+MOST_SHOWN = 200
 Reward = Callable[[str, str], float]
 judge = lru_cache(maxsize=512)(judge_anew)
 """Completions of one prompt are often alike, and two rewards may ask for the same verdict."""
@@ -43,3 +49,27 @@ REWARDS: Registry[Reward] = Registry(
     group="nemotron.rewards",
     own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed")},
 )
+
+
+def rewarded(name: str, prompt: str, completion: str, expected: str) -> float:
+    """What a reward of the table gives a completion of a rendered prompt.
+
+    Raises:
+        UserError: it fails, or gives what is no finite number.
+    """
+    answer = whole_answer(prompt, completion)
+    try:
+        value = REWARDS.load(name)(answer, expected)
+    except UserError:
+        raise
+    except Exception as error:
+        raise _unusable(name, f"ended with {type(error).__name__}: {error}", answer, expected) from error
+    if not isinstance(value, Real) or not math.isfinite(value):
+        raise _unusable(name, f"gave {value!r}, which is no finite number,", answer, expected)
+    return float(value)
+
+
+def _unusable(name: str, did: str, answer: str, expected: str) -> UserError:
+    shown = f"{answer[:MOST_SHOWN]!r}{'...' if len(answer) > MOST_SHOWN else ''}"
+    what = f"the reward '{name}' {did} for the answer {shown} (expected: {expected[:MOST_SHOWN]!r})"
+    return UserError(what, f"correct it in {REWARDS.module_of(name)}: it must give every answer a number")

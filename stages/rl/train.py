@@ -7,7 +7,6 @@ python stages/rl/train.py -c local run.model=/models/instruct grpo.num_prompts_p
 import sys
 from pathlib import Path
 
-from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
 from nemotron_shared.runtime.engine import run_engine
@@ -16,6 +15,7 @@ from stages.rl import data_prep
 from stages.rl.engines import ENGINES
 from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig
+from stages.rl.sizes import rl_problems
 
 STEP = Step(
     stage="rl",
@@ -28,7 +28,7 @@ STEP = Step(
     sections=("engine", "model", "train", "grpo", "rewards", "optimizer", "scheduler", "checkpoint"),
     consumes=("data", "model"),
     prepare=data_prep.STEP,
-    check=training_problems,
+    check=rl_problems,
     sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,

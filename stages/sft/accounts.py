@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
+from nemotron_data.chat.shown import told
 from nemotron_data.encoders.control import HELD, announcement
 from nemotron_data.prep.pipeline import Inputs, Prepared
 from nemotron_data.sources.datasets import Part
@@ -14,7 +15,15 @@ from nemotron_data.sources.detect import FORMATS_THERE, detect_files, head_rows,
 from nemotron_data.sources.files import InputFile
 from nemotron_data.sources.rows import SYNTHETIC
 from nemotron_shared.errors import UserError
-from stages.sft.conversations import ANSWER_CUT, NO_ANSWER_WITHIN, REASONING_HIDDEN, ROWS_OF, TOO_LONG
+from stages.sft.conversations import (
+    ANSWER_CUT,
+    CALLS_IN_TEXT,
+    HIDDEN,
+    NO_ANSWER_WITHIN,
+    ROWS_OF,
+    TOO_LONG,
+    UNTOLD,
+)
 from stages.sft.rendering import format_of_settings
 from stages.sft.schema import SFTData
 
@@ -23,6 +32,12 @@ DOCUMENTS = (
     " data_prep.tokenizer.model=./FOLDER; or name the fields of the chats: data_prep.prompt_field=..."
     " data_prep.response_field=..."
 )
+
+ADVICE = {
+    UNTOLD: "the model learns to call what it is never told of; name their field: data_prep.tools_field=NAME",
+    CALLS_IN_TEXT: "learnt as they are written, whatever the form in which the chat template has calls",
+}
+"""By count, what people should know of rows that are trained on as they are."""
 
 
 def formats_found(inputs: Inputs[SFTData]) -> Iterator[str]:
@@ -46,8 +61,9 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     if part.settings.format != AUTO or part.settings.source == SYNTHETIC:
         return None
     named = format_of_settings(part.settings)
+    also = read_besides(part.settings)
     if named == AUTO:
-        found = detect_files(files)
+        found = detect_files(files, also)
         reason, unread, in_turns = found.reason, found.unread, found.in_turns
         if found.kind == "text":
             what = f"{part.settings.source}: {reason}: documents, not chats"
@@ -55,10 +71,16 @@ def format_found(part: Part[SFTData], files: Sequence[InputFile]) -> str | None:
     else:
         fields = tuple(str(getattr(part.settings, key)) for key in CHAT_FORMATS[named].reads)
         rows = list(head_rows(files))
-        reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(rows, fields, named)
+        reason, unread = f"{named}, from the fields {', '.join(fields)}", unread_in(rows, [*fields, *also], named)
         in_turns = turn_keys(rows, fields)
     reason += f"; not read: {', '.join(unread)}" if unread else ""
     return f"{reason}; left to the chat template, in turns: {', '.join(in_turns)}" if in_turns else reason
+
+
+def read_besides(settings: SFTData) -> list[str]:
+    """Fields beside the conversation that settings have the preparation read."""
+    used = settings.used_in_field if settings.used_in_filter is not None else None
+    return [name for name in (settings.tools_field, settings.key_field, used) if name is not None]
 
 
 def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
@@ -69,8 +91,11 @@ def about_rows(prepared: Prepared[SFTData], settings: SFTData) -> Iterator[str]:
         yield "formats: " + ", ".join(f"{count:,} rows of {name}" for name, count in formats.most_common())
     if line := announcement(counts[HELD], settings.control_tokens):
         yield line
-    if hidden := counts[REASONING_HIDDEN]:
-        yield f"the chat template shows no reasoning: {hidden:,} rows lose theirs"
+    for name in sorted(name for name in counts if name.endswith(HIDDEN) and counts[name]):
+        yield f"{told(name.removesuffix(HIDDEN).split(', '))}: {counts[name]:,} rows lose theirs"
+    for name, advice in ADVICE.items():
+        if counts[name]:
+            yield f"{counts[name]:,} {name}: {advice}"
 
 
 def mends(prepared: Prepared[SFTData], settings: SFTData) -> dict[str, str]:
@@ -82,4 +107,6 @@ def mends(prepared: Prepared[SFTData], settings: SFTData) -> dict[str, str]:
     longer = {n: sum(count for power, count in fit.items() if power > n) for n in range(3, 64)}
     power = next(n for n in longer if 2**n > settings.pack_size and longer[n] <= most)
     size = f"let longer rows in: data_prep.pack_size={2**power}"
-    return {NO_ANSWER_WITHIN: size, ANSWER_CUT: size, TOO_LONG: size}
+    template = "give a template that shows them, such as nano3 or a Jinja file: data_prep.chat_template=nano3"
+    hidden = {reason: template for reason in prepared.totals.cut if reason.endswith(HIDDEN)}
+    return {NO_ANSWER_WITHIN: size, ANSWER_CUT: size, TOO_LONG: size, **hidden}

@@ -15,7 +15,9 @@ from nemotron_shared.runtime.machine import Machine
 from stages.sft.rendering import Rendering
 from stages.sft.schema import SFTConfig, SFTData
 
-OURS = "nano3"
+OURS, MARKS = "nano3", ("<|im_start|>", "<|im_end|>")
+PLAIN = "plain"
+"""For any tokenizer that has a token for the end of a text."""
 
 
 def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
@@ -26,10 +28,12 @@ def data_choices(config: SFTConfig, model: Path) -> list[Choice]:
     """
     settings, tokenizer, found = config.data_prep, TokenizerFolder(model), []
     template = settings.chat_template
-    if template is None and not _has_template(tokenizer):
-        template = OURS
-        found.append(Choice("data_prep.chat_template", OURS, "the model's tokenizer has none"))
-    lengths = sorted(_lengths(settings, Rendering.of(tokenizer, template), tokenizer))
+    if template is None and tokenizer.own_template() is None:
+        template, why = _template_for(tokenizer)
+        found.append(Choice("data_prep.chat_template", template, f"the model's tokenizer has none{why}"))
+    rendering = Rendering.of(tokenizer, template)
+    rendering.learnt_end(tokenizer)  # an error here comes before any work
+    lengths = sorted(_lengths(settings, rendering, tokenizer))
     if not lengths:
         remedy = "see why, row by row: leave data_prep.on_bad_row and data_prep.used_in_filter out"
         raise UserError(f"{settings.source}: none of its first rows is a conversation that may be used", remedy)
@@ -44,11 +48,12 @@ def train_choices(config: SFTConfig, model: Path, data: Artifact, machine: Machi
     return training_choices(model, rows, machine, f"{rows:,} packed rows", steps=steps)
 
 
-def _has_template(tokenizer: TokenizerFolder) -> bool:
-    try:
-        return bool(tokenizer.chat_template())
-    except UserError:
-        return False
+def _template_for(tokenizer: TokenizerFolder) -> tuple[str, str]:
+    """The shipped template whose marks a tokenizer has, and why it is not the usual one."""
+    marks = [tokenizer.tokenizer.token_to_id(mark) for mark in MARKS]
+    if all(number is not None and tokenizer.is_named(number) for number in marks):
+        return OURS, ""
+    return PLAIN, f", and no token {' or '.join(MARKS)}"
 
 
 def _lengths(settings: SFTData, rendering: Rendering, tokenizer: TokenizerFolder) -> Iterator[int]:

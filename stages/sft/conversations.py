@@ -11,15 +11,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nemotron_data.chat.confined import Overdue
 from nemotron_data.chat.formats import AUTO
+from nemotron_data.chat.guards import Rendered
 from nemotron_data.chat.masks import mask_by_offsets
 from nemotron_data.chat.recognition import recognise
 from nemotron_data.chat.rows import Message, is_used_in
+from nemotron_data.chat.shown import REASONING, calls_untold
+from nemotron_data.chat.sound import calls_in_text
 from nemotron_data.chat.template import ADD_MARKS
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
@@ -33,9 +36,9 @@ from nemotron_data.sources.rows import split_key
 from nemotron_data.split import SPLITS, Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
-from stages.sft.guards import Rendered
 from stages.sft.rendering import Ready, Rendering, Whole, first_question
 from stages.sft.schema import SFTData
+from stages.sft.tokens import Tokens
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -52,7 +55,10 @@ CUT_AS_ASKED = "answers cut at data_prep.max_doc_tokens"
 ROWS_OF = "rows of the format "
 NOTHING_LEFT = "empty after masking"
 TRUNCATED = "truncated"
-REASONING_HIDDEN = "reasoning that the chat template does not show"
+HIDDEN = " that the chat template does not show"
+"""Behind the names of what is hidden; reasoning alone is told and no loss, since many models are meant to have none."""
+UNTOLD = "rows that call tools and describe none"
+CALLS_IN_TEXT = "rows that call tools in their text"
 
 
 @dataclass
@@ -90,6 +96,20 @@ class ChatWork:
         return {"conversations": dict(batch.conversations), "fit": dict(batch.longest)}
 
 
+class Waiting(NamedTuple):
+    """A row whose texts wait to be encoded.
+
+    Attributes:
+        texts: how many of them are its.
+        hidden: what of it they do not show.
+    """
+
+    row: Row
+    split: str
+    texts: int
+    hidden: list[str]
+
+
 @dataclass
 class Batch:
     """Conversations that wait for the next tokenizer call."""
@@ -98,8 +118,7 @@ class Batch:
     part: Part[SFTData]
     reader: ShardReader
     writer: SequenceWriter
-    rows: list[tuple[Row, str, int]] = field(default_factory=list)
-    """Row, split, and how many of the texts are its."""
+    rows: "list[Waiting]" = field(default_factory=list)
     texts: list[Rendered] = field(default_factory=list)
     characters: int = 0
     conversations: Counter[str] = field(default_factory=Counter)
@@ -159,13 +178,20 @@ class Batch:
         said = (one.text for one in rendered)
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
-        if self._renderer.hides_reasoning(row, messages):
-            self.reader.counts[REASONING_HIDDEN] += 1
-        self.rows.append((row, split, len(rendered)))
+        self._look_at(row, messages)
+        hidden = self._renderer.hides(row, messages)
+        self.reader.counts[", ".join(hidden) + HIDDEN] += bool(hidden)
+        self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind != REASONING]))
         if self._renderer.format_name == AUTO:
             self.reader.counts[f"{ROWS_OF}{recognise(row.value).format}"] += 1
         self.texts += rendered
         self.characters += sum(len(one.text) for one in rendered)
+
+    def _look_at(self, row: Row, messages: list[Message]) -> None:
+        """Count what people should know of conversations that are trained on as they are."""
+        counts = self.reader.counts
+        counts[UNTOLD] += calls_untold(messages, self._renderer.tools_of(row))
+        counts[CALLS_IN_TEXT] += any(map(calls_in_text, messages))
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""
@@ -173,12 +199,12 @@ class Batch:
             tokens = self._tokens()
             keep = self._decide(tokens)
             kept = np.flatnonzero(keep)
-            splits = np.repeat([SPLITS.index(split) for _, split, _ in self.rows], [count for *_, count in self.rows])
+            splits = np.repeat([SPLITS.index(one.split) for one in self.rows], [one.texts for one in self.rows])
             ids, mask = tokens.heads(keep, kept)
             self.writer.add(ids, mask, keep[kept], splits[kept])
         self.rows, self.texts, self.characters = [], [], 0
 
-    def _tokens(self) -> "Tokens":
+    def _tokens(self) -> Tokens:
         work = self.work
         texts, spans, cuts = zip(*self.texts, strict=True)
         ids, offsets = encode_in_pieces(work.encoder.encode, texts, cuts)
@@ -192,7 +218,7 @@ class Batch:
             mask[offsets[i] : offsets[i + 1]] = slow_mask
         return Tokens(ids, mask, offsets)
 
-    def _decide(self, tokens: "Tokens") -> np.ndarray:
+    def _decide(self, tokens: Tokens) -> np.ndarray:
         """How many tokens of each text to keep: all, up to a limit, or none."""
         settings, reader = self._settings, self.reader
         wanted = (
@@ -209,12 +235,14 @@ class Batch:
         shorter_as_asked = (tokens.learnt(tokens.lengths) > whole) & (keep > 0)
         self.longest.update(int(length - 1).bit_length() for length in wanted.tolist())
         first = 0
-        for row, split, count in self.rows:
+        for row, split, count, hidden in self.rows:
             texts = slice(first, first + count)
             first += count
             if keep[texts].any():
                 self.conversations[split] += 1
-                if shorter[texts].any() or (too_long[texts] & (keep[texts] == 0) & (whole[texts] > 0)).any():
+                if hidden:
+                    reader.cut_off(row, ", ".join(hidden) + HIDDEN)
+                elif shorter[texts].any() or (too_long[texts] & (keep[texts] == 0) & (whole[texts] > 0)).any():
                     reader.cut_off(row, ANSWER_CUT)
                 elif shorter_as_asked[texts].any():
                     reader.cut_off(row, CUT_AS_ASKED, asked=True)
@@ -226,46 +254,6 @@ class Batch:
                 reader.leave_out(row, NO_ANSWER_WITHIN if whole[texts].any() else NOTHING_LEFT)
         reader.counts[TRUNCATED] += int(np.count_nonzero((keep > 0) & (keep < tokens.lengths)))
         return keep
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Encoded texts back to back: text i is `offsets[i] : offsets[i + 1]` of ids and mask."""
-
-    ids: np.ndarray
-    mask: np.ndarray
-    offsets: np.ndarray
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each text."""
-        return np.diff(self.offsets)
-
-    def all_masked(self) -> np.ndarray:
-        """Of which texts every token was written by the assistant."""
-        return (self._sums[self.offsets[1:]] - self._sums[self.offsets[:-1]] == self.lengths) & (self.lengths > 0)
-
-    def learnt(self, keep: np.ndarray) -> np.ndarray:
-        """How many of the first `keep` tokens of each text are learnt; the very first is predicted from nothing."""
-        start = self.offsets[:-1]
-        second = np.minimum(start + 1, start + keep)
-        return self._sums[start + keep] - self._sums[second]
-
-    @cached_property
-    def _sums(self) -> np.ndarray:
-        """Masked tokens before each place."""
-        return np.concatenate([[0], np.cumsum(self.mask, dtype=np.int64)])
-
-    def heads(self, keep: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask of the first `keep` tokens of the texts `kept`."""
-        if np.array_equal(keep, self.lengths):
-            return self.ids, self.mask
-        low = self.offsets[kept]
-        pairs = list(zip(low.tolist(), (low + keep[kept]).tolist(), strict=True))
-        if not pairs:
-            return self.ids[:0], self.mask[:0]
-        ids = np.concatenate([self.ids[start:end] for start, end in pairs])
-        return ids, np.concatenate([self.mask[start:end] for start, end in pairs])
 
 
 def in_groups(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:

@@ -31,6 +31,7 @@ from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft.accounts import about_rows, format_found, formats_found, mends
 from stages.sft.conversations import ChatWork
+from stages.sft.ends import TURN_END
 from stages.sft.packs import open_splits, shares, write_split
 from stages.sft.rendering import Conversations, Rendering
 from stages.sft.schema import SFTConfig, SFTData
@@ -52,6 +53,11 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     # split, encode: every worker renders, tokenises and masks the conversations of a shard
     tokenizer = provide_tokenizer(settings.tokenizer.model, output / "tokenizer")
     rendering = Rendering.of(tokenizer, settings.chat_template)
+    end = rendering.learnt_end(tokenizer)
+    if end is None:
+        task.run.say(f"{rendering.label} closes no answer with a token that is learnt: answers end at their longest")
+    if settings.chat_template is not None:
+        tokenizer.give_template(rendering.template)  # whoever asks the model has to ask it so
     encoder = inputs.choose_encoder(tokenizer, rendering.sample, settings.tokenizer.backend, with_bytes=True)
     decontamination = Decontamination.of(task.config, task.store)
     token_bytes = encoder.reference.token_bytes
@@ -71,6 +77,7 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
         "pack_size": settings.pack_size,
         "algorithm": settings.algorithm,
         "data_format": "packed_sft_parquet",
+        TURN_END: None if end is None else end._asdict(),
         "splits": splits,
         "counts": prepared.totals.as_metadata(),
         "data_sets": shares(inputs.parts, prepared.shards, sequences),

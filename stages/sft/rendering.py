@@ -12,18 +12,20 @@ from typing import Any, NamedTuple
 
 from nemotron_data.chat.answers import common_start
 from nemotron_data.chat.confined import Template, open_template
+from nemotron_data.chat.ends import EndToken, learnt_end
 from nemotron_data.chat.formats import AUTO, ChatFormat, find_format, format_for
-from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT, QUESTION, THINKING
+from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
+from nemotron_data.chat.plain import MUSED, OPENED_THOUGHT
 from nemotron_data.chat.recognition import PAIRS, recognise
 from nemotron_data.chat.rows import (
-    REASONING_NAMES,
     ChatFields,
     Message,
     counts,
     is_used_in,
     tools_of,
 )
-from nemotron_data.chat.sound import validate_messages
+from nemotron_data.chat.shown import Hidden, thought_of, with_thought
+from nemotron_data.chat.sound import remedy_of, validate_messages
 from nemotron_data.chat.template import Span, find_template, template_file
 from nemotron_data.encoders.control import NO_CONTROL, UNSPELLED, UNSPELLED_REMEDY, ControlTokens
 from nemotron_data.formats.written import with_numbers_as_written
@@ -34,10 +36,8 @@ from nemotron_data.sources.rows import split_key
 from nemotron_data.split import Split
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_shared.errors import UserError
-from stages.sft.guards import Rendered, guarded, holds_control, without_guard
 from stages.sft.schema import SFTData
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token")
 Whole = tuple[str, list[Span]] | UserError
 
 
@@ -78,12 +78,15 @@ class Rendering:
                 find_template(chat_template),
                 str(template_file(chat_template) or "data_prep.chat_template"),
             )
-        named = {name: tokenizer.special_text(name) for name in SPECIAL_TOKENS}
-        return cls(template, label, named, ControlTokens.of(tokenizer.tokenizer))
+        return cls(template, label, tokenizer.special_texts(), ControlTokens.of(tokenizer.tokenizer))
 
     def renderer(self, settings: SFTData) -> "Renderer":
         """For the rows of one data set."""
         return Renderer(settings, open_template(self.template, self.label, **self.special_tokens), self.control)
+
+    def learnt_end(self, tokenizer: TokenizerFolder) -> EndToken | None:
+        """The token that closes answers; see `nemotron_data.chat.ends`."""
+        return learnt_end(self.template, self.label, tokenizer)
 
     def sample(self, row: Row, part: Part[SFTData]) -> list[str]:
         """The texts of a row, to try tokenizer libraries on."""
@@ -124,8 +127,16 @@ class Conversations:
         """
         messages = self.format.to_messages(self._with_digits(row), self.fields)
         if reason := validate_messages(messages):
-            raise UserError(reason, TOLERATE)
+            raise UserError(reason, remedy_of(reason) or TOLERATE)
         return messages
+
+    def tools_of(self, row: Row) -> Any:
+        """A row's descriptions of tools.
+
+        Raises:
+            UserError: they are none.
+        """
+        return tools_of(row.value, self.settings.tools_field)
 
     def _with_digits(self, row: Row) -> dict[str, Any]:
         """What was read of a row; of a pair, which may hold numbers, with those as the file has them."""
@@ -148,7 +159,7 @@ class Conversations:
         if wanted is not None and not is_used_in(row.value, settings.used_in_field, wanted):
             return
         messages = self.messages_of(row)
-        tools_of(row.value, settings.tools_field)
+        self.tools_of(row)
         if (only or Split(settings.split.model_dump(), salt="questions").only) is None:
             split_key(row.value, settings, first_question(messages))
 
@@ -169,7 +180,7 @@ class Renderer(Conversations):
         Raises:
             UserError: the tokenizer cannot tell words from control tokens.
         """
-        tools = tools_of(row.value, self.settings.tools_field)
+        tools = self.tools_of(row)
         held = self.holds_control(row, messages) if held is None else held
         if not held or self.settings.control_tokens == "allow":
             return Ready(messages, tools, None)
@@ -203,7 +214,7 @@ class Renderer(Conversations):
 
     def holds_control(self, row: Row, messages: list[Message]) -> bool:
         """Whether a name of a control token stands in what somebody says."""
-        return holds_control(self.control, messages, tools_of(row.value, self.settings.tools_field))
+        return holds_control(self.control, messages, self.tools_of(row))
 
     def _rendered(
         self, messages: list[Message], tools: Any, whole: "Whole | None" = None
@@ -251,21 +262,13 @@ class Renderer(Conversations):
         lost = {i: end for i, end in ends.items() if end is not None and thought_word(i) not in text}
         return any(thought_word(i) in self.template.render(worded[:end], tools) for i, end in lost.items())
 
-    def hides_reasoning(self, row: Row, messages: list[Message]) -> bool:
-        """Whether the template shows none of a conversation's reasoning, wherever its answers stand."""
-        thoughts = thinking(messages)
-        if not thoughts or self._shows_reasoning:
-            return False
-        text = self.template.render(with_thoughts(messages), tools_of(row.value, self.settings.tools_field))
-        return not any(thought_word(i) in text for i in thoughts)
+    def hides(self, row: Row, messages: list[Message]) -> tuple[str, ...]:
+        """What a conversation says and the template does not show; see `shown`."""
+        return self._hidden.of(messages, self.tools_of(row))
 
     @cached_property
-    def _shows_reasoning(self) -> bool:
-        """Whether the template shows the reasoning of a plain answer; if so, a conversation's last one is shown."""
-        try:
-            return MUSED in self.template.render([QUESTION, THINKING])
-        except UserError:
-            return False  # look at each conversation
+    def _hidden(self) -> Hidden:
+        return Hidden(self.template)
 
 
 def fields_of(settings: SFTData) -> ChatFields:
@@ -279,23 +282,14 @@ def format_of_settings(settings: SFTData) -> str:
 
 
 def thinking(messages: list[Message]) -> list[int]:
-    """The answers with reasoning."""
-    return [
-        i for i, message in enumerate(messages)
-        if message["role"] == "assistant" and any(str(message.get(name) or "").strip() for name in REASONING_NAMES)
-    ]  # fmt: skip
+    """The answers with reasoning, in a field of its own or in the text."""
+    return [i for i, message in enumerate(messages) if message["role"] == "assistant" and thought_of(message)]
 
 
 def with_thoughts(messages: list[Message]) -> list[Message]:
     """A word in place of each answer's reasoning: a short thought may well stand in a text that lacks the reasoning."""
     thoughts = set(thinking(messages))
-    return [
-        {
-            name: thought_word(i) if i in thoughts and name in REASONING_NAMES else value
-            for name, value in message.items()
-        }
-        for i, message in enumerate(messages)
-    ]
+    return [with_thought(one, thought_word(i)) if i in thoughts else one for i, one in enumerate(messages)]
 
 
 def thought_word(number: int) -> str:

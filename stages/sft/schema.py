@@ -38,7 +38,8 @@ class SFTData(TrainingDataSection):
     used_in_field: str
     """Field with a list, or comma-separated text, of what a row is meant for."""
     chat_template: str | None
-    """`nano3`, the path of a Jinja file, or Jinja text. `null`: the tokenizer's own template."""
+    """`nano3`, `plain`, the path of a Jinja file, or Jinja text; the model that learns gets it. `null`: the tokenizer's
+    own template."""
     split_turns: Literal["auto", "never"]
     """`auto`: where the template hides the reasoning of earlier answers, each question makes a sequence of its own.
     `never`: one sequence per conversation."""

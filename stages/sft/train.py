@@ -10,9 +10,9 @@ from pathlib import Path
 from nemotron_engines.checks import training_problems
 from nemotron_engines.estimate.training import estimate_training
 from nemotron_engines.modeling.architecture import load_architecture, own_sources
-from nemotron_shared.runtime.engine import run_engine
 from nemotron_shared.runtime.step import Step
 from stages.sft import data_prep
+from stages.sft.ends import train
 from stages.sft.engines import ENGINES
 from stages.sft.schema import SFTConfig
 
@@ -31,7 +31,7 @@ STEP = Step(
     sources=lambda config: own_sources(config.model, config.engine),
     contents=lambda config: {"model.architecture": load_architecture(config.model.architecture, {})},
     engines=ENGINES,
-    work=run_engine,
+    work=train,
     estimate=estimate_training,
 )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import Trainer
 
+from nemotron_engines.rows.packed import PADDING
 from stages.sft.train import STEP
 
 original = Trainer.training_step
@@ -18,8 +19,7 @@ original = Trainer.training_step
 
 def recorded(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Any:
     """The library's step, after a line about its rows; padding depends on the batch and is left out."""
-    pad = self.data_collator.pad_token_id
-    ids = [row[row != pad].tolist() for row in inputs["input_ids"]]
+    ids = [row[row != PADDING].tolist() for row in inputs["input_ids"]]
     rows = [hashlib.sha256(json.dumps(one).encode()).hexdigest()[:16] for one in ids]
     with Path(sys.argv[1]).open("a") as file:
         file.write(json.dumps({"step": self.state.global_step, "rows": rows}) + "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.metrics import metrics_with_damage, read_metrics
+from nemotron_shared.runtime.metrics import MetricsLog, metrics_with_damage, read_metrics
 
 STEPS = [{"step": n, "loss": 1.0 / n, "seconds": float(n)} for n in range(1, 5)]
 VALIDATION = {"step": 4, "valid_loss": float("nan"), "seconds": 4.5}
@@ -72,3 +72,12 @@ def test_a_pipe_in_its_place_is_damage_and_keeps_nobody_waiting(tmp_path: Path) 
     assert metrics_with_damage(tmp_path / "metrics.jsonl") == ([], ["it cannot be read: not a regular file"])
     with pytest.raises(UserError, match=r"metrics\.jsonl: not a regular file"):
         list(read_metrics(tmp_path / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_of_json_is_not_written(tmp_path: Path, value: float) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append(1, loss=0.5)
+    with pytest.raises(UserError, match=f"step 2: reward is {value}"):
+        log.append(2, loss=0.4, reward=value)
+    assert [entry["step"] for entry in log.read()] == [1]

@@ -47,6 +47,12 @@ Names of control tokens in a message go through the template as text, see [Contr
 texts](data.md#control-tokens-in-texts): a mark that occurs in no text is put inside them, and removed after \
 rendering.
 
+Fine-tuning, RL with TRL, evaluation, `chat`, `generate` and `serve` render by the same code: the same conversation \
+has the same ids in all of them. `tests/test_doors.py` sends conversations through every one.
+
+An answer that only calls tools has no content for the template, as in transformers. Templates that refuse that, or \
+show no call then, get null (those that ask whether `content is none`) or an empty text.
+
 A template that takes more than any conversation needs is one error: 10 s of processor time, 1 GiB of memory, or a \
 text of more than 262,144 characters plus 16 times the conversation's.
 

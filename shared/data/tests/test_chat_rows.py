@@ -1,3 +1,4 @@
+import json
 from decimal import Decimal
 
 import pytest
@@ -149,9 +150,22 @@ def test_functions_are_the_tools_of_before() -> None:
     assert messages[1]["tool_calls"] == [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
     assert "function_call" not in messages[1] and validate_messages(messages) is None
     assert tools_of(row, "tools") == [{"type": "function", "function": {"name": "f"}}]
-    assert tools_of({"Tools": '[{"name": "f"}]'}, "tools") == [{"name": "f"}]
-    with pytest.raises(UserError, match="descriptions of tools twice"):
-        tools_of({**row, "tools": [{"name": "f"}]}, "tools")
+    assert tools_of({"Tools": '[{"name": "f"}]'}, "tools") == tools_of(row)
+    assert tools_of({**row, "tools": [{"name": "f"}]}) == tools_of(row)
+    with pytest.raises(UserError, match="descriptions of tools twice: in 'tools' and 'functions'"):
+        tools_of({**row, "tools": [{"name": "g"}]}, "tools")
+
+
+@pytest.mark.parametrize("field", ["tools", "functions", "tool_defs", "available_tools", "Tool_Defs", "mine"])
+def test_tools_are_read_under_the_names_that_people_give_them(field: str) -> None:
+    bare = {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}
+    whole = {"type": "function", "function": bare}
+    for one in (bare, whole, {"type": "function", **bare}):
+        (read,) = tools_of({field: [one]}, "mine") or []
+        assert read == whole and list(read["function"]) == list(bare)
+    assert tools_of({field: json.dumps([bare])}, "mine") == [whole]
+    odd = {"type": "web_search", "filters": None}
+    assert tools_of({field: [odd]}, "mine") == [odd]
 
 
 @pytest.mark.parametrize("tools", ["[not json", 5, True, [5], "[5]", {"name": "f"}, '{"name": "f"}'])
@@ -203,3 +217,22 @@ def test_a_row_is_used_where_its_list_says_so():
     for value in (["nano_v30"], "nano_v30", None, 3, {"nano_v3": 1}):
         assert not is_used_in({"used_in": value}, "used_in", "nano_v3")
     assert not is_used_in({}, "used_in", "nano_v3")
+
+
+@pytest.mark.parametrize(
+    ("content", "thought", "answer"),
+    [
+        ("why\n</think>\n\n4", "why", "4"),
+        ("\n</think>4", "", "4"),
+        ("<think>why</think>4", None, "<think>why</think>4"),
+        ("a</think>b</think>", None, "a</think>b</think>"),
+        ("4", None, "4"),
+    ],
+)
+def test_a_thought_that_only_ends_is_reasoning(content: str, thought: str | None, answer: str) -> None:
+    (read,) = from_messages({"messages": [bot(content)]}, ChatFields())
+    assert (read.get("reasoning_content"), read["content"]) == (thought, answer)
+    (asked,) = from_messages({"messages": [user(content)]}, ChatFields())
+    assert asked["content"] == content
+    (apart,) = from_messages({"messages": [bot(content, reasoning="r")]}, ChatFields())
+    assert apart["content"] == content

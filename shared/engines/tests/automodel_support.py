@@ -70,12 +70,12 @@ def rows(seed: int = 0) -> list[PackedRow]:
 
 def transformers_batch(packed: list[PackedRow]) -> dict[str, Tensor]:
     """What our transformers engine feeds; labels are shifted by the model."""
-    return PackedCollator(0)(packed)
+    return PackedCollator()(packed)
 
 
 def automodel_batch(packed: list[PackedRow]) -> dict[str, Any]:
     """What our Automodel engine feeds; labels are aligned with the logits."""
-    return collate([neat_row(row, LENGTH, 0) for row in packed])
+    return collate([neat_row(row, LENGTH) for row in packed])
 
 
 def logits_of(model: Any, batch: dict[str, Any]) -> Tensor:

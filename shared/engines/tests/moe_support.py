@@ -11,7 +11,8 @@ from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection, Tran
 VOCABULARY, ROWS, TOKENS, EXPERTS, TOP_K = 64, 2, 12, 8, 2
 SETTINGS: dict[str, Any] = {
     "name": "transformers", "device": "cpu", "attn_implementation": "sdpa", "allow_reference_kernels": False,
-    "dtype": "float32", "gradient_checkpointing": False, "optimizer": "adamw", "strategy": "ddp", "peft": None,
+    "dtype": "float32", "save_dtype": None, "gradient_checkpointing": False, "optimizer": "adamw", "strategy": "ddp",
+    "peft": None,
     "moe_router_bias_update_rate": 0.0, "moe_aux_loss_coeff": 0.0,
     "mtp_num_layers": 0, "mtp_loss_scaling_factor": 0.0,
 }  # fmt: skip

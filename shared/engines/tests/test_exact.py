@@ -96,6 +96,16 @@ def test_every_way_gives_the_bits_that_were_sampled_with(shape: str) -> None:
         assert found == answer.logps[split - len(prompt) :]
 
 
+def test_of_no_token_at_all_there_is_nothing_to_say() -> None:
+    model = model_of(next(iter(SHAPES)))
+    ids = torch.tensor([[1, 2, 3]])
+    found = score(model, ids, places_of_mask(torch.ones_like(ids)), torch.zeros_like(ids, dtype=torch.bool), 1.0)
+    assert not found.logps.any() and not found.entropy.any()
+    found.logps.sum().backward()  # as where every completion of a pass was cut
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    assert gradients and not any(gradient.any() for gradient in gradients)
+
+
 def packed(model: PreTrainedModel, prompts: Sequence[Sequence[int]], answers: Sequence[Answer]) -> Tensor:
     ids: list[int] = []
     starts, wanted = [], []

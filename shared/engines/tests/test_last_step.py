@@ -1,4 +1,5 @@
-"""A training whose last step has its checkpoint makes no step more when it is continued, however many rows are left."""
+"""A training whose last step has its checkpoint makes no step more when it is continued, however many rows are left;
+and one that ended before its last step is not finished."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,9 @@ from typing import Any
 import pytest
 
 from nemotron_engines.transformers.stop import InterruptibleTrainer
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.stop import Interrupted
 
 STEPS, EPOCHS = 5, 3
 
@@ -20,6 +23,9 @@ class Library:
 
     def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
         return 1, 2
+
+    def training_step(self) -> str:
+        return "done"
 
     def _finalize_training(self) -> list[str | None]:
         return self.loaded
@@ -44,3 +50,21 @@ def test_only_what_is_left_is_trained(tmp_path: Path, step: int) -> None:
     assert list(range(epoch, EPOCHS)) == ([] if is_over else [1, 2])
     assert batches == (0 if is_over else 2)
     assert trainer._finalize_training() == ([str(checkpoint)] if is_over else []), "a validation may be due"
+
+
+def test_what_ended_early_is_not_finished(tmp_path: Path) -> None:
+    run = Run(tmp_path, "x")
+    run.require_all_steps(5, 5)
+    with pytest.raises(UserError, match="ended after step 0 of 4, and nobody asked it to; nothing is published"):
+        run.require_all_steps(0, 4)
+
+
+def test_a_pass_is_given_up_only_while_the_weights_are_those_of_the_last_step(tmp_path: Path) -> None:
+    run = Run(tmp_path, "x")
+    trainer = Trainer(run, 1)
+    with run.watched():
+        run.stop_requested, trainer.may_be_given_up = True, False
+        assert trainer.training_step() == "done", "the optimizer has moved them: the step is made to its end"
+        trainer.may_be_given_up = True
+        with pytest.raises(Interrupted):
+            trainer.training_step()

@@ -1,12 +1,14 @@
 """NeMo-RL's checkpoints, figures, driver and table, each by itself."""
 
 import json
+import math
 import os
 import sys
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +23,10 @@ from nemotron_engines.nemo_rl.driver import run_driver, run_logged
 from nemotron_engines.nemo_rl.installation import Installation
 from nemotron_engines.nemo_rl.metrics import read_scalars, write_metrics
 from nemotron_engines.nemo_rl.table import faults, load_table, type_fault
+from nemotron_engines.nemo_rl.training import publish
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.run import Run
+from nemotron_shared.runtime.stop import Stopped
 
 MEGATRON = """
 import sys; from pathlib import Path; import json, numpy; from safetensors.numpy import save_file
@@ -101,6 +105,34 @@ def test_the_newest_checkpoint_is_the_highest_whole_step(tmp_path: Path) -> None
     found = newest(tmp_path)
     assert found is not None and found[0] == 10
     assert newest(tmp_path / "step_9") is None
+
+
+def ended(
+    task: tuple[int, int], folder: Path, model: Path, installation: Installation, said: list[str] | None = None
+) -> int:
+    """The step that is published, of a training of so many steps after which NeMo-RL has so many epochs."""
+    steps, epochs = task
+    checkpoint(folder / "checkpoints" / "step_3", "iter_0000003")
+    run = Run(folder, "rl")
+    run.say = (said if said is not None else []).append  # ty: ignore[invalid-assignment]
+    config = SimpleNamespace(train=SimpleNamespace(train_iters=steps), engine=SimpleNamespace(version="v0.7.0"))
+    places: Any = SimpleNamespace(checkpoints=str(folder / "checkpoints"), model=str(model))
+    given: Any = SimpleNamespace(run=run, config=config)
+    return publish(given, installation, places, epochs).metadata["step"]
+
+
+def test_a_training_that_nemo_rl_ended_early_is_not_published(
+    installation: Installation, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended((3, 3), tmp_path / "whole", model, installation) == 3
+    with pytest.raises(UserError, match="ended after step 3 of 4"):
+        ended((4, 4), tmp_path / "short", model, installation)
+    monkeypatch.setenv("NEMOTRON_MUST_SAVE_BY", "00:00:10:00")
+    with pytest.raises(Stopped, match="before the job's time is over"):
+        ended((4, 4), tmp_path / "late", model, installation)
+    said: list[str] = []
+    assert ended((1_000_000, 1), tmp_path / "epochs", model, installation, said) == 3, "its epochs end it"
+    assert said == ["NeMo-RL ended after step 3 of 1000000: its rows were read 1 times (max_num_epochs)"]
 
 
 @pytest.mark.parametrize(
@@ -231,8 +263,11 @@ def test_metrics_are_taken_from_all_tensorboard_files_and_counted_from_the_begin
     tokens, times = "train/global_valid_toks", "timing/train/total_step_time"
     first = {tokens: {1: 100.0, 2: 300.0}, times: {1: 10.0, 2: 20.0}, "train/kl_penalty": {1: 0.5, 2: 9.0}}
     written("exp_001", first | {"train/unknown": {1: 1.0}})
-    second = written("exp_002", {tokens: {2: 200.0}, times: {2: 5.0}, "ray/node.0.gpu.3.util": {60: 93.0}})
-    write_metrics(tmp_path, tmp_path / "metrics.jsonl")
+    second = written(
+        "exp_002",
+        {tokens: {2: 200.0}, times: {2: 5.0}, "train/loss": {2: math.inf}, "ray/node.0.gpu.3.util": {60: 93.0}},
+    )
+    assert write_metrics(tmp_path, tmp_path / "metrics.jsonl") == [(2, "loss", math.inf)]
     found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert found == [
         {"step": 1, "kl": 0.5, "step_seconds": 10.0, "tokens": 100.0, "tokens_per_second": 10.0, "seconds": 10.0},

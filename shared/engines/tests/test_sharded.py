@@ -89,7 +89,8 @@ def test_a_sharded_model_is_published_as_a_whole_one(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_cannot_be_sharded_is_refused(changed: dict, says: str) -> None:
     plain = {"name": "transformers", "device": "cpu", "attn_implementation": "sdpa", "allow_reference_kernels": False,
-             "dtype": "float32", "gradient_checkpointing": False, "optimizer": "adamw", "peft": None,
+             "dtype": "float32", "save_dtype": None, "gradient_checkpointing": False, "optimizer": "adamw",
+             "peft": None,
              "moe_router_bias_update_rate": 0.0, "moe_aux_loss_coeff": 0.0, "mtp_num_layers": 0,
              "mtp_loss_scaling_factor": 0.0}  # fmt: skip
     assert TransformersEngine(**(plain | changed), strategy="ddp")

@@ -11,9 +11,8 @@ from nemotron_engines.rows.blended import BlendedRows, choose
 from nemotron_engines.rows.documents import DocumentRows
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
 from nemotron_engines.transformers.schedule import learning_rate_factor
-from nemotron_shared.config.training import CheckpointSection, OptimizerSection, SchedulerSection
+from nemotron_shared.config.training import OptimizerSection, SchedulerSection
 from nemotron_shared.runtime.metrics import MetricsLog
-from nemotron_shared.runtime.run import Run
 
 
 def factor(style: str, decay: int = 0, min_lr: float = 0.1, warmup: int = 2, iters: int = 12):
@@ -102,7 +101,7 @@ def test_packed_rows_come_once_an_epoch_and_count_their_tokens() -> None:
 
 def test_the_collator_keeps_documents_and_padding_apart() -> None:
     long = pack_row([([5, 6, 7], [0, 1, 1]), ([8, 9], [0, 1])])
-    batch = PackedCollator(pad_token_id=0)([long, pack_row([([4, 3], [0, 1])])])
+    batch = PackedCollator()([long, pack_row([([4, 3], [0, 1])])])
     assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9], [4, 3, 0, 0, 0]]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
     assert batch["labels"].tolist() == [[-100, 6, 7, -100, 9], [-100, 3, -100, -100, -100]]
@@ -147,20 +146,3 @@ def test_figures_that_are_not_there_cost_no_warning(tmp_path: Path, caplog: pyte
         logging.disable_propagation()
     assert written == [("train/reward", 0.5)]
     assert caplog.messages == []
-
-
-def test_a_validation_by_reward_shows_no_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from transformers import TrainerControl, TrainerState, TrainingArguments
-
-    from nemotron_engines.transformers.callback import RunCallback
-
-    run, keep = (
-        Run(tmp_path, "rl"),
-        CheckpointSection(save_interval=1, most_recent_k=1, keep_best=True, keep_last_state=True, checkpoint_dir=None),
-    )
-    callback = RunCallback(run, 1, keep, None)
-    arguments, state, control = TrainingArguments(str(tmp_path)), TrainerState(global_step=1), TrainerControl()
-    callback.on_log(arguments, state, control, logs={"eval_loss": 0.0, "eval_reward": 0.5})
-    assert "valid_reward 0.5" in (said := capsys.readouterr().err) and "valid_loss" not in said
-    callback.on_log(arguments, state, control, logs={"eval_loss": 2.0})
-    assert "valid_loss 2" in capsys.readouterr().err

@@ -18,6 +18,8 @@ import openai
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from nemotron_data.chat.shown import Hidden
+from nemotron_data.chat.template import ChatTemplate
 from nemotron_serving import guard, server
 from nemotron_serving.api import Api
 from nemotron_serving.model import Model
@@ -125,15 +127,7 @@ def test_completions_echo_and_stop(client: openai.OpenAI, never_ends: Model) -> 
 def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model says what it is told to: how it is parsed is looked at."""
     said = '<think>I add.</think><tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
-    planned = [*model.tokenizer(said, add_special_tokens=False).input_ids, model.tokenizer.eos_token_id]
-    original = model.batch._told
-
-    def told(answer: Any, logits: Any) -> int | None:
-        logits = logits.clone()
-        logits[planned[answer.made]] = 1e4
-        return original(answer, logits)
-
-    monkeypatch.setattr(model.batch, "_told", told)
+    planned(model, monkeypatch, said)
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     asked: Any = {"model": "small", "messages": QUESTION, "tools": [tool], "max_tokens": 99, "temperature": 0}
     choice = client.chat.completions.create(**asked).choices[0]
@@ -147,12 +141,88 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
     assert client.chat.completions.create(**asked | {"messages": again}).choices
 
 
+def planned(model: Model, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    """The model says what it is told to."""
+    ids = [*model.tokenizer(said, add_special_tokens=False).input_ids, model.tokenizer.eos_token_id]
+    original = model.batch._told
+
+    def told(answer: Any, logits: Any) -> int | None:
+        logits = logits.clone()
+        logits[ids[answer.made]] = 1e4
+        return original(answer, logits)
+
+    monkeypatch.setattr(model.batch, "_told", told)
+
+
+def test_the_bytes_of_the_tokens_are_the_text(
+    client: openai.OpenAI, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "🙂 東京 é"
+    planned(model, monkeypatch, said)
+    asked: Any = {"model": "small", "temperature": 0, "max_tokens": 40}
+    choice = client.chat.completions.create(messages=QUESTION, logprobs=True, top_logprobs=3, **asked).choices[0]
+    assert choice.message.content == said
+    assert bytes(byte for entry in choice.logprobs.content for byte in entry.bytes).decode() == said
+    assert all(entry.top_logprobs[0].token == entry.token for entry in choice.logprobs.content)
+    found = client.completions.create(prompt="Hi", logprobs=5, **asked).choices[0].logprobs
+    for token, logprob, top in zip(found.tokens, found.token_logprobs, found.top_logprobs, strict=True):
+        assert len(top) == 5 and max(top, key=top.get) == token and top[token] == logprob
+    before = [b"".join(map(_bytes, found.tokens[:number])) for number in range(len(found.tokens))]
+    places = [len(content.decode(errors="ignore")) for content in before]
+    assert found.text_offset == places
+    streamed = client.completions.create(prompt="Hi", logprobs=1, stream=True, **asked)
+    chunks = [chunk.choices[0].logprobs for chunk in streamed if chunk.choices[0].logprobs]
+    assert [place for chunk in chunks for place in chunk.text_offset] == places
+    cut = client.completions.create(prompt="Hi", logprobs=1, stop=[" 東"], **asked).choices[0]
+    assert cut.text == "🙂" and b"".join(map(_bytes, cut.logprobs.tokens)) == "🙂".encode()
+
+
+def _bytes(name: str) -> bytes:
+    return bytes.fromhex(name[6:].replace("\\x", "")) if name.startswith("bytes:") else name.encode()
+
+
+SHOWS = "{{ raise_exception('SEEN ' + (tools | map('tojson') | join(' '))) if tools }}{{ messages[0].content }}"
+IGNORES = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+
+
+def test_tools_reach_the_template_as_they_were_sent(url: str, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = [{"type": "function", "function": {"name": "now", "description": "d"}, "strict": None},
+             {"function": {"parameters": {"b": 1, "a": None}, "name": "f"}, "type": "function"}]  # fmt: skip
+    monkeypatch.setattr(model.prompter, "template", ChatTemplate(SHOWS))
+    body = json.dumps({"messages": QUESTION, "tools": tools, "max_tokens": 1}).encode()
+    status, _, content = ask(url, "/v1/chat/completions", body)
+    assert status == 400 and " ".join(map(json.dumps, tools)) in json.loads(content)["error"]["message"]
+
+
+def test_what_the_model_would_not_see_is_refused_or_told(
+    url: str, model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = ChatTemplate(IGNORES)
+    monkeypatch.setattr(model.prompter, "template", template)
+    monkeypatch.setattr(model.prompter, "_hidden", Hidden(template))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    called = [*QUESTION, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    asked = {"messages": called, "max_tokens": 1}
+    status, _, content = ask(url, "/v1/chat/completions", json.dumps(asked).encode())
+    assert status == 400 and "the chat template shows no tool calls" in json.loads(content)["error"]["message"]
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    asked = {"messages": [{"role": "system", "content": "Be brief."}, *QUESTION], "tools": tools, "max_tokens": 1}
+    for _ in range(2):
+        assert ask(url, "/v1/chat/completions", json.dumps(asked).encode())[0] == 200
+    told = capsys.readouterr().err
+    assert (
+        told.count("the chat template shows no tools: ")
+        == told.count("the chat template shows no system prompts: ")
+        == 1
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"messages": []}, "messages"),
         ({"messages": "hello"}, "messages"),
-        ({"messages": [{"role": "root", "content": "x"}]}, "not one of system"),
+        ({"messages": [{"role": "root", "content": "x"}]}, "known are system"),
         ({"messages": [{"role": "user", "content": "x" * 9000}]}, "context is 4096"),
         ({"max_tokens": 5000}, "context is 4096"),
         ({"max_tokens": "9"}, "max_tokens"),
@@ -184,7 +254,10 @@ def test_a_call_of_a_tool(client: openai.OpenAI, model: Model, monkeypatch: pyte
         ({"user": 5}, "user"),
         ({"metadata": 5}, "metadata"),
         ({"store": 1}, "store"),
-        ({"messages": [{"role": "user", "text": "content by another name"}]}, r"messages\[0\] has no content"),
+        (
+            {"messages": [{"role": "user", "text": "its content"}]},
+            r"messages\[0\]: content is not a string",
+        ),
         ({"max_toknes": 3}, "max_toknes: there is no such field"),
     ],
 )

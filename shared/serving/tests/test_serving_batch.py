@@ -1,15 +1,29 @@
 """Requests join and leave the batch, and each gets the answer that it would get alone."""
 
+import json
+import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from transformers import GenerationConfig
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from nemotron_serving.batch import Batch, End, Full
-from nemotron_serving.model import Model
+from nemotron_serving.model import Model, ready
 from nemotron_serving.sampling import Chooser, Sampling, Token
+from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.models.importing import import_folder
 
 PROMPTS = ["What is 3+4?", "a", "Mira lives in Oster. Where does Mira live, and with whom?", "12+7-3", "Tova", "b c d"]
 
@@ -135,3 +149,60 @@ def test_choosing() -> None:
     assert told.logprob == pytest.approx(float(torch.log_softmax(logits, -1)[1]))
     with pytest.raises(ValueError, match="not finite"):
         Chooser(Sampling(1)).choose(torch.tensor([1.0, float("nan")]))
+
+
+def test_a_models_own_file_decides_how_it_answers(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(Store(home).resolve("small").path, folder, ignore=shutil.ignore_patterns("manifest.json"))
+    file = folder / "generation_config.json"
+    asks = {"do_sample": True, "temperature": 3.0, "top_k": 1, "no_repeat_ngram_size": 3, "num_beams": 1}
+    file.write_text(json.dumps(asks | {"eos_token_id": [5, 400]}))
+    import_folder(Store(tmp_path / "home"), folder, name="own", trusted=False)
+    with ready(Store(tmp_path / "home").resolve("own"), device="cpu", size=2, slow_kernels=False) as model:
+        assert {5, 400} <= model.batch._eos
+        sampling = model.sampling(8, None, None, 1)
+        assert (sampling.temperature, sampling.top_k, sampling.top_p) == (3.0, 1, 1.0)
+        assert model.sampling(8, 0.5, 0.9, 1).temperature == 0.5
+        ids = ids_of(model, "What is 3+4?")
+        drawn = [[token.id for token in model.batch.generate(ids, model.sampling(8, None, None, s))] for s in (1, 2)]
+        assert drawn[0] == drawn[1] == [token.id for token in model.batch.generate(ids, Sampling(8))]
+    assert "asks for no_repeat_ngram_size: not done here" in capsys.readouterr().err
+
+
+def shares(sampling: Sampling, prompt: list[int], logits: torch.Tensor, draws: int = 400) -> set[int]:
+    """The tokens that are drawn at all."""
+    chooser = Chooser(sampling, prompt)
+    chooser._generator.manual_seed(0)
+    found = set()
+    for _ in range(draws):
+        chooser._there = set(prompt)
+        found.add(chooser.choose(logits).id)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt"),
+    [
+        ({"top_k": 3}, []),
+        ({"min_p": 0.3}, []),
+        ({"top_k": 4, "top_p": 0.8}, []),
+        ({"top_p": 0.9, "min_p": 0.25}, []),
+        ({"top_k": 2, "repetition_penalty": 3.0}, [0, 5]),
+        ({"repetition_penalty": 1.5, "temperature": 0.7, "top_k": 3}, [0, 1, 5]),
+    ],
+)
+def test_tokens_are_drawn_from_those_that_transformers_leaves(asked: dict[str, float], prompt: list[int]) -> None:
+    logits = torch.tensor([2.0, 1.6, 1.4, 1.0, 0.7, -0.5, -3.0, -9.0])
+    settings = GenerationConfig(do_sample=True, **{"top_k": 0, **asked})
+    processors = LogitsProcessorList()
+    if settings.repetition_penalty:
+        processors.append(RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
+    processors.append(TemperatureLogitsWarper(float(asked.get("temperature", 1.0))))
+    for made, name in ((TopKLogitsWarper, "top_k"), (TopPLogitsWarper, "top_p"), (MinPLogitsWarper, "min_p")):
+        if name in asked:
+            processors.append(made(asked[name]))
+    left = processors(torch.tensor([prompt or [7]]), logits[None].clone())[0]
+    expected = {token for token in range(len(logits)) if float(torch.softmax(left, -1)[token]) > 0.01}
+    assert shares(Sampling(1, **({"temperature": 1.0} | asked)), prompt, logits) == expected

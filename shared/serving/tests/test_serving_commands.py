@@ -16,6 +16,7 @@ import pytest
 
 from nemotron_app.main import main
 from nemotron_serving import chat, serve
+from nemotron_serving.batch import Batch
 from nemotron_serving.generate import Progress, read_rows
 from nemotron_serving.model import Model
 from nemotron_serving.sampling import Sampling
@@ -158,6 +159,35 @@ def test_a_file_of_prompts(command: Callable[..., int], tmp_path: Path, capsys: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.jsonl", "alone.jsonl", "prompts.jsonl"]
 
 
+def test_a_line_with_tools_is_asked_with_them(
+    never_ends: Model, command: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tools reach the template, a table's nulls do not, and what the model calls comes back as calls."""
+    said = '<think></think>I look.<tool_call>{"name": "get", "parameters": {"a": 1.50}}</tool_call><tool_call>{'
+    planned = never_ends.tokenizer(said, add_special_tokens=False).input_ids
+    original = Batch._told
+
+    def told(batch: Any, answer: Any, logits: Any) -> int | None:
+        logits = logits.clone()
+        logits[planned[answer.made]] = 1e4
+        return original(batch, answer, logits)
+
+    monkeypatch.setattr(Batch, "_told", told)
+    tools = [{"name": "get", "parameters": {"properties": {"a": {"type": "number"}, "city": None}}}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "7?", "tool_defs": tools}) + "\n")
+    assert command("generate", "small", "rows.jsonl", "--out", "o.jsonl", "--max-tokens", str(len(planned))) == 0
+    (made,) = map(json.loads, (tmp_path / "o.jsonl").read_text().splitlines())
+    (call,) = made["tool_calls"]
+    assert call == {"id": "call_1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
+    assert (made["response"], made["finish_reason"]) == ("I look.<tool_call>{", "length")
+    assert made["tool_defs"] == tools
+    (row,) = read_rows(tmp_path / "rows.jsonl", False, None)
+    assert row.tools == [
+        {"type": "function", "function": {"name": "get", "parameters": {"properties": {"a": {"type": "number"}}}}}
+    ]
+    assert '"name": "get"' in never_ends.prompter.chat(row.messages or [], row.tools).text
+
+
 def test_a_mistake_in_the_config_is_not_the_tokenizers(
     command: Callable[..., int], home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -209,8 +239,8 @@ def test_a_run_that_was_killed_goes_on(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [("", "holds no prompts"), ("{", ":1: not JSON"), ('{"text": 1}', ":1: none of"), ("[1]", ":1: none of"),
-     ('{"prompt": 3}', "not a text"), ('{"messages": [{"role": "x"}]}', "not one of"),
-     ('{"messages": "x"}', "not one of"),
+     ('{"prompt": 3}', "not a text"), ('{"messages": [{"role": "x"}]}', "known are system"),
+     ('{"messages": "x"}', "messages is not a list of objects"),
      ('{"prompt": "a", "prompt": "b"}', ":1: has the key 'prompt' twice"),
      ('{"messages": [{"role": "user", "content": "a", "content": "b"}]}', ":1: has the key 'content' twice"),
      ('\n{"prompt": "\\ud800"}', "line 2: messages[0] has '\\ud800', a lone surrogate"),

@@ -74,6 +74,19 @@ def test_their_rows_become_tasks_with_what_is_looked_for(step, folders) -> None:
     assert len((folder / "gsm8k.examples.jsonl").read_text().splitlines()) == 6
 
 
+def test_examples_are_drawn_by_the_seed(folders, step) -> None:
+    from stages.eval.engines.lm_eval.ask import definitions_of, tasks_of
+
+    folder, _ = step(data_prep.STEP, *chosen(folders, "gsm8k"))
+    definitions = [str(path) for path in definitions_of(read_tasks(folder)["gsm8k"], folder.parent / "made", None)]
+
+    def drawn(seed: int) -> list[str]:
+        (task,) = tasks_of(definitions, seed)["tasks"].values()
+        return [json.dumps(example) for _ in range(3) for example in task.sampler.sample(3)]
+
+    assert drawn(1) == drawn(1) != drawn(2)
+
+
 def test_what_is_missing_is_named_with_what_brings_it(step, folders, tmp_path: Path) -> None:
     _, said = step(data_prep.STEP, "data_prep.benchmarks.gsm8k=/nowhere")
     assert "data_prep.benchmarks.gsm8k: there is no folder /nowhere" in said

@@ -216,3 +216,16 @@ def test_a_model_that_computes_no_numbers_is_not_asked(tiny: tuple[Any, Any], mo
         monkeypatch.setattr(model.lm_head, "forward", forward)
         with pytest.raises(UserError, match=f"damaged:v1: cannot answer: .*{said}"):
             require_answers(model, "damaged:v1")
+
+
+def test_an_answer_ends_at_every_token_that_the_model_names(
+    tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = tiny
+    ids = tokenizer("Mira lives in").input_ids
+    written = greedy(model, ids, 6)[len(ids) :]
+    end = next(token for token in written if token not in written[:2] and token not in tokenizer.all_special_ids)
+    place = written.index(end)
+    monkeypatch.setattr(model.generation_config, "eos_token_id", [tokenizer.eos_token_id, end])
+    with ModelQueue(model, tokenizer, batch_size=2) as queue:
+        assert queue.generate(ids, max_tokens=40, stop=[]) == tokenizer.decode(written[:place])

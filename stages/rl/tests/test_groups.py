@@ -1,7 +1,6 @@
 """Leaving out the backward pass of rows that teach nothing changes no figure of a training."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,9 @@ FIGURES = {"loss": 1e-4, "grad_norm": 1e-3, "entropy": 1e-4, "reward": 0.0, "zer
 """Figures of a step, and how far they may be apart: other batches add their floats up in another order."""
 
 
-class Rewards:
+def reward(name: str, prompt: str, text: str, answer: str) -> float:
     """Instead of the table of rewards: the same for a whole group where the answer is even, else by the text."""
-
-    @staticmethod
-    def load(name: str) -> Callable[[str, str], float]:
-        return lambda text, answer: 1.0 if int(answer) % 2 == 0 else float(len(text) % 2)
+    return 1.0 if int(answer) % 2 == 0 else float(len(text) % 2)
 
 
 def trained(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
@@ -33,7 +29,7 @@ def trained(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float
 
 
 def test_a_training_has_the_same_figures_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stages.rl.engines.trl.train.REWARDS", Rewards)
+    monkeypatch.setattr("stages.rl.engines.trl.judging.rewarded", reward)
     passes: list[tuple[int, bool]] = []
     whole = GRPOTrainer._get_per_token_logps_and_entropies
 

@@ -1,8 +1,12 @@
 """Rewards are pure functions: a table of what each gives. What is right is tested with the verifier."""
 
+import re
+from typing import Any
+
 import pytest
 
-from stages.rl.rewards import REWARDS, lenient, strict, well_formed
+from nemotron_shared.errors import UserError
+from stages.rl.rewards import REWARDS, lenient, rewarded, strict, well_formed
 
 
 @pytest.mark.parametrize(
@@ -44,3 +48,42 @@ def test_every_reward_of_the_table_is_between_zero_and_one() -> None:
     assert len(REWARDS.own) >= 3
     for reward in map(REWARDS.load, REWARDS.own):
         assert 0 <= reward("<think>3</think>4", "4") <= 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "given"),
+    [
+        ("assistant\n<think>\n", "3+6=9, 9-3=6\n</think>\n6", (1, 1, 1)),
+        ("assistant\n<think>\n", "First 3+6=9, then 9-3=6. So the answer is 6", (0, 0, 0)),
+        ("assistant\n<think>\n", "3+6-3=9-3=6", (0, 0, 0)),
+        ("assistant\n", "<think>9-3=6</think>6", (1, 1, 1)),
+        ("assistant\n<think></think>", "6", (1, 1, 1)),
+    ],
+)
+def test_a_thought_that_the_prompt_has_opened_is_part_of_the_answer(
+    prompt: str, completion: str, given: tuple[float, ...]
+) -> None:
+    names = ("strict", "lenient", "well_formed")
+    assert tuple(rewarded(name, prompt, completion, "6") for name in names) == given
+
+
+@pytest.mark.parametrize("gives", [float("nan"), float("inf"), None, "1", 1 + 2j])
+def test_what_a_reward_gives_is_looked_at(monkeypatch: pytest.MonkeyPatch, gives: Any) -> None:
+    monkeypatch.setattr(f"{__name__}.given", gives, raising=False)
+    monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:mine")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(UserError, match=re.escape(f"the reward 'mine' gave {gives!r}, which")):
+        rewarded("mine", "3+4?", "seven", "7")
+
+
+def test_a_reward_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REWARDS.own, "mine", f"{__name__}:fails")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(UserError, match=r"the reward 'mine' ended with ZeroDivisionError.*for the answer 'seven'"):
+        rewarded("mine", "3+4?", "seven", "7")
+
+
+def mine(completion: str, expected: str) -> Any:
+    return globals()["given"]
+
+
+def fails(completion: str, expected: str) -> float:
+    return 1 / 0

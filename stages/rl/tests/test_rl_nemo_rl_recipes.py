@@ -235,3 +235,13 @@ def test_a_value_of_ours_reaches_what_nemo_rl_derives_from_it() -> None:
     assert values["policy"]["sequence_packing"]["train_mb_tokens"] == 32768
     assert values["policy"]["generation"]["vllm_cfg"]["max_model_len"] == 32768
     assert values["policy"]["generation"]["max_new_tokens"] == 16384
+
+
+def test_baseline_and_updates_of_a_step_reach_it() -> None:
+    plain = built("super3")
+    changed = built("super3", "grpo.updates_per_step=4", "grpo.use_leave_one_out_baseline=false")
+    assert [values["policy"]["train_global_batch_size"] for values in (plain, changed)] == [2048, 512]
+    for values, baseline in ((plain, True), (changed, False)):
+        assert values["grpo"]["use_leave_one_out_baseline"] is baseline
+    estimator = built("super49b", "grpo.use_leave_one_out_baseline=false")["grpo"]["adv_estimator"]
+    assert estimator["use_leave_one_out_baseline"] is False, "what NeMo-RL derives from it"

@@ -161,10 +161,12 @@ def test_no_checkout_at_all(home: Path, capfd: pytest.CaptureFixture[str]) -> No
 
 GYM = {"responses_create_params": {"input": [{"role": "user", "content": "1+1?"}]}, "question": "1+1?"}
 AGENT = {"type": "responses_api_agents", "name": "my_agent"}
+ASKING = {"responses_create_params": {"input": "2+2?", "instructions": "Be brief."}}
 ROWS = [
     ("math", GYM | {"expected_answer": "2"}, None),
     ("math", GYM, "no question or no expected_answer"),
     ("math", GYM | {"expected_answer": "2", "question": "2+2?"}, "more turns than the question"),
+    ("math", ASKING | {"expected_answer": "2", "question": "2+2?"}, "the row has 'instructions'"),
     ("nemo_gym", GYM, "agent_ref without a name"),
     ("nemo_gym", GYM | {"agent_ref": {"type": "responses_api_agents", "name": "my_agent"}}, None),
     (

@@ -40,7 +40,7 @@ from nemotron_shared.runtime.validation import Validation
 from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
-PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), pad_token_id=3, kind="packed")
+PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), kind="packed")
 
 
 def config(choice: str, *overrides: str) -> SFTConfig:
@@ -171,8 +171,8 @@ def automodel_rate(section: dict, step: int) -> float:
 
 def test_a_packed_row_in_the_form_of_neat_packing() -> None:
     row = pack_row([([11, 12, 21, 2], [0, 0, 1, 1]), ([14, 23, 2], [0, 1, 1])])
-    made = {name: values.tolist() for name, values in neat_row(row, 9, pad_token_id=7).items()}
-    assert made["input_ids"] == [11, 12, 21, 2, 14, 23, 2, 7, 7]
+    made = {name: values.tolist() for name, values in neat_row(row, 9).items()}
+    assert made["input_ids"] == [11, 12, 21, 2, 14, 23, 2, 0, 0]
     assert made["labels"] == [-100, 21, 2, -100, 23, 2, -100, -100, -100]
     assert made["position_ids"] == [0, 1, 2, 3, 0, 1, 2, 0, 0]
     assert made["attention_mask"] == [1, 1, 1, 1, 2, 2, 2, 0, 0]

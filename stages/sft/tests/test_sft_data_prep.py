@@ -5,6 +5,8 @@ import random
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -26,6 +28,8 @@ from nemotron_engines.modeling import templates
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
+from nemotron_shared.runtime.task import Outcome
+from stages.sft import ends
 from stages.sft.conversations import ChatWork
 from stages.sft.data_prep import ROWS, STEP, sources
 from stages.sft.packs import open_splits, write_split
@@ -289,6 +293,79 @@ def test_rows_whose_reasoning_no_template_shows_are_counted(
     assert "the chat template shows no reasoning: 3 rows lose theirs" in "".join(capsys.readouterr())
 
 
+GETTING = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": '{"a": 1.50}'}}
+CALLED: list[dict[str, Any]] = [
+    {"role": "user", "content": "?"},
+    {"role": "assistant", "content": None, "tool_calls": [GETTING]},
+    {"role": "tool", "tool_call_id": "c1", "content": "7"},
+    {"role": "assistant", "content": "So."},
+]
+LONG = "data_prep.pack_size=1024"
+TOOL = {"name": "get", "parameters": {"type": "object", "properties": {"a": {"type": "number"}}}}
+
+
+def test_what_no_template_shows_is_a_loss(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    system = {"messages": [{"role": "system", "content": "Be brief."}, *chat()["messages"]]}
+    source = write_lines(tmp_path / "a.jsonl", [{"messages": CALLED, "tools": [TOOL]}, system, chat()])
+    words = "{{ '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' }}"
+    (tmp_path / "plain.jinja").write_text(
+        "{% for m in messages if m.role != 'system' %}" + words + "{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+    template = f"data_prep.chat_template={tmp_path / 'plain.jinja'}"
+    few = ["data_prep.workers=1", "data_prep.max_lost=0.1", template, LONG, ALL_IN_TRAIN]
+    assert STEP.main(["-c", "tiny", f"data_prep.source={source}", *few]) == 1
+    said = capsys.readouterr().err
+    assert "2 of 3 rows" in said and "would be cut" in said and "data_prep.chat_template=nano3" in said
+    made = prepare(home, source, ALL_IN_TRAIN, template, LONG)
+    assert stats(made)["counts"]["cut"] == {
+        "system prompts that the chat template does not show": 1,
+        "tools, tool calls that the chat template does not show": 1,
+    }
+    said = "".join(capsys.readouterr())
+    assert "the chat template shows no tools, no tool calls: 1 rows lose theirs" in said
+    assert "the chat template shows no system prompts: 1 rows lose theirs" in said
+    shown = prepare(home, source, ALL_IN_TRAIN, LONG, "data_prep.max_lost=0.1")
+    assert stats(shown)["counts"]["cut"] == {}
+
+
+def test_what_people_should_know_of_rows_that_are_learnt_as_they_are(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hermes = [
+        {"from": "human", "value": "?"},
+        {"from": "gpt", "value": '<tool_call>\n{"name": "get", "arguments": {}}\n</tool_call>'},
+        {"from": "tool", "value": "<tool_response>\n7\n</tool_response>"},
+        {"from": "gpt", "value": "So."},
+    ]
+    rows = [{"messages": CALLED}, {"conversations": hermes}, chat("q", "it is\n</think>\n4")]
+    made = prepare(home, write_lines(tmp_path / "a.jsonl", rows), ALL_IN_TRAIN, LONG)
+    counts = stats(made)["counts"]
+    for count in ("rows that call tools and describe none", "rows that call tools in their text"):
+        assert counts[count] == 1
+    said = "".join(capsys.readouterr())
+    assert "1 rows that call tools and describe none: the model learns to call" in said
+    ids = [np.frombuffer(raw, np.int32).tolist() for raw, _ in sequences_in(made)]
+    tokenizer = TokenizerFolder(made.path / "tokenizer").tokenizer
+    text = "".join(tokenizer.decode(one, skip_special_tokens=False) for one in ids)
+    assert "<think>it is</think>4<|im_end|>" in text
+    assert text.count("<tool_response>7</tool_response>") == 2  # of the call in a field, and of the one in the text
+
+
+@pytest.mark.parametrize(
+    ("field", "overrides", "unread"),
+    [("tool_defs", (), "id"), ("mine", (), "mine, id"), ("mine", ("data_prep.tools_field=mine",), "id")],
+)
+def test_the_line_on_fields_is_true_of_those_that_settings_name(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], field: str, overrides: tuple[str, ...], unread: str
+) -> None:
+    source = write_lines(tmp_path / "a.jsonl", [{field: [TOOL], "messages": CALLED, "id": 7}])
+    made = prepare(home, source, ALL_IN_TRAIN, LONG, "data_prep.format=auto", *overrides)
+    assert f"; not read: {unread} (another" in "".join(capsys.readouterr())
+    untold = "rows that call tools and describe none"
+    assert stats(made)["counts"].get(untold, 0) == (unread == "mine, id")
+
+
 @pytest.mark.parametrize(
     ("row", "overrides", "message"),
     [
@@ -433,3 +510,31 @@ def test_a_format_of_another_package_is_found_by_its_name(
     assert stats(made)["splits"]["train"]["conversations"] == 1
     assert reasons(made) == {2: "the chat format 'pairs_of_text' fails"}
     assert "package:pairs" in {source.uri for source in made.manifest.sources}
+
+
+def test_what_the_rows_were_rendered_with_travels_with_them(home: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "chats.jsonl", [chat()])
+    made = prepare(home, source, ALL_IN_TRAIN, "data_prep.chat_template=nano3")
+    assert TokenizerFolder(made.path / "tokenizer").chat_template() == find_template("nano3")
+    assert made.manifest.metadata["turn_end"] == {"id": 5, "token": "<|im_end|>"}
+
+
+def test_the_published_model_ends_answers_where_the_data_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "config.json").write_text('{"eos_token_id": 2}')
+    monkeypatch.setattr(ends, "run_engine", lambda task: Outcome(output))
+    run = SimpleNamespace(directory=tmp_path)
+
+    def trained(data: object, model: object = None) -> object:
+        ends.train(SimpleNamespace(inputs={"data": data, "model": model}, run=run))
+        file = output / "generation_config.json"
+        return json.loads(file.read_text())["eos_token_id"] if file.exists() else None
+
+    def data(**metadata: object) -> object:
+        return SimpleNamespace(path=tmp_path, manifest=SimpleNamespace(metadata=metadata))
+
+    assert trained(data(turn_end=None)) is None
+    assert trained(data(turn_end={"id": 9, "token": "<|end|>"})) == [2, 9]
+    folder = provide_tokenizer("tiny", tmp_path / "model").path  # chats that an engine reads itself
+    assert trained(None, SimpleNamespace(path=folder)) == [2, 9, 5]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nemotron_data.chat.guards import Rendered
 from nemotron_data.chat.template import ChatTemplate, find_template
 from nemotron_data.sources.reading import Row, json_row
 from nemotron_data.split import Split
@@ -12,10 +13,9 @@ from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_shared.config.compose import compose
 from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
-from stages.sft.conversations import Tokens
-from stages.sft.guards import Rendered
 from stages.sft.rendering import Renderer, Rendering, first_question
 from stages.sft.schema import SFTConfig, SFTData
+from stages.sft.tokens import Tokens
 
 CONFIG = Path(__file__).parent.parent / "config"
 
@@ -98,6 +98,12 @@ def test_questions_are_told_apart_where_the_template_prompts_unasked() -> None:
     ]
     assert trained(renderer, thinks("why") + thinks(None)) == ["<think>\nwhy</think>4<|end|>", "4<|end|>"]
     assert trained(renderer, thinks("why")) == ["<think>\nwhy</think>4<|end|>"]
+    within = [{"role": "assistant", "content": "<think>\nwhy</think>4"}]
+    shown = "(m.content if loop.index0 > ns.last else m.content.split('</think>')[-1]) + '<"
+    forgets = LAST_THINKS.replace("m.content + '<", shown)
+    asked = [{"role": "user", "content": "2+2?"}]
+    apart = trained(Renderer(settings(), ChatTemplate(forgets + prompt)), [*asked, *within, *asked, *within])
+    assert apart == ["<think>\nwhy</think>4<|end|>"] * 2
     greeted = [{"role": "assistant", "content": "hi"}, *thinks("why"), *thinks("so")]
     assert trained(renderer, greeted)[0] == "hi<|end|><think>\nwhy</think>4<|end|>"
 
@@ -115,9 +121,9 @@ def test_a_template_without_reasoning_splits_nothing_and_is_counted() -> None:
     renderer = Renderer(settings(), ChatTemplate(source))
     turns = thinks("why") + thinks("so")
     assert trained(renderer, turns) == ["4<|end|>4<|end|>"]
-    assert renderer.hides_reasoning(Row({}, "f", 1), turns)
-    assert not renderer.hides_reasoning(Row({}, "f", 1), thinks(None))
-    assert not Renderer(settings(), ChatTemplate(LAST_THINKS)).hides_reasoning(Row({}, "f", 1), turns)
+    assert renderer.hides(Row({}, "f", 1), turns) == ("reasoning",)
+    assert renderer.hides(Row({}, "f", 1), thinks(None)) == ()
+    assert Renderer(settings(), ChatTemplate(LAST_THINKS)).hides(Row({}, "f", 1), turns) == ()
 
 
 def test_a_template_that_shows_all_reasoning_gives_one_sequence(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from nemotron_shared.artifacts import Store
 from nemotron_shared.errors import UserError
 from stages.sft.data_prep import STEP
-from stages.sft.guards import refuse_misread
+from stages.sft.engines.automodel.misread import refuse_misread
 
 
 def trained_tokens(folder: Path, row: dict[str, Any], *overrides: str) -> int:

@@ -205,7 +205,7 @@ def local_needs(
         # The weights are frozen, without gradients and moments, and are the reference model, too.
         weights = parameters * FROZEN_BYTES[engine.dtype]
         return Needs(
-            rows=config.rows_per_step,
+            rows=config.rows_per_update,
             micro=config.train.micro_batch_size,
             process_bytes=weights,
             kept=f"the frozen weights of {in_billions(parameters)} in {engine.dtype}",
@@ -216,7 +216,7 @@ def local_needs(
     sharded = isinstance(engine, LocalEngine) and engine.strategy == "fsdp2"
     shards, which = (machine.processes, "its shards of ") if sharded and machine.processes > 1 else (1, "")
     return Needs(
-        rows=config.rows_per_step,
+        rows=config.rows_per_update,
         micro=config.train.micro_batch_size,
         process_bytes=(TRAINING_BYTES - 6 * bytes_of_moments + RESULT_BYTES * reference) * parameters // shards,
         kept=f"{which}weights, gradients and optimizer of {in_billions(parameters)}",

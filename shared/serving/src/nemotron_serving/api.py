@@ -4,34 +4,33 @@ GET /v1/models /health /metrics and / (a page to chat); POST /v1/chat/completion
 """
 
 import asyncio
-import base64
-import hashlib
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from importlib.resources import files
+from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
+from nemotron_data.chat.prompt import Prompt, asked_messages
+from nemotron_data.chat.rows import Message
+from nemotron_data.chat.shown import SYSTEM, TOOLS, told
 from nemotron_serving.batch import CannotAnswer, Full, TokenScore
 from nemotron_serving.choice import Choice, merged
-from nemotron_serving.guard import ENDING, Guard, Refusal, json_of
+from nemotron_serving.guard import Guard, Refusal, json_of
 from nemotron_serving.model import Model
-from nemotron_serving.prompt import Prompt, plain_messages
+from nemotron_serving.page import page
 from nemotron_serving.requests import Asked, ChatCompletion, Completion
 from nemotron_serving.sampling import Sampling, Token
+from nemotron_serving.streamed import Streamed, event
 from nemotron_serving.text import Text
 from nemotron_serving.wire import Wire, usage
 from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.console import say
 
 COMPLETION_TOKENS = 16
 """What OpenAI takes where /v1/completions is not told a length."""
@@ -45,11 +44,13 @@ class Api:
     Attributes:
         names: what requests may call the model; the first is what it calls itself.
         most_tokens: the length of an answer where a chat request names none.
+        told: what was said in the terminal and is not said again.
     """
 
     model: Model
     names: tuple[str, ...]
     most_tokens: int
+    told: set[str] = field(default_factory=set)
 
     def app(self, key: str | None) -> Starlette:
         """The application; `key` is what clients must know, if anything."""
@@ -129,11 +130,14 @@ class Api:
         """Answer the conversation with the model's own chat template."""
         wanted = ChatCompletion.model_validate(asked)
         self._require_name(wanted.model)
-        tools = [] if wanted.tool_choice == "none" else [tool.model_dump() for tool in wanted.tools or []]
+        # as they were sent: a validated copy has another order of keys, and nulls that nobody wrote
+        tools = [] if wanted.tool_choice == "none" else asked.get("tools") or []
         options = wanted.chat_template_kwargs or {}
         if wanted.reasoning_effort == "none":
             options = {"enable_thinking": False, **options}
-        prompt = self.model.prompter.chat(plain_messages(wanted.messages), tools or None, **options)
+        messages = asked_messages(wanted.messages)
+        prompt = self.model.prompter.chat(messages, tools or None, **options)
+        self._require_shown(messages, tools)
         most = self.model.room(prompt, wanted.limit, self.most_tokens)
         texts = [Text(self.model.tokenizer, wanted.stops, in_thought=prompt.in_thought, tools=tools)
                  for _ in range(wanted.n or 1)]  # fmt: skip
@@ -173,19 +177,29 @@ class Api:
             try:
                 if isinstance(wanted, ChatCompletion):
                     for choice in choices:
-                        yield _event(wire.chunk([wire.first(choice)]))
+                        yield event(wire.chunk([wire.first(choice)]))
                 async for choice, pieces, token in merged(choices):
                     for delta in wire.deltas(choice, pieces, token):
-                        yield _event(wire.chunk([delta]))
+                        yield event(wire.chunk([delta]))
                     if token is None:
-                        yield _event(wire.chunk([wire.last(choice)]))
+                        yield event(wire.chunk([wire.last(choice)]))
                 if wanted.stream_options and wanted.stream_options.include_usage:
-                    yield _event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
+                    yield event(wire.chunk([], usage([prompt.ids for prompt in prompts], choices)))
                 yield b"data: [DONE]\n\n"
             except Exception as error:  # the status is sent already
-                yield _event(Refusal(500, f"{type(error).__name__}: {error}").content)
+                yield event(Refusal(500, f"{type(error).__name__}: {error}").content)
 
         return Streamed(events(), choices)
+
+    def _require_shown(self, messages: list[Message], tools: list[dict[str, Any]]) -> None:
+        """Refuse calls and results that the model would not see, without which its answer means nothing. A model may
+        know its tools by heart, or need no system prompt: that these are not shown is told once, in the terminal."""
+        hidden = self.model.prompter.hidden(messages, tools)
+        if lost := [kind for kind in hidden if kind not in (SYSTEM, TOOLS)]:
+            raise Refusal(400, f"{told(lost)}: leave them out, or ask a model whose chat template has them")
+        for kind in set(hidden) - self.told:
+            self.told.add(kind)
+            say(f"WARNING: {told([kind])}: the model does not see those of requests")
 
     def _require_name(self, name: str | None) -> None:
         if name is not None and name not in self.names:
@@ -199,24 +213,6 @@ class Api:
         if max(made.ids) >= len(self.model.tokenizer):
             raise Refusal(400, f"prompt has an id outside the vocabulary of {len(self.model.tokenizer)}")
         return made
-
-
-class Streamed(StreamingResponse):
-    """Answers as events, which end when they cannot be sent any more."""
-
-    def __init__(self, events: AsyncIterator[bytes], choices: list[Choice]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._choices = choices
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See the base class, which leaves its iterator open where sending fails."""
-        try:
-            await super().__call__(scope, receive, send)
-        except asyncio.CancelledError:  # the server ends, which an end of the stream alone would not tell
-            await send({"type": "http.response.body", "body": _event(ENDING.content), "more_body": False})
-        finally:
-            for choice in self._choices:
-                choice.cancel()
 
 
 async def _whole(request: Request, choices: list[Choice]) -> None:
@@ -240,10 +236,6 @@ async def _whole(request: Request, choices: list[Choice]) -> None:
         answering.cancel()
         for choice in choices:
             choice.cancel()
-
-
-def _event(content: Any) -> bytes:
-    return b"data: " + orjson.dumps(content) + b"\n\n"
 
 
 def _answered(
@@ -288,13 +280,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _our_error(request: Request, error: Exception) -> Response:
     return Refusal(500, f"{type(error).__name__}: the server failed; its terminal says more").response()
-
-
-async def page(request: Request) -> Response:
-    """A page to chat: one file, which may load and send nothing but what it asks this server."""
-    html = (files("nemotron_serving") / "page.html").read_text(encoding="utf-8")
-    hashes = {tag: base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
-              for tag, inner in re.findall(r"<(style|script)>(.*?)</\1>", html, re.DOTALL)}  # fmt: skip
-    policy = f"default-src 'none'; style-src 'sha256-{hashes['style']}'; script-src 'sha256-{hashes['script']}'; "
-    policy += "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    return HTMLResponse(html, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})

@@ -56,7 +56,7 @@ class Answer:
     """An answer while it is made: iterate over its tokens, or pass `hear` to `generate` and be called with each."""
 
     def __init__(self, ids: list[int], sampling: Sampling, hear: Callable[[Token | End], None] | None) -> None:
-        self.ids, self.chooser = ids, Chooser(sampling)
+        self.ids, self.chooser = ids, Chooser(sampling, ids)
         self.cancelled = False
         self.made = 0
         self.reason: Reason = "cancelled"

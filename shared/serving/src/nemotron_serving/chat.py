@@ -15,7 +15,7 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 import click
@@ -54,12 +54,9 @@ def command(
     if not terminal and not piped.strip():
         raise UserError("standard input holds no question", "pipe one in, or start it in a terminal")
     with chosen.ready(size=1) as model:
-        from nemotron_serving.sampling import Sampling
-
         if not model.chats:
             say(f"[{model.name}] was not taught to chat: it continues your text")
-        draws = model.temperature if temperature is None else temperature
-        sampling = Sampling(max_tokens, draws, top_p or model.top_p, seed)
+        sampling = model.sampling(max_tokens, temperature, top_p, seed)
         talk = Talk(model, sampling, think or ("show" if terminal else "hide"), sys.stdout, system)
         if not terminal:
             return 0 if talk.ask(piped.rstrip("\n")) else 130
@@ -125,6 +122,8 @@ class Talk:
     out: TextIO
     system: str | None = None
     turns: list[dict[str, str]] = field(default_factory=list)
+    told: str | None = None
+    """The system message of which it was said that the model does not see it."""
 
     def ask(self, text: str) -> bool:
         """Show the answer while it comes; False where it was stopped. A question without an answer is forgotten."""
@@ -147,7 +146,7 @@ class Talk:
 
         prompt = self._prompt()
         most = self.model.room(prompt, None, self.sampling.max_tokens)
-        sampling = type(self.sampling)(most, self.sampling.temperature, self.sampling.top_p, self.sampling.seed)
+        sampling = replace(self.sampling, max_tokens=most)
         text = Text(self.model.tokenizer, markup=self.model.chats, in_thought=prompt.in_thought)
         shown, said = Shown(self.out, self.think == "show"), ""
         answer = self.model.batch.generate(prompt.ids, sampling)
@@ -174,6 +173,11 @@ class Talk:
         if not self.model.chats:
             return self.model.prompter.text("".join(turn["content"] for turn in self.turns))
         options: dict[str, Any] = {"enable_thinking": False} if self.think == "off" else {}
+        if self.system != self.told and self.model.prompter.hidden(self.conversation):
+            from nemotron_data.chat.shown import SYSTEM, told
+
+            say(f"WARNING: {told([SYSTEM])}: the model does not see yours")
+            self.told = self.system
         return self.model.prompter.chat(self.conversation, **options)
 
     @property

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from nemotron_data.chat.prompt import Prompt
 from nemotron_serving.batch import End
 from nemotron_serving.model import Model
-from nemotron_serving.prompt import Prompt
 from nemotron_serving.sampling import Sampling, Token
 from nemotron_serving.text import Call, Piece, Text
 

@@ -3,15 +3,17 @@
     nemotron generate sft prompts.jsonl --out answers.jsonl
     nemotron generate rl prompts.txt --out answers.jsonl --temperature 0.7 --seed 1
 
-Each line of the file has `messages`, `prompt`, `question` or `input`; in any other file than .jsonl each line is a
-prompt. The line that comes out has what went in, and `response`, `finish_reason` and, where the model thought,
-`reasoning`. Lines are in the order of the file. A run that was stopped goes on when the same command is given again.
+Each line of the file has `messages`, `prompt`, `question` or `input`, and may have `tools`; in any other file than
+.jsonl each line is a prompt. The line that comes out has what went in, and `response`, `finish_reason` and, where the
+model thought or called tools, `reasoning` and `tool_calls`. Lines are in the order of the file. A run that was stopped
+goes on when the same command is given again.
 """
 
 import hashlib
 import json
 import os
 import queue
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from typing import Any
 import click
 
 from nemotron_data.sources.json_keys import repeated_key
+from nemotron_data.sources.table_nulls import without_table_nulls
 from nemotron_serving.options import Chosen, model_options, sampling_options
 from nemotron_shared.atomic import open_atomic, output_file
 from nemotron_shared.digest import file_digest, json_digest
@@ -30,17 +33,18 @@ from nemotron_shared.lock import locked
 from nemotron_shared.runtime.console import renew, say
 
 FIELDS = ("messages", "prompt", "question", "input")
-ADDED = ("response", "finish_reason", "reasoning", "logprobs")
+ADDED = ("response", "finish_reason", "reasoning", "tool_calls", "logprobs")
 SAY_EVERY = 10
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the file: what it holds, and the conversation or text that it asks with."""
+    """One line of the file: what it holds, and the conversation with its tools, or the text, that it asks with."""
 
     number: int
     given: dict[str, Any]
     messages: list[dict[str, Any]] | None
+    tools: list[dict[str, Any]] | None
     text: str
 
 
@@ -126,23 +130,28 @@ def _row(place: str, number: int, line: str, is_json: bool, raw: bool, system: s
     name = next((name for name in FIELDS if given.get(name)), None) if isinstance(given, dict) else None
     if name is None:
         raise UserError(f"{place}: none of {', '.join(FIELDS)}", "give the prompt one of these names")
-    asked = given[name]
-    if name == "messages":
-        from nemotron_serving.prompt import plain_messages
-
-        if raw:
-            raise UserError(f"{place}: messages cannot be continued as text", "leave --raw out, or give prompt")
-        try:
-            messages = plain_messages(asked if isinstance(asked, list) else [{}])
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"{place}: {error}", "correct the line") from error
-    elif isinstance(asked, str):
-        messages = None if raw else [{"role": "user", "content": asked}]
-    else:
+    asked, messages, tools = given[name], None, None
+    if name == "messages" and raw:
+        raise UserError(f"{place}: messages cannot be continued as text", "leave --raw out, or give prompt")
+    if name != "messages" and not isinstance(asked, str):
         raise UserError(f"{place}: {name} is not a text", "correct the line")
+    if not raw:
+        from nemotron_data.chat.prompt import asked_messages
+        from nemotron_data.chat.rows import tools_of
+
+        # a table's columns have one type, whose nulls are not the row's
+        without = without_table_nulls(given)
+        turns = without[name] if name == "messages" else [{"role": "user", "content": asked}]
+        try:
+            if not isinstance(turns, list):
+                raise ValueError("messages is not a list of objects")
+            messages, tools = asked_messages(turns), tools_of(without)
+        except (ValueError, UserError) as error:
+            raise UserError(f"{place}: {getattr(error, 'message', error)}", "correct the line") from error
     if system and messages is not None and messages[0]["role"] != "system":
         messages = [{"role": "system", "content": system}, *messages]
-    return Row(number, {key: given[key] for key in given if key not in ADDED}, messages, "" if messages else asked)
+    kept = {key: given[key] for key in given if key not in ADDED}
+    return Row(number, kept, messages, tools, "" if messages else asked)
 
 
 class Progress:
@@ -185,13 +194,12 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
     """Ask for every row, `size` at once, and keep what comes."""
     with chosen.ready(size) as model:
         from nemotron_serving.batch import End
-        from nemotron_serving.sampling import Sampling, Token
+        from nemotron_serving.sampling import Token
 
-        temperature = model.temperature if asked["temperature"] is None else asked["temperature"]
-        top_p = asked["top_p"] or model.top_p
         if not asked["raw"] and not model.chats:
             what = f"{chosen.artifact.reference} was not taught to chat"
             raise UserError(what, "add --raw to continue the prompts as text")
+        _tell_hidden(model.prompter, rows)
         heard: queue.SimpleQueue[tuple[int, Token | End]] = queue.SimpleQueue()
         open_rows, left = dict[int, Any](), iter(rows)
 
@@ -199,27 +207,29 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
             options: dict[str, Any] = {"enable_thinking": False} if asked["no_think"] else {}
             prompter = model.prompter
             try:
-                prompt = prompter.text(row.text) if row.messages is None else prompter.chat(row.messages, **options)
+                chats = row.messages is not None
+                prompt = prompter.chat(row.messages, row.tools, **options) if chats else prompter.text(row.text)
                 most = model.room(prompt, None, asked["max_tokens"])
             except UserError as error:
                 raise UserError(f"line {row.number}: {error.message}", error.remedy) from error
             seed = int(hashlib.sha256(f"{asked['seed'] or 0} {row.number}".encode()).hexdigest()[:15], 16)
-            sampling = Sampling(most, temperature, top_p, seed, 0 if asked["logprobs"] else None)
-            open_rows[row.number] = (prompt, [])
+            logprobs = 0 if asked["logprobs"] else None
+            sampling = model.sampling(most, asked["temperature"], asked["top_p"], seed, logprobs)
+            open_rows[row.number] = (row, prompt, [])
             model.batch.generate(prompt.ids, sampling, lambda what: heard.put((row.number, what)))
 
         for row in islice(left, 2 * size):
             begin(row)
         while open_rows:
             number, what = heard.get()
-            prompt, tokens = open_rows[number]
+            row, prompt, tokens = open_rows[number]
             if isinstance(what, Token):
                 tokens.append(what)
                 continue
             if what.error:
                 raise what.error
             del open_rows[number]
-            progress.add(number, _made(model.tokenizer, prompt, tokens, what.reason, asked))
+            progress.add(number, _made(model.tokenizer, row, prompt, tokens, what.reason, asked))
             if len(progress.done) % SAY_EVERY == 0 or not open_rows:
                 renew(f"{len(progress.done)} of {progress.rows} answered")
             following = next(left, None)
@@ -227,16 +237,36 @@ def _answer(chosen: Chosen, rows: list[Row], progress: Progress, size: int, aske
                 begin(following)
 
 
-def _made(tokenizer: Any, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """What is added to a line."""
-    from nemotron_serving.text import Text
+def _tell_hidden(prompter: Any, rows: list[Row]) -> None:
+    """A line for what the model does not see of the rows."""
+    from nemotron_data.chat.shown import told
 
-    text = Text(tokenizer, markup=not asked["raw"], in_thought=prompt.in_thought)
+    hidden = Counter(prompter.hidden(row.messages, row.tools) for row in rows if row.messages is not None)
+    for kinds, count in hidden.items():
+        if kinds:
+            say(f"WARNING: {told(kinds)}: {count:,} of {len(rows):,} rows lose theirs")
+
+
+def _made(
+    tokenizer: Any, row: Row, prompt: Any, tokens: list[Any], reason: str, asked: dict[str, Any]
+) -> dict[str, Any]:
+    """What is added to a line."""
+    from nemotron_data.tokenizers.names import TokenNames
+    from nemotron_serving.text import Text
+    from nemotron_serving.wire import entries_of
+
+    text = Text(tokenizer, markup=not asked["raw"], in_thought=prompt.in_thought, tools=row.tools or ())
     pieces = [piece for token in tokens for piece in text.feed(token.id)] + text.end()
     said = {kind: "".join(piece.text for piece in pieces if piece.kind == kind) for kind in ("content", "reasoning")}
+    calls = [piece.call for piece in pieces if piece.call]
+    if calls:
+        reason, said["content"] = "tool_calls" if reason == "stop" else reason, said["content"].strip()
     made: dict[str, Any] = {"response": said["content"], "finish_reason": reason}
     if said["reasoning"]:
         made["reasoning"] = said["reasoning"].rstrip("\n")
+    if calls:
+        # numbered, so that the same command gives the same bytes
+        made["tool_calls"] = [call.as_message(f"call_{number}") for number, call in enumerate(calls, start=1)]
     if asked["logprobs"]:
-        made["logprobs"] = [{"token": tokenizer.decode([token.id]), "logprob": token.logprob} for token in tokens]
+        made["logprobs"] = entries_of(TokenNames(tokenizer), tokens)
     return made

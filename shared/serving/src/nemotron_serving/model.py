@@ -6,21 +6,26 @@ with ready(artifact, device="auto", size=8, slow_kernels=False) as model:
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from transformers.utils import logging
 
+from nemotron_data.chat.prompt import Prompt, Prompter
 from nemotron_engines.modeling.build import load_model, load_tokenizer, read_config
+from nemotron_engines.modeling.generation import ends_of, unused
 from nemotron_serving.batch import Batch
-from nemotron_serving.prompt import Prompt, Prompter
+from nemotron_serving.sampling import Sampling
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.config.schema import ModelLoadingEngine
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import say
+from nemotron_shared.runtime.models.ends import generation_of
 from nemotron_shared.stages import STAGES
 
+DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""What decides about a draw, and what stands for nothing said."""
 LARGEST_CONTEXT = 10**9
 """Tokenizers say more than this where nobody has told them a length."""
 
@@ -33,7 +38,7 @@ class Model:
         name: how people refer to it.
         context: tokens of prompt and answer together, at most.
         chats: it has a chat template and was taught to use it.
-        temperature, top_p: what the model's own generation_config.json asks for; 0 and 1 where it does not draw.
+        asks: what the model's own generation_config.json asks for; its temperature is 0 where it does not draw.
     """
 
     name: str
@@ -42,8 +47,16 @@ class Model:
     batch: Batch
     context: int
     chats: bool
-    temperature: float
-    top_p: float
+    asks: Sampling
+
+    def sampling(
+        self, max_tokens: int, temperature: float | None, top_p: float | None, seed: int | None,
+        logprobs: int | None = None,
+    ) -> Sampling:  # fmt: skip
+        """What somebody wants; where that is None, and for what nobody can want, as the model asks."""
+        wanted = {"temperature": temperature, "top_p": top_p}
+        told = {name: value for name, value in wanted.items() if value is not None}
+        return replace(self.asks, max_tokens=max_tokens, seed=seed, logprobs=logprobs, **told)
 
     def room(self, prompt: Prompt, wanted: int | None, most: int) -> int:
         """How many tokens the answer may have.
@@ -83,25 +96,24 @@ def ready(
     tokenizer = load_tokenizer(artifact.path)
     model: Any = load_model(artifact.path, engine, trusted=artifact.trusted).eval()
     model = model.to("cuda:0" if on_gpu else "cpu")
-    if hasattr(model, "generation_config") and model.generation_config.do_sample:
-        temperature, top_p = model.generation_config.temperature or 1.0, model.generation_config.top_p or 1.0
-    else:
-        temperature, top_p = 0.0, 1.0
+    asked = generation_of(artifact.path)
+    if left := unused(asked):
+        say(f"[{artifact.reference}] its generation_config.json asks for {', '.join(left)}: not done here")
     made_by = STAGES.get(artifact.manifest.producer.stage)
     context = _context(model.config, tokenizer)
     prompter = Prompter(tokenizer, context)
     chats = prompter.template is not None and (made_by is None or made_by.before is not None)
-    with Batch(model, _ends(model, tokenizer), size, most_waiting, artifact.reference) as batch:
-        yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, temperature, top_p)
+    with Batch(model, ends_of(model, tokenizer), size, most_waiting, artifact.reference) as batch:
+        yield Model(artifact.reference, tokenizer, prompter, batch, context, chats, _asks(asked))
 
 
-def _ends(model: Any, tokenizer: Any) -> set[int]:
-    """Ids that end an answer, by all who may say so."""
-    found: set[int] = set()
-    for source in (model.generation_config, model.config, tokenizer):
-        ids = getattr(source, "eos_token_id", None)
-        found |= set(ids) if isinstance(ids, list | tuple) else set() if ids is None else {ids}
-    return found
+def _asks(asked: dict[str, Any]) -> Sampling:
+    """What generation_config.json asks for, as transformers reads it: without do_sample, nothing is drawn."""
+    greedy = Sampling(0, repetition_penalty=asked.get("repetition_penalty") or 1.0)
+    if not asked.get("do_sample"):
+        return greedy
+    drawn: dict[str, Any] = {name: asked.get(name) or usual for name, usual in DRAWN.items()}
+    return replace(greedy, **drawn)
 
 
 def _context(config: Any, tokenizer: Any) -> int:

@@ -99,11 +99,12 @@ def vllm_words(
     program: Path, folder: Path, name: str, host: str, port: int, batch_size: int, trusted: bool
 ) -> list[str]:
     """The command line of vLLM's own server for the same wishes; the key goes by its environment."""
+    from nemotron_data.tokenizers.folder import TokenizerFolder
+
     words = [str(program), "serve", str(folder), "--served-model-name", name, "--host", host, "--port", str(port)]
     words += ["--generation-config", "vllm"]  # a request that says nothing of it draws with 1, as here
     words += ["--max-num-seqs", str(batch_size), *(["--trust-remote-code"] if trusted else [])]
-    source = folder / "chat_template.jinja"
-    template = source.read_text(encoding="utf-8") if source.is_file() else ""
+    template = TokenizerFolder(folder).own_template() or ""
     is_xml = "<function=" in template  # as Nemotron 3's own; the other markup is JSON
     if "<tool_call>" in template:
         words += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if is_xml else "hermes"]

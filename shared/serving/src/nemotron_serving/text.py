@@ -9,22 +9,11 @@ for token in answer:
 stream.end()
 """
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-MARKUP = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-XML_CALL = re.compile(r"\s*<function=([^>\n]+)>(.*?)(?:</function>)?\s*", re.DOTALL)
-XML_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-UNFINISHED = "�"
-
-
-class Call(NamedTuple):
-    """A tool that the model wants called; `arguments` is JSON text."""
-
-    name: str
-    arguments: str
+from nemotron_data.tokenizers.words import Words
+from nemotron_serving.calls import Call, parse_calls
 
 
 class Piece(NamedTuple):
@@ -35,39 +24,12 @@ class Piece(NamedTuple):
     call: Call | None = None
 
 
-class Words:
-    """Text of tokens as they come; what could still become another character is held back."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._silent = {number for number in tokenizer.all_special_ids
-                        if tokenizer.convert_ids_to_tokens(number) not in MARKUP}  # fmt: skip
-        self._ids: list[int] = []
-        self._known = self._told = 0
-
-    def feed(self, token: int) -> str:
-        """The text that is certain now."""
-        if token in self._silent:
-            return ""
-        self._ids.append(token)
-        before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
-        if len(now) <= len(before) or now.endswith(UNFINISHED):
-            return ""
-        # decoded together with the tokens before them: alone, some tokenizers drop a leading blank
-        self._known, self._told = self._told, len(self._ids)
-        return now[len(before) :]
-
-    def end(self) -> str:
-        """What was held back."""
-        before, now = self._decoded(self._known, self._told), self._decoded(self._known, len(self._ids))
-        return now[len(before) :]
-
-    def _decoded(self, start: int, end: int) -> str:
-        return self._tokenizer.decode(self._ids[start:end], skip_special_tokens=False)
-
-
 class Text:
-    """An answer's pieces. Without `markup` everything is content, as text that is only continued is."""
+    """An answer's pieces. Without `markup` everything is content, as text that is only continued is.
+
+    Attributes:
+        stopped: at a stop string. length: characters so far, those of markup included.
+    """
 
     def __init__(
         self,
@@ -78,7 +40,7 @@ class Text:
         in_thought: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        self.stopped = False
+        self.stopped, self.length = False, 0
         self._words, self._stop, self._held = Words(tokenizer), list(stop), ""
         self._parts = Parts(in_thought, tools) if markup else None
 
@@ -101,6 +63,7 @@ class Text:
                 text, self._held = text[:cut], text[cut:]
         else:
             text = ""
+        self.length += len(text)
         if self._parts is None:
             return [Piece("content", text)] if text else []
         return self._parts.feed(text, at_end=at_end)
@@ -152,9 +115,10 @@ class Parts:
     def _tell(self, pieces: list[Piece], text: str, *, whole: bool) -> None:
         """Args: whole: the part ends here."""
         if self._where == "call":
-            call = parse_call(text, self._tools) if whole else None
-            if call is not None:
-                pieces.append(Piece("call", text, call))
+            # also one that the end of the answer cuts off before it is closed, if nothing else is missing
+            calls = parse_calls(text, self._tools, closed=whole)
+            if calls:
+                pieces += [Piece("call", text if number == 0 else "", call) for number, call in enumerate(calls)]
             elif text:  # not what the template's markup says: shown as it is, and not lost
                 pieces.append(Piece("content", f"<tool_call>{text}" + ("</tool_call>" if whole else "")))
             return
@@ -164,37 +128,3 @@ class Parts:
             self._fresh = False
             self._begun = self._begun or (self._where == "content" and bool(text.strip()))
             pieces.append(Piece(self._where, text))
-
-
-def parse_call(text: str, tools: Mapping[str, Mapping[str, Any]]) -> Call | None:
-    """A call as templates have models write it; None where it is none.
-
-    {"name": "add", "arguments": {"a": 1}}   or   <function=add><parameter=a>1</parameter></function>
-    """
-    if text.lstrip().startswith("{"):
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        name, arguments = found.get("name"), found.get("arguments", {})
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            return None
-        return Call(name, json.dumps(arguments, ensure_ascii=False))
-    whole = XML_CALL.fullmatch(text)
-    if whole is None:
-        return None
-    name = whole[1].strip()
-    about = (tools.get(name) or {}).get("parameters") or {}
-    kinds = about.get("properties") or {} if isinstance(about, dict) else {}
-    values = {key.strip(): _typed(value, kinds.get(key.strip())) for key, value in XML_PARAMETER.findall(whole[2])}
-    return Call(name, json.dumps(values, ensure_ascii=False))
-
-
-def _typed(value: str, about: Any) -> Any:
-    """A parameter of XML is text; a number, an object and the like where the tool's schema asks for one."""
-    if not isinstance(about, dict) or about.get("type", "string") == "string":
-        return value
-    try:
-        return json.loads(value)
-    except (ValueError, RecursionError):
-        return value

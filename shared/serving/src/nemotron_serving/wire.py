@@ -2,10 +2,11 @@
 
 import secrets
 import time
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nemotron_data.tokenizers.names import TokenNames, by_name
+from nemotron_data.tokenizers.words import Places
 from nemotron_serving.batch import TokenScore
 from nemotron_serving.choice import Choice
 from nemotron_serving.sampling import Token
@@ -17,6 +18,8 @@ class Wire:
 
     def __init__(self, model: str, tokenizer: Any, *, chat: bool, logprobs: bool) -> None:
         self._tokenizer, self._chat, self._logprobs = tokenizer, chat, logprobs
+        self._names = TokenNames(tokenizer)
+        self._places: dict[int, Places] = {}
         self._calls: dict[int, int] = {}
         self._about = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{secrets.token_hex(12)}",
@@ -38,7 +41,7 @@ class Wire:
         """A whole answer."""
         made = {"index": choice.index, "finish_reason": choice.reason, "logprobs": None}
         if not self._chat:
-            found = self.completion_logprobs(choice.tokens) if self._logprobs else None
+            found = self.completion_logprobs(self._told(choice)) if self._logprobs else None
             return made | {"text": choice.said("content"), "logprobs": found}
         message: dict[str, Any] = {"role": "assistant", "content": choice.said("content")}
         if thought := choice.said("reasoning"):
@@ -46,7 +49,7 @@ class Wire:
         if choice.calls:
             message["tool_calls"] = [self._call(choice, piece) for piece in choice.pieces if piece.call]
             message["content"] = message["content"].strip() or None
-        found = {"content": [self._entry(token) for token in choice.tokens]} if self._logprobs else None
+        found = {"content": entries_of(self._names, self._told(choice))} if self._logprobs else None
         return made | {"message": message, "logprobs": found}
 
     def first(self, choice: Choice) -> dict[str, Any]:
@@ -57,7 +60,8 @@ class Wire:
         """What is new; the log-probability of a token goes with the first piece, or alone."""
         if not self._chat:
             text = "".join(piece.text for piece in pieces)
-            found = self.completion_logprobs([token]) if token and self._logprobs else None
+            places = self._places.setdefault(choice.index, Places(self._tokenizer))
+            found = self.completion_logprobs([token], places) if token and self._logprobs else None
             made = {"index": choice.index, "text": text, "finish_reason": None, "logprobs": found}
             return [made] if text or found else []
         made = []
@@ -69,7 +73,7 @@ class Wire:
                 made.append({"reasoning_content" if piece.kind == "reasoning" else "content": piece.text})
         deltas = [self._delta(choice, delta) for delta in made or ([{}] if token and self._logprobs else [])]
         if token and self._logprobs:
-            deltas[0]["logprobs"] = {"content": [self._entry(token)]}
+            deltas[0]["logprobs"] = {"content": entries_of(self._names, [token])}
         return deltas
 
     def last(self, choice: Choice) -> dict[str, Any]:
@@ -84,38 +88,50 @@ class Wire:
     def _call(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         assert piece.call is not None
         self._calls[choice.index] = self._calls.get(choice.index, -1) + 1
-        function = {"name": piece.call.name, "arguments": piece.call.arguments}
-        return {"id": f"call_{secrets.token_hex(8)}", "type": "function", "function": function}
+        return piece.call.as_message(f"call_{secrets.token_hex(8)}")
 
-    def _text(self, token: int) -> str:
-        return self._tokenizer.decode([token])
+    def _told(self, choice: Choice) -> list[Token]:
+        """The tokens of an answer, without those that begin where a stop string has cut it off."""
+        if not choice.text.stopped:
+            return choice.tokens
+        places = Places(self._tokenizer)
+        return [token for token in choice.tokens if places.of(token.id) < choice.text.length]
 
-    def _entry(self, token: Token) -> dict[str, Any]:
-        def one(number: int, logprob: float | None) -> dict[str, Any]:
-            text = self._text(number)
-            return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+    def completion_logprobs(self, tokens: Sequence[Token], places: Places | None = None) -> dict[str, Any]:
+        """As /v1/completions gives them.
 
-        return {**one(token.id, token.logprob), "top_logprobs": [one(*other) for other in token.top]}
-
-    def completion_logprobs(self, tokens: Sequence[Token]) -> dict[str, Any]:
-        """As /v1/completions gives them."""
-        texts = [self._text(token.id) for token in tokens]
+        Args:
+            places: where the tokens before these have led to.
+        """
+        places = places or Places(self._tokenizer)
         return {
-            "tokens": texts,
+            "tokens": [self._names.of(token.id) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [{self._text(number): logprob for number, logprob in token.top} for token in tokens],
-            "text_offset": list(accumulate(map(len, texts[:-1]), initial=0)) if texts else [],
+            "top_logprobs": [by_name(self._names, token.top) for token in tokens],
+            "text_offset": [places.of(token.id) for token in tokens],
         }
 
     def echoed(self, ids: Sequence[int], scores: Sequence[TokenScore], choice: Choice) -> dict[str, Any]:
         """The prompt before its continuation, each token of it with its log-probability; the first has none."""
         known = [Token(number, score.logprob, ((score.best_id, score.best_logprob),))
                  for number, score in zip(ids[1:], scores, strict=False)]  # fmt: skip
-        found = self.completion_logprobs([Token(ids[0]), *known, *choice.tokens]) if self._logprobs else None
-        if found:
+        found = None
+        if self._logprobs:
+            # the text has the prompt's special tokens, and the answer's not
+            places = Places(self._tokenizer, prompt=ids)
+            found = self.completion_logprobs([Token(ids[0]), *known, *self._told(choice)], places)
             found["top_logprobs"][0] = None
         text = self._tokenizer.decode(list(ids)) + choice.said("content")
         return {"index": choice.index, "text": text, "finish_reason": choice.reason, "logprobs": found}
+
+
+def entries_of(names: TokenNames, tokens: Iterable[Token]) -> list[dict[str, Any]]:
+    """Tokens with their log-probabilities, as chats and files of answers have them; all bytes together are the text."""
+
+    def one(number: int, logprob: float | None) -> dict[str, Any]:
+        return {"token": names.of(number), "logprob": logprob, "bytes": list(names.bytes_of(number))}
+
+    return [{**one(token.id, token.logprob), "top_logprobs": [one(*other) for other in token.top]} for token in tokens]
 
 
 def usage(prompts: Sequence[Sequence[int]], choices: Sequence[Choice]) -> dict[str, int]:

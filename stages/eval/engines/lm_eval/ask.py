@@ -4,7 +4,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
+from nemotron_engines.modeling.generation import ends_of
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.runtime.console import doing
@@ -42,9 +44,51 @@ datasets.config.HF_HUB_OFFLINE = os.environ["HF_DATASETS_OFFLINE"].upper() in EN
 
 
 class QuietLM(HFLM):
-    """An HFLM without progress bars (it takes the switch per call only), which looks for a stop before each batch."""
+    """An HFLM without progress bars (it takes the switch per call only), which looks for a stop before each batch.
+
+    Its prompts are those of `Prompter`. lm-eval hands them on as texts, whose ids are looked up again.
+    """
 
     run: Run
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ids: dict[str, list[int]] = {}
+
+    @cached_property
+    def prompter(self) -> Prompter:
+        """Made when the first conversation comes: a base model has no template."""
+        return Prompter(self.tokenizer)
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """The text of a prompt; one that ends within an answer is lm-eval's own affair."""
+        if not add_generation_prompt:
+            return super().apply_chat_template(chat_history, add_generation_prompt)
+        prompt = self.prompter.chat(asked_messages(chat_history))
+        self.ids[prompt.text] = prompt.ids
+        return prompt.text
+
+    def tok_encode(self, string: str, *args: Any, left_truncate_len: int | None = None, **options: Any) -> list[int]:
+        """The ids of a prompt, or of any other text."""
+        if (ids := self.ids.get(string)) is None:
+            return super().tok_encode(string, *args, left_truncate_len=left_truncate_len, **options)
+        return ids[-left_truncate_len:] if left_truncate_len else ids
+
+    def tok_batch_encode(
+        self,
+        strings: list[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[Any, Any]:
+        """The same for several, filled up, with their attention mask."""
+        rows = [self.ids[string] for string in strings if string in self.ids]
+        if len(rows) < len(strings):
+            return super().tok_batch_encode(strings, padding_side, left_truncate_len, truncation)
+        tokenizer: Any = self.tokenizer
+        filled = tokenizer.pad({"input_ids": rows}, padding_side=padding_side, return_tensors="pt")
+        left = slice(-left_truncate_len if left_truncate_len else None, None)
+        return filled["input_ids"][:, left], filled["attention_mask"][:, left]
 
     def _model_call(self, *args: Any, **options: Any) -> Any:
         self.run.stop_if_requested()
@@ -78,21 +122,22 @@ def evaluate_model(
     loaded, tokenizer, device = model_to_ask(task, model)
     lm = QuietLM(pretrained=loaded, tokenizer=tokenizer, batch_size=task.config.evaluation.batch_size, device=device)
     lm.run = task.run
+    ends = [tokenizer.decode([token]) for token in sorted(ends_of(loaded, tokenizer))]
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
         doing(f"asking {model.reference if model else 'random weights'}: {name}")
         if about.kind == "answer":
-            samples[name] = _answers(lm, about, task.config.evaluation, tokenizer.eos_token)
+            samples[name] = _answers(lm, about, task.config.evaluation, ends)
             continue
         if name in BENCHMARKS:
             samples[name] = _benchmark(task, lm, about)
             continue
-        definition = task_definition(about, task.config.evaluation, tokenizer.eos_token)
+        definition = task_definition(about, task.config.evaluation, ends)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
             lm=lm,
-            task_dict=TaskManager(include_defaults=False).load([definition]),
+            task_dict=tasks_of([definition], task.config.run.seed),
             limit=task.config.evaluation.limit,
             bootstrap_iters=0,
             log_samples=True,
@@ -104,14 +149,15 @@ def evaluate_model(
     return samples
 
 
-def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, end: str) -> list[dict[str, Any]]:
+def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, ends: list[str]) -> list[dict[str, Any]]:
     """How likely the answers are that were held out, after exactly the ids that training puts before them; and of the
     first ones, what the model answers itself."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts are for a cache only
     likelihoods = lm._loglikelihood_tokens(asked)
-    manner = {"until": [end], "do_sample": False, "max_gen_toks": settings.max_new_tokens}
+    manner = {"until": ends, "do_sample": False, "max_gen_toks": settings.max_new_tokens}
     shown = rows[: settings.sample_answers]
+    lm.ids |= {row["question"]: row["prompt_ids"] for row in shown}
     written = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
     found = [
         {
@@ -128,6 +174,14 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, end: str
     return found
 
 
+def tasks_of(definitions: list[Any], seed: int) -> Any:
+    """The tasks of definitions. Examples before a question are drawn by the seed: the same for every model and run."""
+    found = TaskManager(include_defaults=False).load(definitions)
+    for one in found["tasks"].values():
+        one.set_fewshot_seed(seed)
+    return found
+
+
 def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTask) -> list[dict[str, Any]]:
     """Samples of a public benchmark, asked by lm-eval's own definition; answers with the chat template, as ours."""
     folder = task.run.directory / "benchmarks" / about.name
@@ -135,7 +189,7 @@ def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTas
     chat = about.kind in ("generate", "instructions")
     results = evaluate(
         lm=lm,
-        task_dict=TaskManager(include_defaults=False).load(definitions),
+        task_dict=tasks_of(definitions, task.config.run.seed),
         bootstrap_iters=0,
         log_samples=True,
         apply_chat_template=chat,

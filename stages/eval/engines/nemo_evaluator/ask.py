@@ -66,7 +66,7 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
     tokenizer = _plain(tokenizer_folder(task, model))
     eos = load_tokenizer(tokenizer).eos_token
     for name, about in tasks.items():
-        definition = task_definition(about, task.config.evaluation, eos)
+        definition = task_definition(about, task.config.evaluation, [eos] if eos else [])
         text = yaml.safe_dump(definition, sort_keys=False, allow_unicode=True)
         write_text(folder / "tasks" / f"{name}.yaml", text)
     samples: Samples = {}

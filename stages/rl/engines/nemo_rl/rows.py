@@ -6,20 +6,26 @@ from typing import Any
 
 from nemotron_data.formats.rl_rows import RLRow, Turn, read_rl_rows, validate
 from nemotron_data.rejects import Refused
+from nemotron_shared.config.training import GRPOSection
 from nemotron_shared.errors import UserError
+from stages.rl.parameters import Unused, parameter_fault
 
 
-def require_rows(files: list[Path], environment: str) -> None:
-    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later.
+def require_rows(files: list[Path], environment: str, grpo: GRPOSection) -> str:
+    """Refuse rows that NeMo-RL would drop parts of, or stumble over hours later; returns what it leaves out of them.
 
     Raises:
         UserError: naming the file and the line.
     """
+    unused = Unused(grpo)
     for file in files:
         for row in read_rl_rows(file, remedy="correct that line, or prepare the data again"):
             if wrong := row_fault(row.value, environment):
                 remedy = "engine.environment=nemo_gym sends whole rows to NeMo-Gym's servers"
                 raise UserError(f"{row.place}: {wrong}", remedy if environment == "math" else None)
+            if environment == "math":
+                unused.count(row)
+    return str(unused)
 
 
 def row_fault(value: Mapping[str, Any], environment: str) -> str | None:
@@ -33,7 +39,9 @@ def row_fault(value: Mapping[str, Any], environment: str) -> str | None:
     question, answer = value.get("question"), value.get("expected_answer")
     if not isinstance(question, str) or not isinstance(answer, str):
         return "no question or no expected_answer, which the math environment reads"
-    prompt = RLRow.of(value).prompt
-    if prompt and prompt != (Turn("user", question),):
+    row = RLRow.of(value)
+    if row.prompt and row.prompt != (Turn("user", question),):
         return "the prompt has more turns than the question, and the math environment would leave them out"
-    return None
+    if "instructions" in row.asked:
+        return "the row has 'instructions', and the math environment would leave them out"
+    return parameter_fault(row)

@@ -29,7 +29,9 @@ def places(task: GRPOTask) -> Places:
     if data is not None:
         train, valid = data.path / "train.jsonl", data.path / "val.jsonl"
         valid = valid if valid.is_file() else None
-    require_rows([file for file in (train, valid) if file], engine.environment)
+    unused = require_rows([file for file in (train, valid) if file], engine.environment, task.config.grpo)
+    if unused:
+        task.run.say(f"rows ask for what the math environment does not give them: {unused}")
     return run_places(task.run, model_folder(task), train, valid)
 
 

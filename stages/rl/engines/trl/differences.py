@@ -7,6 +7,9 @@ from torch import Tensor
 
 from nemotron_shared.runtime.metrics import Metric
 
+FARTHEST = 600.0
+"""Nats; further apart, a ratio would soon be no number that a log can hold."""
+
 
 @dataclass
 class Differences:
@@ -23,7 +26,7 @@ class Differences:
 
     def add(self, sampled: Tensor, trained: Tensor, mask: Tensor, flipped: Tensor | None) -> None:
         """Count one micro batch; all (rows, tokens), log-probabilities in nats, the mask and `flipped` bool."""
-        apart = (trained - sampled).double().masked_fill(~mask, 0)
+        apart = (trained - sampled).double().masked_fill(~mask, 0).clamp(-FARTHEST, FARTHEST)
         self.tokens += int(mask.sum())
         self.differing += int((apart != 0).sum())
         if flipped is not None:
@@ -33,7 +36,7 @@ class Differences:
         self.largest = max(self.largest, float(apart.abs().max()))
         there = mask.any(1)
         self.sequences += int(there.sum())
-        self.ratios += float(apart.sum(1).exp()[there].sum())
+        self.ratios += float(apart.sum(1).clamp(max=FARTHEST).exp()[there].sum())
 
     def figures(self) -> dict[Metric, float]:
         """The step's figures of all processes together; every process calls this."""

@@ -1,7 +1,8 @@
 """Rows that teach nothing cost no backward pass.
 
 Where all completions of a group have one reward, their advantages are zero, and so is what they add to the gradient;
-in a training that goes well that is soon half of all rows. Their log-probabilities are computed without a graph: for
+in a training that goes well that is soon half of all rows. The same holds for completions that were cut and are left
+out of the loss (`grpo.overlong_filtering`). Their log-probabilities are computed without a graph: for
 the entropy that is logged, and for the count of tokens that the loss is divided by.
 """
 
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nemotron_shared.runtime import distributed
 from stages.rl.engines.trl.library import GRPOTrainer
 
 
@@ -26,9 +28,12 @@ class TeachingRowsTrainer(GRPOTrainer):
     _teaching: Tensor | None = None
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        teaching = (inputs["advantages"] != 0).reshape(len(inputs["advantages"]), -1).any(1)
+        advantages, mask = inputs["advantages"], inputs["completion_mask"]
+        teaching = (advantages != 0).reshape(len(advantages), -1).any(1) & mask.bool().any(1)
         others = self.beta or self._entropy_bonus_enabled or self.aux_loss_enabled
-        if self.skips_rows and model.training and not others and teaching.any() and not teaching.all():
+        # several processes wait for each other's gradients, so that a pass of theirs needs a row that has one
+        alone = distributed.world_size() == 1
+        if self.skips_rows and model.training and not others and not teaching.all() and (alone or teaching.any()):
             self._teaching = teaching
         try:
             return super()._compute_loss(model, inputs)
@@ -44,10 +49,17 @@ class TeachingRowsTrainer(GRPOTrainer):
         if teaching is None:
             return whole(model, input_ids, attention_mask, *args, **kwargs)
         rows, rest = teaching.nonzero().flatten(), (~teaching).nonzero().flatten()
-        taught = whole(model, input_ids[rows], attention_mask[rows], *args, **kwargs)
+        taught = whole(model, input_ids[rows], attention_mask[rows], *args, **kwargs) if len(rows) else None
         with torch.no_grad():  # past what would wait for other processes, which may have other rows
             alone = self.accelerator.unwrap_model(model)
             untaught = whole(alone, input_ids[rest], attention_mask[rest], *args, **kwargs)
+        if taught is None:
+            return untaught[0] + _nothing(alone), untaught[1], None
         self.row_order = order = torch.cat([rows, rest]).argsort()
         logps, entropies = (torch.cat([one, other])[order] for one, other in zip(taught[:2], untaught[:2], strict=True))
         return logps, entropies, None
+
+
+def _nothing(model: torch.nn.Module) -> Tensor:
+    """0, with a gradient of 0 for each weight."""
+    return torch.stack([0 * weight.sum() for weight in model.parameters() if weight.requires_grad]).sum()

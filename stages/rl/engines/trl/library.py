@@ -13,8 +13,9 @@ for name in _unseen:
     sys.modules[name] = None  # ty: ignore[invalid-assignment]  # what looks for such a package finds none
 try:
     from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.utils import add_fused_lm_head
 finally:
     for name in _unseen:
         del sys.modules[name]
 
-__all__ = ["GRPOConfig", "GRPOTrainer"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "add_fused_lm_head"]

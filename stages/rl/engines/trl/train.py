@@ -1,23 +1,20 @@
 """Reinforce with TRL's GRPOTrainer."""
 
-from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-
-from nemotron_data.formats.rl_rows import read_rl_rows, validate_prompt
+from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.folder import provide_tokenizer
 from nemotron_engines.lora.adapt import lora_config, mamba_out_allowed
 from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_engines.modeling.start import starting_weights
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.transformers.trainer import StageTrainer, callbacks, train_to_end, trainer_settings
-from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.task import Outcome, Task
+from stages.rl.engines.trl.batches import Batches
 from stages.rl.engines.trl.library import GRPOConfig
+from stages.rl.engines.trl.prompts import read_prompts
 from stages.rl.engines.trl.sampling import SamplingTrainer
-from stages.rl.rewards import REWARDS
 from stages.rl.schema import RLConfig, TRLEngine
 
 
@@ -42,27 +39,39 @@ def train(task: Task[RLConfig[TRLEngine]]) -> Outcome:
     if base is None:  # random weights, where the config allows it
         distributed.on_rank_zero(lambda: provide_tokenizer(config.model.tokenizer, folder))
     model = starting_weights(task, folder)
-    # TRL adds the adapters itself: the reference model is then the one without them
+    # TRL adds the adapters itself
     adapters = lora_config(model, config.engine.peft) if config.engine.peft else None
-    data = task.input("data").path
-    valid = read_prompts(data / "val.jsonl") if (data / "val.jsonl").is_file() else None
+    data, tokenizer, grpo = task.input("data").path, load_tokenizer(folder), config.grpo
+    prompter = Prompter(tokenizer)
+    rows, prompts = read_prompts(data / "train.jsonl", prompter, grpo, run)
+    valid = None
+    if (data / "val.jsonl").is_file():
+        valid, others = read_prompts(data / "val.jsonl", prompter, grpo, run)
+        valid, prompts = valid.select(range(min(len(valid), config.train.eval_rows))), prompts | others
     with mamba_out_allowed():
         trainer = ScheduledGRPOTrainer(
             model=model,
             args=GRPOConfig(**trainer_settings(config, run, validate=valid is not None), **grpo_settings(config)),
-            reward_funcs=[reward_function(reward.name) for reward in config.rewards],
-            train_dataset=read_prompts(data / "train.jsonl"),
-            eval_dataset=valid.select(range(min(len(valid), config.train.eval_rows))) if valid else None,
-            processing_class=load_tokenizer(folder),
+            reward_funcs=[named(reward.name) for reward in config.rewards],
+            train_dataset=rows,
+            eval_dataset=valid,
+            processing_class=tokenizer,
             peft_config=adapters,
             callbacks=callbacks(config, run, None),
         )
+    sizes = grpo.num_prompts_per_step, grpo.num_generations_per_prompt, grpo.updates_per_step
+    trainer.batches, trainer.seed = Batches(len(rows), *sizes, config.run.seed), config.run.seed
+    trainer.say, trainer.prompts = run.say, prompts
+    trainer.weights = [reward.weight for reward in config.rewards]
+    trainer.leave_one_out = grpo.use_leave_one_out_baseline
     trainer.skips_rows = config.engine.strategy == "ddp"
-    trainer.mismatch_limit = config.grpo.sampling_mismatch_limit
-    trainer.largest_weight = config.grpo.truncated_importance_sampling_ratio
+    trainer.mismatch_limit = grpo.sampling_mismatch_limit
+    trainer.largest_weight = grpo.truncated_importance_sampling_ratio
     if config.engine.exact_sampling:
-        reason = trainer.sample_exactly(config.run.seed)
+        reason = trainer.sample_exactly()
         run.say(f"sampling: transformers' generate ({reason})" if reason else "sampling: the bits of training")
+    if penalty := grpo.reference_policy_kl_penalty:
+        trainer.compare_with(None if adapters else starting_weights(task, folder), penalty)
     return train_to_end(trainer, config, run, folder, {"reward": "final_reward", "valid_reward": "valid_reward"})
 
 
@@ -74,44 +83,26 @@ def grpo_settings(config: RLConfig) -> dict[str, Any]:
         "max_completion_length": grpo.max_new_tokens,
         "temperature": grpo.temperature,
         "top_p": grpo.top_p,
-        "beta": grpo.reference_policy_kl_penalty,
+        "beta": 0.0,  # see `compare_with`
+        "use_bias_correction_kl": False,  # as in NeMo-RL's configs
+        # more than 1 has TRL note the log-probabilities before the first update, as `StepTrainer` makes several
+        "num_iterations": grpo.updates_per_step,
+        "loss_type": "dapo",
         "epsilon": grpo.ratio_clip_min,
         "epsilon_high": grpo.ratio_clip_max,
         "scale_rewards": "group" if grpo.normalize_rewards else "none",
         "mask_truncated_completions": grpo.overlong_filtering,
         "reward_weights": [reward.weight for reward in config.rewards],
         "num_generations_eval": 1,
+        "shuffle_dataset": False,
     }
 
 
-def read_prompts(file: Path) -> Dataset:
-    """Rows of a prepared file as TRL reads them: a conversational prompt and the expected answer.
+def named(name: str) -> Any:
+    """Something of that name for TRL, which counts by it; see `JudgedTrainer` for what judges."""
 
-    Raises:
-        UserError: naming the file and the line: a damaged line, or a row that TRL could not prompt with or reward.
-    """
-    rows = []
-    for row in read_rl_rows(file, check=validate_prompt):
-        other, wrong = next((turn for turn in row.prompt if not turn.is_message), None), None
-        if other is not None:
-            wrong = f"the prompt holds a '{other.role}', which a chat template cannot show"
-        elif row.expected_answer is None:
-            wrong = "no expected_answer, which the rewards of engine trl compare with"
-        if wrong:
-            remedy = "train on such rows with engine=nemo_rl engine.environment=nemo_gym"
-            raise UserError(f"{row.place}: {wrong}", remedy)
-        prompt = [{"role": turn.role, "content": turn.text} for turn in row.prompt]
-        rows.append({"prompt": prompt, "expected": row.expected_answer})
-    return Dataset.from_list(rows)
-
-
-def reward_function(name: str) -> Any:
-    """A reward of the table in the form that TRL calls."""
-    score = REWARDS.load(name)
-
-    def reward(completions: list[Any], expected: list[str], **_: Any) -> list[float]:
-        texts = [completion[-1]["content"] for completion in completions]
-        return [score(text, answer) for text, answer in zip(texts, expected, strict=True)]
+    def reward(**_: Any) -> list[float]:
+        raise AssertionError("JudgedTrainer asks the rewards itself")
 
     reward.__name__ = name
     return reward

@@ -3,7 +3,6 @@
 from transformers import TrainingArguments
 
 from nemotron_data.formats.packed import read_packed
-from nemotron_engines.modeling.build import load_tokenizer
 from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.packed import PackedCollator, PackedRows
@@ -20,7 +19,7 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
     config, run = task.config, task.run
     set_threads(config.run.threads)
     data = task.input("data")
-    tokenizer, model = load_tokenizer(data.path / "tokenizer"), starting_model(task)
+    model = starting_model(task)
     num_rows = config.train.train_iters * config.train.global_batch_size
     vocab_size = model.config.vocab_size
     file, held_out = data.path / "train.parquet", data.path / "valid.parquet"
@@ -36,7 +35,7 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
         args=TrainingArguments(**trainer_settings(config, run, validate=valid is not None)),
         train_dataset=rows,
         eval_dataset=valid,
-        data_collator=PackedCollator(tokenizer.pad_token_id, tell_padding=True),
+        data_collator=PackedCollator(tell_padding=True),
         callbacks=callbacks(config, run, lambda step: rows.tokens_before(step * config.train.global_batch_size)),
     )
     return train_to_end(trainer, config, run, data.path / "tokenizer", RESULT_METRICS)

@@ -16,7 +16,7 @@ from stages.sft.schema import SFTConfig
 from stages.sft.train import STEP
 
 pytestmark = pytest.mark.automodel
-PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), pad_token_id=3, kind="packed")
+PLACES = Places(Path("/m"), Path("/t"), Path("/c"), Path("/d/train"), Path("/d/valid"), kind="packed")
 
 
 @pytest.fixture(scope="module", autouse=True)

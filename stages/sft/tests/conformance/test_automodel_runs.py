@@ -122,7 +122,7 @@ def test_transformers_finds_the_validation_loss_that_automodel_logged(lora: Path
 
     data = read_packed(lora / "artifacts" / "super3-sft-data" / "v1" / "valid.parquet")
     rows = PackedRows(data, 8, 1234)
-    batch = PackedCollator(0)([rows[index] for index in range(len(rows))])
+    batch = PackedCollator()([rows[index] for index in range(len(rows))])
     labels = batch.pop("labels")[:, 1:]
     with torch.no_grad():
         logits = load_model(newest(lora), CHOICES).eval()(**batch, use_cache=False).logits[:, :-1]

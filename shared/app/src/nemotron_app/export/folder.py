@@ -14,6 +14,7 @@ from nemotron_shared.atomic import read_json, sync, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.disk import full_disk_explained
 from nemotron_shared.runtime.models.code import config_of, needs_code
+from nemotron_shared.runtime.models.ends import generation_of
 from nemotron_shared.runtime.models.hub import TOKENIZER_FILES
 from nemotron_shared.runtime.models.weights import (
     ADAPTER,
@@ -32,7 +33,6 @@ READ_TOO = re.compile(
 )
 """What makes a folder another model than the exported files are: weights, also as pickles, and an adapter's config; and
 parts of a tokenizer."""
-ENDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def exported_files(artifact: Artifact, *, adapter: bool) -> dict[str, Path]:
@@ -68,9 +68,7 @@ def write_folder(artifact: Artifact, folder: Path, readme: str, *, adapter: bool
                 shutil.copyfile(source, made / name)
                 sync(made / name)
         if not adapter and "generation_config.json" not in wanted:
-            config = config_of(artifact.path)
-            ends = {name: config[name] for name in ENDS if config.get(name) is not None}
-            write_text(made / "generation_config.json", json.dumps(ends, indent=2) + "\n")
+            write_text(made / "generation_config.json", json.dumps(generation_of(artifact.path), indent=2) + "\n")
         write_text(made / README, readme)
         names = sorted(path.name for path in made.iterdir())
         _take_place(made, folder, names)

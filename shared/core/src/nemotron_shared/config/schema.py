@@ -199,6 +199,9 @@ class LocalEngine(ModelLoadingEngine):
     dtype: Literal["float32", "bfloat16"]
     """`float32`, or `bfloat16` for mixed precision over float32 weights. With `peft` the frozen weights are bfloat16,
     too."""
+    save_dtype: Literal["float32", "bfloat16"] | None
+    """Type of the published weights; what is computed in is another matter. `null`: that of the model that training
+    begins with, float32 for random weights."""
     gradient_checkpointing: How[bool]
     """Compute activations twice to keep fewer of them in memory."""
     optimizer: Literal["adamw", "adamw_8bit"]

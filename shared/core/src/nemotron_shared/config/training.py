@@ -71,7 +71,7 @@ class GRPOSection(Section):
     """Group relative policy optimisation."""
 
     num_prompts_per_step: int = Field(ge=1)
-    """Prompts per optimizer step."""
+    """Prompts per step."""
     num_generations_per_prompt: int = Field(ge=2)
     """Completions of each prompt, compared with each other. Times the prompts: the step's batch."""
     max_new_tokens: int = Field(ge=1)
@@ -82,12 +82,17 @@ class GRPOSection(Section):
     """Sample from the smallest set of tokens with this much probability."""
     reference_policy_kl_penalty: float = Field(ge=0)
     """Weight of the distance to the starting model. 0 keeps no reference model in memory."""
+    updates_per_step: int = Field(ge=1)
+    """Optimizer updates that a step's batch is shared out to. With 1 the model that learns is the one that sampled, and
+    the clipping below never acts."""
     ratio_clip_min: float = Field(gt=0)
     """How far the probability ratio may fall below 1 before it is clipped."""
     ratio_clip_max: float = Field(gt=0)
     """How far it may rise above 1."""
+    use_leave_one_out_baseline: bool
+    """Compare a completion with the others of its group; `false`: with the whole group, itself included."""
     normalize_rewards: bool
-    """Divide advantages by the standard deviation of their group."""
+    """Divide advantages by the standard deviation of the rewards that they are compared with."""
     overlong_filtering: bool
     """Leave completions that were cut at `grpo.max_new_tokens` out of the loss."""
     truncated_importance_sampling_ratio: float | None = Field(gt=0)
@@ -192,6 +197,11 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
         """The global batch."""
         raise NotImplementedError
 
+    @property
+    def rows_per_update(self) -> int:
+        """What one update of the optimizer learns from."""
+        return self.rows_per_step
+
 
 class SupervisedConfig(TrainingConfig[EngineT], Generic[EngineT]):
     """Training on batches of prepared rows."""
@@ -216,12 +226,21 @@ class GRPOConfig(TrainingConfig[EngineT], Generic[EngineT]):
         """Completions of a step."""
         return self.grpo.num_prompts_per_step * self.grpo.num_generations_per_prompt
 
+    @property
+    def rows_per_update(self) -> int:
+        """Completions of an update."""
+        return self.rows_per_step // self.grpo.updates_per_step
+
     @model_validator(mode="after")
     def divisible(self) -> "GRPOConfig[EngineT]":
-        """A step's completions must be made of whole micro batches, and those of whole groups or parts of one."""
-        if self.train.micro_batch_size and self.rows_per_step % self.train.micro_batch_size:
+        """A step's completions must be made of whole updates, and those of whole micro batches."""
+        step, updates, micro = self.rows_per_step, self.grpo.updates_per_step, self.train.micro_batch_size
+        whole = f"{step} completions per step (num_prompts_per_step x num_generations_per_prompt)"
+        if step % updates:
+            raise ValueError(f"{whole} are not a multiple of grpo.updates_per_step {updates}; change one of them")
+        if micro and self.rows_per_update % micro:
+            shared = f", {self.rows_per_update} in each of {updates} updates," if updates > 1 else ""
             raise ValueError(
-                f"{self.rows_per_step} completions per step (num_prompts_per_step x num_generations_per_prompt) are "
-                f"not a multiple of train.micro_batch_size {self.train.micro_batch_size}; change one of them"
+                f"{whole}{shared} are not a multiple of train.micro_batch_size {micro}; change one of them"
             )
         return self

@@ -24,7 +24,7 @@ PRESENTATION = frozenset({
     "nemotron_shared.runtime.needs", "nemotron_shared.runtime.preflight", "nemotron_shared.runtime.remedies",
     "nemotron_shared.runtime.inputs", "nemotron_shared.runtime.recipes", "nemotron_shared.runtime.heartbeat",
     "nemotron_shared.runtime.estimate", "nemotron_engines.estimate.training", "nemotron_shared.runtime.trackers",
-    "nemotron_shared.runtime.places",
+    "nemotron_shared.runtime.places", "stages.rl.sizes",
     # what a model is counts by its files, however they came
     "nemotron_shared.runtime.models.importing", "nemotron_shared.runtime.models.hub", "nemotron_shared.hub_errors",
     "nemotron_shared.runtime.models.fetching", "nemotron_shared.runtime.models.publishing", "nemotron_shared.redaction",

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -17,9 +18,9 @@ from nemotron_shared.redaction import redact
 FILE = "metrics.jsonl"
 Metric = Literal[
     "loss", "grad_norm", "lr", "valid_loss", "tokens", "tokens_per_second", "seconds", "step_seconds", "reward",
-    "reward_std", "zero_advantage_fraction", "entropy", "kl", "completion_length", "truncated_fraction",
-    "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference", "sequence_ratio",
-    "router_flips", "memory_gb", "load_balancing_loss",
+    "reward_std", "zero_advantage_fraction", "entropy", "kl", "clipped_fraction", "completion_length",
+    "truncated_fraction", "valid_reward", "token_mult_prob_error", "differing_tokens", "logprob_difference",
+    "sequence_ratio", "router_flips", "memory_gb", "load_balancing_loss",
 ]  # fmt: skip
 METRICS: dict[Metric, str] = {
     "loss": "Mean loss of the step.",
@@ -35,6 +36,7 @@ METRICS: dict[Metric, str] = {
     "zero_advantage_fraction": "Share of groups whose completions all have one reward, and teach nothing.",
     "entropy": "Mean entropy of the sampled tokens.",
     "kl": "Distance to the starting model.",
+    "clipped_fraction": "Share of sampled tokens whose probability ratio was clipped; with several updates a step.",
     "completion_length": "Mean tokens of a completion.",
     "truncated_fraction": "Share of completions that were cut at max_new_tokens.",
     "valid_reward": "Mean reward on the valid split.",
@@ -71,7 +73,13 @@ class MetricsLog:
         self._name = cache(redact)  # of a metric, as others may see it: the same names come at every step
 
     def append(self, step: int, **values: float) -> None:
-        """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`."""
+        """Write one line at once, so that a kill loses none that came before, and tell it to `mirror`.
+
+        Raises:
+            UserError: a value is not finite, for which JSON has no form.
+        """
+        if wrong := [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]:
+            raise UserError(f"step {step}: {', '.join(wrong)}", "lower optimizer.lr, or look at the data")
         line = {"step": step, **{self._name(name): value for name, value in values.items()}}
         with named(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from nemotron_shared.errors import UserError
 from nemotron_shared.lock import locked, record_of
 from nemotron_shared.runtime.console import say
 from nemotron_shared.runtime.distributed import any_rank, barrier, rank, world_size
@@ -62,6 +63,19 @@ class Run:
     def stopped(self) -> Stopped:
         """What to raise when the work has been given up at a signal's request."""
         return Stopped(f"[{self.name}] stopped", "run the same command again to continue")
+
+    def require_all_steps(self, done: int, asked: int) -> None:
+        """A training is finished when its steps are done, and not when a library says that it is.
+
+        Raises:
+            UserError: it ended before, by itself.
+        """
+        if done < asked:
+            raise UserError(
+                f"training ended after step {done} of {asked}, and nobody asked it to; nothing is published",
+                f"look at what its library said above, or in {self.directory}; the same command goes on from the last "
+                "checkpoint",
+            )
 
     @contextmanager
     def watched(self) -> Generator[None]:

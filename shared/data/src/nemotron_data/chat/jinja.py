@@ -6,7 +6,6 @@ Equal templates give the text that `apply_chat_template` gives, in fewer steps. 
 their loops instead, see `turns`.
 """
 
-import json
 from collections.abc import Callable
 from datetime import datetime
 from types import MethodType
@@ -19,6 +18,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from nemotron_data.chat.arguments import Arguments, to_json
 from nemotron_data.chat.turns import TurnMarks
 
 # Around generated text where its place cannot be seen. U+FDD0 and U+FDD1 are reserved never to be characters of a text.
@@ -77,7 +77,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         assert isinstance(block, GenerationBlock)
         assert isinstance(turns, TurnMarks)
         self.generation, self.turns = block, turns
-        self.filters["tojson"] = _tojson
+        # plain JSON: jinja2's own filter escapes HTML, which a model should not learn
+        self.filters["tojson"] = to_json
         functions: dict[str, Any] = {
             "raise_exception": _raise_exception,
             "strftime_now": lambda pattern: datetime.now().strftime(pattern),
@@ -90,6 +91,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if attribute in PLAIN_NAMES.get(type(obj), ()):
             return getattr(obj, attribute)
+        if type(obj) is Arguments and attribute in PLAIN_NAMES[str] - DICT_NAMES and attribute not in obj:
+            return getattr(obj.text, attribute)
         return super().getattr(obj, attribute)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,8 +116,3 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """Plain JSON: jinja2's own filter escapes HTML, which a model should not learn."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)

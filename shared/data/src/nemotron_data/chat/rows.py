@@ -4,10 +4,12 @@
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemotron_data.chat.arguments import arguments_of, parse_json
 from nemotron_data.formats.written import is_missing, is_number, text_of
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -18,11 +20,14 @@ OTHER_ROLES = {"developer": "system", "function": "tool"}
 """What OpenAI calls a system prompt today, and called a tool's answer once."""
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}
 SYSTEM_FIELDS = ("system", "system_prompt")
+TOOL_FIELDS = ("tools", "functions", "tool_defs", "available_tools")
+"""What people call the descriptions of tools: OpenAI today and once, verifiers, and others."""
 COUNTING = ("weight", "loss", "train")
 """By which a turn says whether it counts in the loss: 0 or false, 1 or true."""
 PAIR = ("user", "assistant")
 TEXT_PARTS = ("text", "input_text", "output_text")
 REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+TOOL_RESPONSE = re.compile(r"\s*<tool_response>\n?((?:(?!</?tool_response>).)*?)\n?</tool_response>\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +41,12 @@ class ChatFields:
 
 
 def from_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-    """OpenAI-style messages as plain as templates expect them: tool call arguments that are JSON text become objects,
-    and parts of a content become its text.
+    """OpenAI-style messages as plain as templates expect them, see `plain_message`.
 
     Raises:
         UserError: a field is missing, as in the others; or a part of a content is no text.
     """
-    return _after_system(row, _each(_listed(_field(row, fields.messages_field)), _plain))
+    return _after_system(row, _each(_listed(_field(row, fields.messages_field)), plain_message))
 
 
 def from_prompt_response(row: dict[str, Any], fields: ChatFields) -> list[Message]:
@@ -99,24 +103,23 @@ def _from_turn(turn: dict[str, Any]) -> Message:
         raise UserError("two different texts in one turn: in 'value' and in 'content'")
     # a list, say, is no role; `validate_messages` tells of it
     role = SHAREGPT_ROLES.get(said.lower(), said) if isinstance(said, str) else said
-    return _plain({**beside, "role": role, "content": value})
+    return plain_message({**beside, "role": role, "content": value})
 
 
 def _calls_in(text: Any) -> list[dict[str, Any]]:
     """The calls in the value of a `function_call` turn: an object with a name and arguments, or a list of them."""
     try:
-        found = json.loads(text) if isinstance(text, str) else text
+        found = parse_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
         raise UserError(f"malformed tool call: {error}") from error
-    return [
-        parsed_call({"type": "function", "function": call}) for call in (found if isinstance(found, list) else [found])
-    ]
+    calls = found if isinstance(found, list) else [found]
+    return [parsed_call({"type": "function", "function": call}) for call in calls]
 
 
 def _turns(role: str, said: Any) -> list[Any]:
     """What one side says: its text, or messages as they are."""
     if isinstance(said, list):
-        return _each(said, _plain)
+        return _each(said, plain_message)
     return [{"role": role, "content": said}]
 
 
@@ -142,30 +145,40 @@ def _after_system(row: dict[str, Any], turns: Any) -> Any:
 
 def _system_text(row: dict[str, Any], name: str) -> str | None:
     """The text of a system prompt; None where there is none."""
-    text = row[name] if row[name] is None else _plain({"content": row[name]})["content"]
+    text = row[name] if row[name] is None else plain_message({"content": row[name]})["content"]
     if text is not None and not isinstance(text, str):
         raise UserError(f"the system prompt is not a text: '{name}' is a {type(text).__name__}")
     return text if text and text.strip() else None
 
 
-def tools_of(row: dict[str, Any], field: str) -> Any:
-    """A row's descriptions of tools, also where they are JSON text, or OpenAI's `functions` of before there were tools;
-    None where it has none.
+def tools_of(row: Mapping[str, Any], field: str = TOOL_FIELDS[0]) -> list[dict[str, Any]] | None:
+    """A row's descriptions of tools, from the field of that name or another that people keep them in, also where they
+    are JSON text; None where it has none.
 
     Raises:
-        UserError: it has both, or they are no list of objects.
+        UserError: it has several that differ, or they are no list of objects.
     """
     names = {name.lower(): name for name in row}
-    tools = row.get(names.get(field.lower(), field))
-    functions = row.get(names.get("functions", "functions"))
-    if tools and functions:
-        raise UserError(f"descriptions of tools twice: in '{field}' and 'functions'")
-    if not tools and not functions:
+    fields = [names[one] for one in dict.fromkeys([field.lower(), *TOOL_FIELDS]) if one in names]
+    found = {name: _listed(row[name]) for name in fields if row[name]}
+    found = {name: tools for name, tools in found.items() if tools}
+    if not found:
         return None
-    listed = _listed(tools or functions)
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise UserError(f"{field if tools else 'functions'} is not a list of objects")
-    return listed if tools else [{"type": "function", "function": function} for function in listed]
+    first, *others = found
+    if any(found[other] != found[first] for other in others):
+        raise UserError(f"descriptions of tools twice: in {' and '.join(map(repr, found))}", "keep one of them")
+    tools = found[first]
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise UserError(f"{first} is not a list of objects")
+    return [described(tool) for tool in tools]
+
+
+def described(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as templates know them: a bare function in {"type": "function", "function": ...}, all else as it is."""
+    if "function" in tool or not isinstance(tool.get("name"), str):
+        return tool
+    bare = {name: value for name, value in tool.items() if (name, value) != ("type", "function")}
+    return {"type": "function", "function": bare}
 
 
 def is_used_in(row: dict[str, Any], field: str, wanted: str) -> bool:
@@ -207,8 +220,13 @@ def _each(value: Any, convert: Callable[[Message], Message]) -> Any:
     return [convert(item) if isinstance(item, dict) else item for item in value]
 
 
-def _plain(message: Message) -> Message:
-    """A message of one of our roles, whose calls have objects as arguments, and whose content is a text."""
+def plain_message(message: Message) -> Message:
+    """A message as templates expect it, whoever sent it: of one of our roles, its content a text, and its calls with
+    arguments that are object and text in one.
+
+    Raises:
+        UserError: a part of its content is no text, or its call cannot be read.
+    """
     role = message.get("role")
     if isinstance(role, str) and role not in ROLES:
         usual = OTHER_ROLES.get(role.lower(), role.lower())
@@ -217,8 +235,26 @@ def _plain(message: Message) -> Message:
         others = {name: value for name, value in message.items() if name != "function_call"}
         message = {**others, "content": message.get("content"), "tool_calls": _calls_in(call)}
     if calls := message.get("tool_calls"):
-        message = {**message, "tool_calls": _each(calls, parsed_call)}
-    return _with_text(message) if isinstance(message.get("content"), list) else message
+        message = {**message, "tool_calls": _each(_listed(calls), parsed_call)}
+    message = _with_text(message) if isinstance(message.get("content"), list) else message
+    if message.get("role") == "assistant":
+        message = _with_begun_thought(message)
+    if message.get("role") == "tool" and isinstance(message.get("content"), str):
+        # the role says it already, and templates put these marks around it themselves
+        inner = TOOL_RESPONSE.fullmatch(message["content"])
+        message = {**message, "content": inner[1]} if inner else message
+    return message
+
+
+def _with_begun_thought(message: Message) -> Message:
+    """A thought that only ends, as a model writes it behind a prompt that begins it, becomes the answer's reasoning:
+    learnt as it stands, it would follow on another beginning than the model is prompted with."""
+    said = message.get("content")
+    begun = any(message.get(name) for name in REASONING_NAMES)
+    if begun or not isinstance(said, str) or said.count("</think>") != 1 or "<think>" in said:
+        return message
+    thought, _, answer = said.partition("</think>")
+    return {**message, "reasoning_content": thought.strip("\n"), "content": answer.lstrip("\n")}
 
 
 def _with_text(message: Message) -> Message:
@@ -242,15 +278,21 @@ def _with_text(message: Message) -> Message:
 
 
 def parsed_call(call: dict[str, Any]) -> dict[str, Any]:
-    """A call of a tool with its arguments as an object, where they are JSON text."""
+    """A call of a tool in OpenAI's form, with its `Arguments`; as it is where those cannot be read."""
+    if "function" not in call and isinstance(call.get("name"), str):  # bare, as a function
+        function = {name: call[name] for name in ("name", "arguments", "parameters") if name in call}
+        beside = {name: value for name, value in call.items() if name not in function}
+        call = {"type": "function", **beside, "function": function}
     function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, dict):
         return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
+    # Llama 3 and others write `parameters` for them
+    given = next((function[name] for name in ("arguments", "parameters") if function.get(name) is not None), None)
+    arguments = arguments_of(given)
+    if arguments is None:
         return call
-    return {**call, "function": {**function, "arguments": arguments}}
+    named = {name: value for name, value in function.items() if name not in ("arguments", "parameters")}
+    return {**call, "function": {**named, "arguments": arguments}}
 
 
 def counts(message: Message) -> bool:

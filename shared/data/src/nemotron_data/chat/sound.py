@@ -8,6 +8,21 @@ from typing import Any
 from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, ROLES, Message, counts, parsed_call
 
 ORDINARY = {"role", "content"}
+CALL_MARKS = ("<tool_call>", "[TOOL_CALLS]", "<function_call>", "<functioncall>", "<function=")
+"""With which answers call tools in their text: Hermes, Mistral, Glaive, Llama 3."""
+
+
+NO_CALL = "tool message without a tool call"
+REMEDIES = {
+    NO_CALL: "write the calls before it as the answer's tool_calls, or in its text between <tool_call> and"
+    " </tool_call>, or the tool's turns as the user's"
+}
+"""Of what is a way of writing rather than a slip: leaving out such rows would leave out most, or all."""
+
+
+def remedy_of(reason: str) -> str | None:
+    """What helps; None where nothing is known but to leave the row out."""
+    return REMEDIES.get(reason)
 
 
 def validate_messages(messages: Any) -> str | None:
@@ -20,29 +35,22 @@ def validate_messages(messages: Any) -> str | None:
     for message in messages:
         if message.keys() == ORDINARY and type(message["content"]) is str and message["role"] in ("user", "system"):
             continue
-        if reason := _problem_of(message) or _problem_of_answer(message, call_ids):
+        if reason := problem_of(message) or _no_lesson(message) or _problem_of_answer(message, call_ids):
             return reason
         call_ids += [call.get("id") for call in message.get("tool_calls") or ()]
+        call_ids += [None] if calls_in_text(message) else []
     answers = [message for message in messages if message["role"] == "assistant"]
     if not answers:
         return "no assistant turn"
     return None if any(map(counts, answers)) else "no assistant turn that counts in the loss"
 
 
-def _problem_of(message: Message) -> str | None:
+def problem_of(message: Message) -> str | None:
+    """Why no template should be given a message, whether it is trained on or prompted with."""
     role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
     reasoning = [message[name] for name in REASONING_NAMES if message.get(name) is not None]
     if role not in ROLES:
-        return f"unknown role: {role!r}; known are {', '.join(ROLES)}"
-    wishes = {name: message[name] for name in COUNTING if message.get(name) is not None}
-    for name, wish in wishes.items():
-        if wish not in (0, 1):
-            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
-        if wish and role != "assistant":
-            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
-    if len(set(map(bool, wishes.values()))) > 1:
-        said = " and ".join(f"'{name}' is {wish!r}" for name, wish in wishes.items())
-        return f"a turn that both counts in the loss and does not: {said}"
+        return f"unknown role: {repr(role)[:80]}; known are {', '.join(ROLES)}"
     if calls and role != "assistant":
         return "tool calls outside an assistant turn"
     if not isinstance(content, str) and not (content is None and calls):
@@ -54,7 +62,34 @@ def _problem_of(message: Message) -> str | None:
         return f"two different reasonings in one turn: {said}"
     if calls and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
         return "malformed tool call"
-    if role == "assistant" and not calls and not "".join([content or "", *reasoning]).strip():
+    return None
+
+
+def calls_in_text(message: Message) -> bool:
+    """Whether an answer calls a tool in its text, with no field of its own for the call."""
+    said = message.get("content")
+    return (
+        message.get("role") == "assistant"
+        and not message.get("tool_calls")
+        and isinstance(said, str)
+        and any(mark in said for mark in CALL_MARKS)
+    )
+
+
+def _no_lesson(message: Message) -> str | None:
+    """Why a message cannot be learnt, or not left out of the loss."""
+    role = message["role"]
+    wishes = {name: message[name] for name in COUNTING if message.get(name) is not None}
+    for name, wish in wishes.items():
+        if wish not in (0, 1):
+            return f"a weight that is neither 0 nor 1: '{name}' is {wish!r}"
+        if wish and role != "assistant":
+            return f"a weight outside an assistant turn: '{name}' of a turn of the {role}; only answers are learnt"
+    if len(set(map(bool, wishes.values()))) > 1:
+        said = " and ".join(f"'{name}' is {wish!r}" for name, wish in wishes.items())
+        return f"a turn that both counts in the loss and does not: {said}"
+    words = [message.get("content"), *(message.get(name) for name in REASONING_NAMES)]
+    if role == "assistant" and not message.get("tool_calls") and not any(text and text.strip() for text in words):
         return "empty assistant turn"
     return None
 
@@ -70,7 +105,7 @@ def _problem_of_answer(message: Message, call_ids: list[Any]) -> str | None:
     if message["role"] != "tool":
         return None
     if not call_ids:
-        return "tool message without a tool call"
+        return NO_CALL
     if None not in call_ids and message.get("tool_call_id") is None:
         return "tool message without tool_call_id"
     if None not in call_ids and message["tool_call_id"] not in call_ids:

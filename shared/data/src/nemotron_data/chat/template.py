@@ -18,7 +18,8 @@ import jinja2
 
 from nemotron_data.chat.answers import ADD_MARKS, AnswerFinder
 from nemotron_data.chat.jinja import CLOSE, OPEN, ChatEnvironment, Generated
-from nemotron_data.chat.rows import REASONING_NAMES, Message, counts
+from nemotron_data.chat.plain import ASKED, CALLED, CALLING, QUESTION, TOOL
+from nemotron_data.chat.rows import REASONING_NAMES, Message, counts, parsed_call
 from nemotron_data.chat.turns import Span, Trace, split_at_marks, split_at_numbers, trace_of
 from nemotron_shared.atomic import require_size
 from nemotron_shared.errors import UserError, did_you_mean
@@ -28,7 +29,14 @@ SHIPPED = Path(__file__).parent / "templates"
 # What a template's own code raises on a conversation that it was not written for.
 REFUSALS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 LONGEST_SAID = 500
-RESHAPED = frozenset(REASONING_NAMES)
+DEFAULT = "default"
+"""The name of the template that is meant where nobody names one."""
+RESHAPED = frozenset([*REASONING_NAMES, "tool_calls"])
+NO_CONTENT: tuple[Message, ...] = ({}, {"content": None}, {"content": ""})
+CALL = {name: value for name, value in CALLING.items() if name != "content"}
+REPLY = {"role": "tool", "tool_call_id": CALLED[3], "name": CALLED[0], "content": ASKED}
+ONLY_CALLS = [QUESTION, CALL], [QUESTION, CALL, REPLY]
+"""Plain conversations with an answer that only calls."""
 Conversation = tuple[Sequence[Message], Sequence[dict[str, Any]] | None]
 """Messages and tools."""
 
@@ -59,6 +67,7 @@ class ChatTemplate:
         self._block, self._turns = environment.generation, environment.turns
         self.has_generation_marks: bool = self._block.found
         self._answers = AnswerFinder(self._trace, special_tokens.get("eos_token") or "")
+        self._no_content: Message | None = None
 
     def render(
         self,
@@ -74,7 +83,7 @@ class ChatTemplate:
         """The text in the pieces that the template puts out, one by one."""
         if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(t, dict) for t in tools)):
             raise UserError("tools is not a list of objects", "parse it first if it is JSON text")
-        seen = [_as_templates_expect(message) for message in messages]
+        seen = [self._as_templates_expect(message) for message in messages]
         if not self.has_generation_marks:
             seen = [dict(message) for message in seen]  # a message may be there twice, and these are told apart
             self._turns.watch(seen)
@@ -90,6 +99,43 @@ class ChatTemplate:
             return list(self._template.root_render_func(context))
         except REFUSALS as error:
             raise UserError(f"the chat template refuses this conversation: {error}", "correct one of them") from error
+
+    def _as_templates_expect(self, message: Message) -> Message:
+        """Without null fields, with the reasoning under every name that templates read it by, and calls whose arguments
+        are object and text."""
+        if RESHAPED.isdisjoint(message) and None not in message.values():
+            return message
+        given = {key: value for key, value in message.items() if value is not None}
+        named = [given[name] for name in REASONING_NAMES if name in given]
+        if named:
+            said = next(filter(None, named), named[0])  # tables have an empty text under the names a row does not use
+            given |= {"reasoning_content": said, "thinking": given.get("thinking") or said}
+        calls = given.get("tool_calls")
+        if calls and isinstance(calls, list):
+            given["tool_calls"] = [parsed_call(call) if isinstance(call, dict) else call for call in calls]
+            if "content" not in given:
+                given |= self._content_of_calls()
+        return given
+
+    def _content_of_calls(self) -> Message:
+        """The content of an answer that only calls: none, as transformers has it, where the template shows such a call;
+        else null, for templates that ask whether `content is none`; else an empty text."""
+        if self._no_content is None:
+            shown: list[tuple[bool, bool, Message]] = []
+            for content in NO_CONTENT:
+                self._no_content = content
+                tried = (self._tried(messages, tools) for messages in ONLY_CALLS for tools in (None, [TOOL]))
+                texts = [text for text in tried if text is not None]
+                known = bool(texts) and not any("None" in text for text in texts)
+                shown.append((known and all(CALLED[0] in text for text in texts), known, content))
+            self._no_content = max(shown, key=lambda one: one[:2])[-1]  # the first of equals
+        return self._no_content
+
+    def _tried(self, messages: Sequence[Message], tools: Any) -> str | None:
+        try:
+            return self.render(messages, tools)
+        except UserError:
+            return None
 
     def render_with_spans(
         self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
@@ -185,18 +231,6 @@ def _that_count(blocks: list[Span], messages: Sequence[Message]) -> list[Span]:
     return [block for block, answer in zip(blocks, answers, strict=True) if counts(answer)]
 
 
-def _as_templates_expect(message: Message) -> Message:
-    """Without null fields, and with the reasoning under every name that templates read it by."""
-    if RESHAPED.isdisjoint(message) and None not in message.values():
-        return message
-    given = {key: value for key, value in message.items() if value is not None}
-    named = [given[name] for name in REASONING_NAMES if name in given]
-    if named:
-        said = next(filter(None, named), named[0])  # tables have an empty text under the names that a row does not use
-        given |= {"reasoning_content": said, "thinking": given.get("thinking") or said}
-    return given
-
-
 def find_template(named: str) -> str:
     """Jinja source for a setting: the name of a shipped template, Jinja text itself, or the path of a file.
 
@@ -218,6 +252,28 @@ def template_text(file: Path) -> str:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{file}: not a text in UTF-8: {error}", "save the chat template in UTF-8") from error
+
+
+def default_template(found: Any, where: object) -> str | None:
+    """The template of a tokenizer that may have several with names: the one named `default`, as transformers takes it.
+
+    Args:
+        found: `chat_template` as tokenizer_config.json has it, or as transformers read it. where: what holds it.
+
+    Raises:
+        UserError: none of several is the default, or it is no template.
+    """
+    if isinstance(found, list) and all(isinstance(one, dict) and "name" in one for one in found):
+        found = {str(one["name"]): one.get("template") for one in found}
+    if isinstance(found, dict):
+        if found and DEFAULT not in found:
+            what = f"{where}: has the chat templates {', '.join(sorted(found))}, and none named {DEFAULT}"
+            raise UserError(what, f"name the one to use {DEFAULT}, or put it into chat_template.jinja beside the file")
+        found = found.get(DEFAULT)
+    if not isinstance(found, str | None):
+        what = f"{where}: chat_template is neither a text nor a list of names and templates"
+        raise UserError(what, "correct the file, or put the template into chat_template.jinja beside it")
+    return found or None
 
 
 def template_file(named: str) -> Path | None:

@@ -7,7 +7,7 @@ each gives the same ids.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from nemotron_data.encoders.base import EncodeCall, Encoded
 from nemotron_data.tokenizers.limits import panics_told
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import AddedToken, Tokenizer
 
 CONTROL = "control tokens in the text"
 UNSPELLED = "control tokens in the text, which this tokenizer cannot encode as text"
@@ -44,11 +44,15 @@ class ControlTokens:
     """Whether the tokens of pieces spell a text. Some tokenizers put a space before whatever they encode."""
 
     @classmethod
+    def among(cls, added: Mapping[int, "AddedToken"]) -> "ControlTokens":
+        """Those that a tokenizer calls special, and others that look like a mark, as DeepSeek's `<｜User｜>`."""
+        usable = ((number, token) for number, token in added.items() if len(token.content) > 1)
+        return cls({t.content: number for number, t in usable if t.special or MARK.fullmatch(t.content)})
+
+    @classmethod
     def of(cls, tokenizer: "Tokenizer") -> "ControlTokens":
-        """Those that the tokenizer calls special, and others that look like a mark, as DeepSeek's `<｜User｜>`."""
-        added = tokenizer.get_added_tokens_decoder().items()
-        usable = ((number, token) for number, token in added if len(token.content) > 1)
-        control = cls({t.content: number for number, t in usable if t.special or MARK.fullmatch(t.content)})
+        """Those of a tokenizer, and whether it spells them."""
+        control = cls.among(tokenizer.get_added_tokens_decoder())
         text = f"a{''.join(control.ids)}a"
         parts = in_pieces(text, control.cuts(text))
         with panics_told(text):
@@ -71,21 +75,16 @@ class ControlTokens:
         """Matches the name of any, or of any but markup."""
         return self.anywhere if markup_too else self.but_markup
 
-    @cached_property
-    def _every_place(self) -> re.Pattern[str]:
-        return re.compile(f"(?={self.but_markup.pattern})")
-
-    def cuts(self, text: str) -> list[int]:
-        """Where a document is cut; names may overlap."""
-        return [match.start() + 1 for match in self._every_place.finditer(text)]
+    def cuts(self, text: str, markup_too: bool = False) -> list[int]:
+        """Where a text is cut, so that no name in it stays whole; names may overlap."""
+        pattern = self.pattern(markup_too)
+        if not pattern.search(text):
+            return []
+        return [match.start() + 1 for match in re.finditer(f"(?={pattern.pattern})", text)]
 
     def guarded(self, text: str, guard: str, markup_too: bool) -> str:
         """The text with `guard` inside of every name."""
-        pattern = self.pattern(markup_too)
-        if not pattern.search(text):
-            return text
-        places = [match.start() + 1 for match in re.finditer(f"(?={pattern.pattern})", text)]
-        return guard.join(in_pieces(text, places))
+        return guard.join(in_pieces(text, self.cuts(text, markup_too)))
 
     def documents_with(self, ids: np.ndarray, offsets: np.ndarray) -> list[int]:
         """The numbers of the encoded documents that hold one."""

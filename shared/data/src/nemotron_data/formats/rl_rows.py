@@ -84,11 +84,8 @@ class RLRow:
     @classmethod
     def of(cls, value: Mapping[str, Any], place: str = "") -> "RLRow":
         """Whatever can be read of an object, so that a bad row can be shown too; `validate` tells which is bad."""
-        parameters, agent, answer = value.get(PARAMETERS), value.get("agent_ref"), value.get("expected_answer")
-        items = parameters.get("input") if isinstance(parameters, Mapping) else None
-        if isinstance(items, str):
-            items = [{"role": "user", "content": items}]
-        turns = [item for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
+        agent, answer = value.get("agent_ref"), value.get("expected_answer")
+        turns = [item for item in _items(value) if isinstance(item, Mapping)]
         name = agent.get("name") if isinstance(agent, Mapping) else None
         return cls(
             prompt=tuple(map(_turn, turns)),
@@ -97,6 +94,18 @@ class RLRow:
             value=value,
             place=place,
         )
+
+    @property
+    def items(self) -> list[Any]:
+        """The turns and other items of the prompt as the row has them; a text is one user turn."""
+        return _items(self.value)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What a row asks for beside its prompt: instructions, tools, a temperature, as far as it says anything."""
+        parameters = self.value.get(PARAMETERS)
+        beside = parameters.items() if isinstance(parameters, Mapping) else ()
+        return {name: value for name, value in beside if name != "input" and value not in (None, "", [], {})}
 
     @property
     def question(self) -> str:
@@ -108,6 +117,14 @@ class RLRow:
     def text(self) -> str:
         """The whole prompt for people, one paragraph for each turn."""
         return "\n\n".join(f"{turn.role}: {turn.text}" for turn in self.prompt)
+
+
+def _items(value: Mapping[str, Any]) -> list[Any]:
+    parameters = value.get(PARAMETERS)
+    items = parameters.get("input") if isinstance(parameters, Mapping) else None
+    if isinstance(items, str):
+        return [{"role": "user", "content": items}]
+    return items if isinstance(items, list) else []
 
 
 def _turn(item: Mapping[str, Any]) -> Turn:

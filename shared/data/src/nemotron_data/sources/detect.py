@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from nemotron_data.chat.formats import AUTO, CHAT_FORMATS
 from nemotron_data.chat.recognition import DOCUMENT, PAIRS, TEXT_FIELDS, Recognised, recognise
-from nemotron_data.chat.rows import COUNTING, REASONING_NAMES
+from nemotron_data.chat.rows import COUNTING, REASONING_NAMES, SYSTEM_FIELDS, TOOL_FIELDS
 from nemotron_data.sources.encoding import require_text
 from nemotron_data.sources.files import expand, format_of, no_rows
 from nemotron_data.sources.reading import NOT_UTF_8, BadRow, Row, read_files
@@ -22,7 +22,7 @@ from nemotron_shared.errors import UserError
 
 ROWS, FILES = 100, 8
 CORRECT = "none of its first rows can be read: correct the file, or write it again"
-BESIDE = {"system", "system_prompt", "tools", "functions"}
+BESIDE = {*SYSTEM_FIELDS, *TOOL_FIELDS}
 """Fields that are read where a row has them; beside pairs, `history` too."""
 KEYS_OF_TURNS = {
     *("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call"),
@@ -69,8 +69,8 @@ def detect(
     return detect_files([replace(file, reading=Reading(encoding)) for file in files])
 
 
-def detect_files(files: Sequence[InputFile]) -> Detected:
-    """As `detect`, of files that are found already."""
+def detect_files(files: Sequence[InputFile], also: Sequence[str] = ()) -> Detected:
+    """As `detect`, of files that are found already; `also` are fields that settings have somebody read besides."""
     if all(format_of(file.path).content == "text" for file in files):
         return Detected(
             "text", "text", ("text",), (), f"text, from files that end in {format_of(files[0].path).ending}"
@@ -87,7 +87,7 @@ def detect_files(files: Sequence[InputFile]) -> Detected:
         if bad.reason == NOT_UTF_8:
             require_text(next(file for file in files if file.path == bad.file))
         raise UserError(f"{bad.file}:{bad.line}: {bad.reason}: {bad.detail}", bad.remedy or CORRECT)
-    return _of_rows(rows)
+    return _of_rows(rows, also)
 
 
 def head_rows(files: Sequence[InputFile]) -> Iterator[Row | BadRow]:
@@ -97,7 +97,7 @@ def head_rows(files: Sequence[InputFile]) -> Iterator[Row | BadRow]:
         yield from islice(read_files([file]), -(-ROWS // len(some)))
 
 
-def _of_rows(rows: Sequence[Row]) -> Detected:
+def _of_rows(rows: Sequence[Row], also: Sequence[str]) -> Detected:
     found: Counter[Recognised] = Counter()
     wrong: list[tuple[Row, UserError]] = []
     for row in rows:
@@ -109,13 +109,15 @@ def _of_rows(rows: Sequence[Row]) -> Detected:
         row, error = wrong[0]
         if error.message.startswith(DOCUMENT):
             fields = tuple(name for name in row.value if name.lower() in TEXT_FIELDS)
-            return Detected("text", "text", fields, unread_in(rows, fields), f"text, from the field {fields[0]}")
+            return Detected(
+                "text", "text", fields, unread_in(rows, [*fields, *also]), f"text, from the field {fields[0]}"
+            )
         raise UserError(f"{row.file}:{row.line}: {error.message}", f"{error.remedy}\n  {FORMATS_THERE}")
     fields = tuple(dict.fromkeys(name for one in found for name in one.fields))
     formats = Counter(dict.fromkeys(dict.fromkeys(one.format for one in found), 0))
     for one, count in found.items():
         formats[one.format] += count
-    unread = unread_in(rows, fields, *formats)
+    unread = unread_in(rows, [*fields, *also], *formats)
     if len(formats) > 1:
         mixed = " and ".join(f"{count} of {name}" for name, count in formats.most_common())
         reason = f"mixed, in the first {len(rows)} rows {mixed}; each row by its own"
@@ -130,7 +132,8 @@ def unread_in(rows: Iterable[Row | BadRow], fields: Sequence[str], *formats: str
     """The fields of rows of these formats that are neither among `fields` nor read beside them."""
     names = dict.fromkeys(name for row in rows if isinstance(row, Row) for name in row.value)
     beside = (BESIDE if formats else set()) | ({"history"} if set(formats) & PAIRS.keys() else set())
-    return tuple(name for name in names if name not in fields and name.lower() not in beside)
+    read = {name.lower() for name in fields} | beside
+    return tuple(name for name in names if name.lower() not in read)
 
 
 def turn_keys(rows: Iterable[Row | BadRow], fields: Sequence[str]) -> tuple[str, ...]:

@@ -96,6 +96,24 @@ def look_ahead(
     return Looked(problems, notes)
 
 
+def rows_ahead(parts: Iterable[Part[Settings]], synthetic: int, most: int) -> int | None:
+    """How many rows there are to prepare, counted no further than `most`; None where some are not on this machine.
+
+    Args:
+        synthetic: rows that the synthetic data has.
+    """
+    count = 0
+    for part in parts:
+        files, elsewhere = _on_this_machine(part.settings)
+        if elsewhere:
+            return None
+        rows = synthetic if part.settings.source == SYNTHETIC else sum(1 for _ in islice(read_files(files), most))
+        count += rows if part.settings.sample is None else min(rows, part.settings.sample)
+        if count >= most:
+            break
+    return min(count, most)
+
+
 def _first_fault(files: Sequence[InputFile], section: SourceSection, read: Callable[[Row], object]) -> UserError | None:
     """What ends the preparation within the first rows of these files."""
     left = FIRST_ROWS if section.sample is None else min(FIRST_ROWS, section.sample)

@@ -7,6 +7,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from nemotron_data.sources.files import open_input
 from nemotron_data.sources.remote import InputFile, reported
+from nemotron_data.sources.table_nulls import without_inner_nulls
 from nemotron_shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -94,10 +95,13 @@ def values_of(batch: "pa.RecordBatch", longest: int) -> Iterator[dict[str, Any] 
     import pyarrow as pa
 
     # Arrow calls a float of 32 bits "float", and one of 64 "double"
-    nested = [one for one in batch.schema if pa.types.is_nested(one.type) and "float" in str(one.type)]
+    nested = [one for one in batch.schema if pa.types.is_nested(one.type)]
+    floats = [one for one in nested if "float" in str(one.type)]
+    structs = [one.name for one in nested if "struct" in str(one.type)]
     for row in _values_of(_with_short_numbers(batch), longest):
-        if nested and isinstance(row, dict):
-            row |= {one.name: _with_short_inside(row[one.name], one.type) for one in nested}
+        if isinstance(row, dict):
+            row |= {one.name: _with_short_inside(row[one.name], one.type) for one in floats}
+            row |= {name: without_inner_nulls(row[name]) for name in structs}
         yield row
 
 

@@ -9,11 +9,15 @@ list, a table, a text or not in UTF-8 is one range, and read as a stream.
 """
 
 import codecs
+import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import IO, Any
 
+from nemotron_data.formats import fast_json
+from nemotron_data.formats.fast_json import Fragment
 from nemotron_data.rejects import snippet_of
 from nemotron_data.sources.documents import documents_of
 from nemotron_data.sources.encoding import UTF_8, convert, encoding_of, open_text, open_utf8, shape_of
@@ -22,12 +26,14 @@ from nemotron_data.sources.json_keys import RepeatedKey, parse_json
 from nemotron_data.sources.json_lists import TOO_DEEP, rows_of_list
 from nemotron_data.sources.parquet import not_parquet, row_groups, rows_at_once, values_of, wanted_groups
 from nemotron_data.sources.remote import reported
+from nemotron_data.sources.table_nulls import is_of_table, within
 from nemotron_data.sources.tables import FULL_ROWS, table_rows
 from nemotron_shared.errors import UserError
 
 NOT_UTF_8 = "invalid UTF-8"
 NEWLINES = "end each line with a newline, not with a carriage return alone: tr '\\r' '\\n' < FILE > rows.jsonl"
 ZEROS = "zero bytes", "a damaged file, or no text"
+NULL = re.compile(rb":\s*null[\s,}]")
 BLOCK_BYTES = 1 << 20
 LONGEST_LINE = 256 << 20
 """A line beyond this many bytes is a bad row: it would not fit beside its parsed form in a worker's memory."""
@@ -217,6 +223,10 @@ def json_row(name: str, number: int, line: bytes) -> Row | BadRow:
     except (ValueError, RecursionError) as error:
         return _unparsed(name, number, line, error)
     if isinstance(value, dict):
+        if NULL.search(line) and is_of_table(value):
+            # the digits of its numbers stay, in what is read and in what is written again
+            line = fast_json.dumps(within(json.loads(line, parse_int=Fragment, parse_float=Fragment)))
+            value = within(value)
         return Row(value, name, number, line, line)
     detail = f"one object per line is needed, not one {type(value).__name__}"
     return BadRow(name, number, "not a JSON object", detail, snippet_of(line.strip()))

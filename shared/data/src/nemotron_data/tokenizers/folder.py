@@ -12,10 +12,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from nemotron_data.chat.template import template_text
+from nemotron_data.chat.template import default_template, template_text
 from nemotron_data.tokenizers.limits import require_no_growth
 from nemotron_data.tokenizers.tiny import save_tokenizer
-from nemotron_shared.atomic import read_json
+from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.models.links import require_own_files
 from nemotron_shared.runtime.models.small import require_small
@@ -26,7 +26,10 @@ UNKNOWN_REMEDY = "name an unknown token (unk_token, unk_id) in tokenizer.json th
 RARE = "\U0002a6a5 \ue000"
 """An ideograph and a character of private use: one of them is in no vocabulary but those made of bytes."""
 ROLES = ("bos_token", "eos_token", "pad_token")
-FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TOKENS_OF_TEMPLATES = (*ROLES, "unk_token")
+"""The names of tokens that chat templates use."""
+TEMPLATE = "chat_template.jinja"
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", TEMPLATE)
 
 
 @contextmanager
@@ -97,9 +100,12 @@ class TokenizerFolder:
 
     def special_ids(self) -> dict[str, int]:
         """Ids of those of `bos_token`, `eos_token` and `pad_token` that the tokenizer names."""
-        texts = {role: self.special_text(role) for role in ROLES}
-        found = {role: self.tokenizer.token_to_id(text) for role, text in texts.items() if text}
+        found = {role: self.tokenizer.token_to_id(text) for role, text in self.special_texts().items() if text}
         return {role: number for role, number in found.items() if number is not None}
+
+    def special_texts(self) -> dict[str, str | None]:
+        """Their texts, which chat templates use by these names; None for one that is not there."""
+        return {role: self.special_text(role) for role in TOKENS_OF_TEMPLATES}
 
     def special_text(self, role: str) -> str | None:
         """Text of a special token, None where there is none."""
@@ -115,11 +121,32 @@ class TokenizerFolder:
         Raises:
             UserError: the tokenizer has none.
         """
-        file = self.path / "chat_template.jinja"
-        template = template_text(file) if file.is_file() else self.settings.get("chat_template")
-        if not isinstance(template, str):
+        template = self.own_template()
+        if template is None:
             raise UserError(f"{self.path}: the tokenizer has no chat template", "set data_prep.chat_template to a file")
         return template
+
+    def own_template(self) -> str | None:
+        """The same, None where there is none.
+
+        Raises:
+            UserError: it cannot be read, or there are several and none is the default.
+        """
+        file = self.path / TEMPLATE
+        if file.is_file():
+            return template_text(file)
+        return default_template(self.settings.get("chat_template"), self.path / "tokenizer_config.json")
+
+    def give_template(self, source: str) -> None:
+        """Make `source` the chat template of this folder, and of every folder that the tokenizer is copied into.
+
+        Programs take this file in place of what tokenizer_config.json says.
+        """
+        write_text(self.path / TEMPLATE, source)
+
+    def is_named(self, number: int) -> bool:
+        """Whether an id is of a token that text is never spelled with: one that was added, or the end of a text."""
+        return number in self.tokenizer.get_added_tokens_decoder() or number == self.special_ids().get("eos_token")
 
 
 def provide_tokenizer(model: str | None, into: Path) -> TokenizerFolder:

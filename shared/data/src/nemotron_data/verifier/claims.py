@@ -10,8 +10,9 @@ where it takes the claim back ("Wait, ...").
 import re
 from dataclasses import dataclass
 
+from nemotron_data.chat.thought import CLOSE, OPEN
+
 DEEPEST_MARKUP = 20
-OPEN, CLOSE = "<think>", "</think>"
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
 JSON = re.compile(r"[\"'](?:final_)?answer[\"']\s*:\s*[\"']?([^\"'\n}]+)", re.IGNORECASE)

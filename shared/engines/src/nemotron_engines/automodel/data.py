@@ -2,7 +2,7 @@
 
 A packed row of fine-tuning takes the form of Automodel's NEAT packing:
 
-    input_ids       11 12 13 14 15  pad
+    input_ids       11 12 13 14 15   0
     labels          12 13 -  15 -   -       aligned with the logits: Automodel's loss does not shift them
     position_ids     0  1  2  0  1   0
     attention_mask   1  1  1  2  2   0      number of the document, 0 for padding
@@ -22,30 +22,29 @@ from nemotron_data.formats.packed import PackedRow, labels_of, read_packed
 from nemotron_data.tokenizers.folder import TokenizerFolder
 from nemotron_engines.rows.blended import BlendedRows
 from nemotron_engines.rows.documents import DocumentRows
-from nemotron_engines.rows.packed import IGNORED, PackedRows
+from nemotron_engines.rows.packed import IGNORED, PADDING, PackedRows
 
 
 class NeatRows(Dataset):
     """Rows in the order of `PackedRows`, each a mapping of int64 tensors of length `length`."""
 
-    def __init__(self, rows: PackedRows, length: int, pad_token_id: int) -> None:
+    def __init__(self, rows: PackedRows, length: int) -> None:
         self.rows = rows
         self.length = length
-        self.pad_token_id = pad_token_id
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return neat_row(self.rows[index], self.length, self.pad_token_id)
+        return neat_row(self.rows[index], self.length)
 
 
-def neat_row(row: PackedRow, length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
+def neat_row(row: PackedRow, length: int) -> dict[str, torch.Tensor]:
     """One row, padded to `length`."""
     size = len(row.input_ids)
     sizes = np.diff(np.append(row.seq_start_id, size))
     columns = {
-        "input_ids": (row.input_ids, pad_token_id),
+        "input_ids": (row.input_ids, PADDING),
         "labels": (labels_of(row), IGNORED),
         "position_ids": (np.concatenate([np.arange(part) for part in sizes]), 0),
         "attention_mask": (np.repeat(np.arange(1, len(sizes) + 1), sizes), 0),
@@ -63,12 +62,12 @@ def packed_file(path: Path) -> list[PackedRow]:
     return read_packed(path)
 
 
-def packed_rows(path: str, num_rows: int, seed: int, pad_token_id: int) -> NeatRows:
+def packed_rows(path: str, num_rows: int, seed: int) -> NeatRows:
     """The first `num_rows` rows of the shuffled, endless stream over a packed Parquet file."""
     file = Path(path)
     rows = packed_file(file)
     shuffled = PackedRows(rows, num_rows, seed, vocabulary_beside(file), file)
-    return NeatRows(shuffled, max(len(row.input_ids) for row in rows), pad_token_id)
+    return NeatRows(shuffled, max(len(row.input_ids) for row in rows))
 
 
 def vocabulary_beside(file: Path) -> int | None:

@@ -66,11 +66,11 @@ def train_with_automodel(
         run.say(distributed.spread(config.engine.strategy))
         with run.watched():
             recipe.run_train_validation_loop()
-        if recipe.step_scheduler.step < config.train.train_iters:
-            raise Stopped(
-                f"[{run.name}] stopped after step {recipe.step_scheduler.step} of {config.train.train_iters}",
-                "run the same command again to continue",
-            )
+        done, asked = recipe.step_scheduler.step, config.train.train_iters
+        if done < asked and distributed.any_rank(run.stop_requested):
+            message = f"[{run.name}] stopped after step {done} of {asked}"
+            raise Stopped(message, "run the same command again to continue")
+        run.require_all_steps(done, asked)
     idle = guards.idle_on_all(guards.idle_adapters(recipe.net), distributed.world_size())
     if idle:
         run.say(f"{len(idle)} adapters never received a gradient: {', '.join(idle)}")
@@ -84,7 +84,7 @@ def train_with_automodel(
         return output
 
     output = distributed.on_rank_zero(publish)
-    metadata: dict[str, Any] = {"step": config.train.train_iters, "parameters": total, "trained_parameters": trained}
+    metadata: dict[str, Any] = {"step": done, "parameters": total, "trained_parameters": trained}
     metadata |= distributed.on_rank_zero(lambda: report_best(run, lambda best: _keep_best(task, places, best)))
     return Outcome(output, metadata | {"idle_adapters": idle}, last_values(run.metrics, RESULT_METRICS))
 
@@ -96,16 +96,13 @@ def template_file(tokenizer: Path) -> Path:
 
 
 def _places(task: Task[SupervisedConfig[AutomodelEngine]], kind: Kind, train: Path, valid: Path | None) -> Places:
-    from nemotron_engines.modeling.build import load_tokenizer
-
     run, base, data = task.run, task.inputs["model"], task.inputs["data"]
     # chats are read as they are, with the tokenizer of the model that learns from them
     tokenizer = data.path / "tokenizer" if data else task.input("model").path
     model = stage_base_model(task.config, base.path if base else None, tokenizer, run.checkpoints / "base")
     kept = run.checkpoints / "automodel"
     latest = resume_point(kept, run.say)
-    pad = load_tokenizer(tokenizer).pad_token_id or 0
-    return Places(model, tokenizer, kept, train, valid, pad, kind, latest.name if latest else None, run.directory)
+    return Places(model, tokenizer, kept, train, valid, kind, latest.name if latest else None, run.directory)
 
 
 def _keep_best(task: Task[SupervisedConfig[AutomodelEngine]], places: Places, best: Validation) -> str:

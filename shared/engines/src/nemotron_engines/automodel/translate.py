@@ -33,7 +33,6 @@ class Places:
     checkpoints: Path
     train: Path
     valid: Path | None
-    pad_token_id: int
     kind: Kind
     restore_from: str | None = None
     run: Path | None = None
@@ -168,7 +167,7 @@ def data(config: SupervisedConfig[AutomodelEngine], places: Places) -> dict[str,
         dataset: dict[str, Any] = {"tokenizer": tokenizer}
         if places.kind == "packed":
             dataset |= {"_target_": f"{OURS}.packed_rows", "path": str(file), "num_rows": rows}
-            dataset |= {"seed": seed, "pad_token_id": places.pad_token_id}
+            dataset |= {"seed": seed}
             collate = f"{OURS}.collate"
         elif places.kind == "documents":
             assert isinstance(train, PretrainTrain), "only pretraining reads documents"

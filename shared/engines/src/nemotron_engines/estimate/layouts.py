@@ -80,7 +80,7 @@ def _whole(config: TrainingConfig, plain: Layout) -> Layout:
     weight = 2 if frozen and getattr(engine, "dtype", "") == "bfloat16" else 4
     return replace(
         plain,
-        micro_rows=config.train.micro_batch_size or max(1, plain.rows // plain.devices),
+        micro_rows=config.train.micro_batch_size or max(1, config.rows_per_update // plain.devices),
         weight=weight + (4 if _keeps_reference(config) else 0),
         gradient=0 if frozen else 4,
         optimizer=0 if frozen else 2 if getattr(engine, "optimizer", "") == "adamw_8bit" else 8,

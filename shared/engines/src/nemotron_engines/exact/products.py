@@ -28,8 +28,8 @@ class TiledProduct(torch.autograd.Function):
 
 def tiled(x: Tensor, matrix: Tensor) -> Tensor:
     """x (rows, a) @ matrix (a, b)."""
-    tiles = x.view(-1, TILE, x.shape[-1])
-    return torch.bmm(tiles, matrix.expand(len(tiles), *matrix.shape)).view(len(x), -1)
+    tiles = x.view(len(x) // TILE, TILE, x.shape[-1])
+    return torch.bmm(tiles, matrix.expand(len(tiles), *matrix.shape)).view(len(x), matrix.shape[1])
 
 
 def linear(module: Any, x: Tensor) -> Tensor:
@@ -39,7 +39,8 @@ def linear(module: Any, x: Tensor) -> Tensor:
         TypeError: another kind of module.
     """
     if isinstance(module, nn.Linear):
-        out = TiledProduct.apply(x.reshape(-1, x.shape[-1]), module.weight).view(*x.shape[:-1], -1)
+        flat = x.flatten(0, -2)  # no size is left to be found out, which nobody could of no rows at all
+        out = TiledProduct.apply(flat, module.weight).view(*x.shape[:-1], module.weight.shape[0])
         return out if module.bias is None else out + module.bias
     base = getattr(module, "base_layer", None)
     if base is None:

@@ -1,6 +1,6 @@
 """Log-probabilities of tokens that are there already, as training computes them, in rows of any layout."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from functools import wraps
 from itertools import pairwise
 from types import SimpleNamespace
@@ -71,7 +71,7 @@ def places_of_starts(seq_start_id: list[list[int]], length: int) -> Tensor:
     return torch.stack([torch.cat(row) for row in rows])
 
 
-def score_exactly(model: PreTrainedModel, temperature: float, experts: list[Tensor]) -> None:
+def score_exactly(model: PreTrainedModel, temperature: float, experts: MutableSequence[Tensor]) -> None:
     """From now on, `model(..., labels=labels, fused_lm_head=True)`, as TRL calls it, is computed by `score`.
 
     Args:

@@ -61,12 +61,15 @@ def train_with_megatron(task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> O
         if callback.stopped:
             message = f"[{run.name}] stopped after step {callback.last_step} of {last}"
             raise Stopped(message, "run the same command again to continue")
+        run.require_all_steps(callback.last_step, last)
         if task.config.engine.keep_checkpoint:
             distributed.on_rank_zero(lambda: keep_checkpoint(Path(container.checkpoint.save), run.output))
     parameters = count_parameters(
         AutoConfig.from_pretrained(run.output, local_files_only=True, trust_remote_code=False)
     )
-    return Outcome(run.output, {"step": last, "parameters": parameters}, last_values(run.metrics, RESULT_METRICS))
+    return Outcome(
+        run.output, {"step": callback.last_step, "parameters": parameters}, last_values(run.metrics, RESULT_METRICS)
+    )
 
 
 def set_start(container: Any, source: Path, task: Task[SupervisedConfig[MegatronBridgeEngine]]) -> None:

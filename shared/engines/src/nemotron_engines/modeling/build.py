@@ -1,5 +1,6 @@
 """Make, load and save models."""
 
+import json
 import pickle
 import shutil
 import warnings
@@ -13,6 +14,7 @@ from safetensors import SafetensorError
 from torch.distributed.fsdp import FSDPModule
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoTokenizer,
     NemotronHConfig,
     PreTrainedConfig,
@@ -42,6 +44,7 @@ from nemotron_engines.modeling.sizes import (
     require_sizes,
 )
 from nemotron_engines.modeling.templates import confine_templates
+from nemotron_shared.atomic import read_json, write_text
 from nemotron_shared.config.schema import ModelLoadingEngine, ModelSection
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.console import say
@@ -112,7 +115,12 @@ def _from_config(config: PreTrainedConfig, seed: int, engine: ModelLoadingEngine
 
 def _implementations(config: PreTrainedConfig, engine: ModelLoadingEngine) -> dict[str, str]:
     """Which attention and experts code runs; the experts of our own only where there is no GPU."""
-    chosen = {"attn_implementation": engine.attn_implementation}
+    attention = engine.attn_implementation
+    known: Any = AutoModelForCausalLM._model_mapping.get(type(config), None)  # none: code of the model's own
+    if attention == "sdpa" and known is not None and not known._supports_sdpa:
+        say(f"attention: eager, for {known.__name__} has no sdpa")
+        attention = "eager"
+    chosen = {"attn_implementation": attention}
     if isinstance(config, NemotronHConfig) and not torch.cuda.is_available():
         chosen["experts_implementation"] = register_cpu_experts()
     return chosen
@@ -282,7 +290,15 @@ def save_model(
         model.save_pretrained(directory, safe_serialization=True, state_dict=weights)
     finally:
         model.__class__ = derived
+    if weights is not None:  # the library says the type of the model's own
+        _say_type(directory / "config.json", next(one.dtype for one in weights.values() if one.is_floating_point()))
     if own.__module__.startswith("transformers_modules."):  # made by code of its own, which goes along
         for file in Path(str(model.name_or_path)).glob("*.py"):
             shutil.copyfile(file, directory / file.name)
     copy_tokenizer(tokenizer, directory)
+
+
+def _say_type(file: Path, kind: torch.dtype) -> None:
+    config = read_json(file)
+    if config.get("dtype") != (told := str(kind).removeprefix("torch.")):
+        write_text(file, json.dumps(config | {"dtype": told}, indent=2, sort_keys=True) + "\n")

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from nemotron_engines.modeling.facts import parameters_in
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.models.code import all_in, config_of
+from nemotron_shared.runtime.models.code import all_in
 
 ANOTHER_MODEL = "download or make the model again, or give another one: run.model=NAME or run.model=./FOLDER"
 NOT_THE_FILE = (UserError, MemoryError, torch.OutOfMemoryError)
@@ -96,6 +96,13 @@ def layers_in(config: dict[str, Any]) -> int:
     return largest
 
 
+def _layers_of(config: PreTrainedConfig) -> int:
+    """The layers that the library makes of a config, or of the largest of its parts."""
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    counts = [getattr(part, "num_hidden_layers", None) for part in parts]
+    return max((count for count in counts if isinstance(count, int)), default=0)
+
+
 def require_few_layers(path: Path, config: dict[str, Any]) -> None:
     """Refuse what no model is, before the library makes a config of it, with a value or more for each layer.
 
@@ -143,7 +150,7 @@ def require_sizes(path: Path, config: PreTrainedConfig, *, count: bool) -> None:
     stored = parameters_in(path)
     if stored is None:
         return
-    said, layers = "", layers_in(config_of(path))
+    said, layers = "", _layers_of(config)
     if layers > stored.tensors:
         said = f"{layers:,} layers, and its weights are {stored.tensors:,} tensors"
     elif count:

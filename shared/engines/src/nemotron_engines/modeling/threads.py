@@ -1,5 +1,7 @@
 """CPU threads."""
 
+import os
+
 import torch
 
 
@@ -10,3 +12,4 @@ def set_threads(threads: int | None) -> None:
     """
     if threads is not None:
         torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # where it is not set, accelerate takes a thread for each core

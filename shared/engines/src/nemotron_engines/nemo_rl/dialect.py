@@ -120,7 +120,8 @@ COMMON: dict[str, Meaning] = {
 }  # fmt: skip
 GRPO: dict[str, Meaning] = COMMON | {
     **{f"grpo.{name}": f"grpo.{name}" for name in (
-        "num_prompts_per_step", "num_generations_per_prompt", "normalize_rewards", "overlong_filtering")},
+        "num_prompts_per_step", "num_generations_per_prompt", "use_leave_one_out_baseline", "normalize_rewards",
+        "overlong_filtering")},
     **{f"policy.generation.{name}": f"grpo.{name}" for name in ("max_new_tokens", "temperature", "top_p")},
     **{f"loss_fn.{name}": f"grpo.{name}" for name in (
         "reference_policy_kl_penalty", "ratio_clip_min", "ratio_clip_max", "truncated_importance_sampling_ratio")},

@@ -4,6 +4,7 @@ A resumed driver writes another folder (`exp_002`); its values win over those of
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,14 +48,20 @@ def read_scalars(file: Path) -> Iterator[tuple[str, int, float]]:
             yield name, step, value
 
 
-def write_metrics(logs: Path, file: Path) -> None:
-    """Write metrics.jsonl anew from everything that is there, in all `exp_*` folders."""
+def write_metrics(logs: Path, file: Path) -> list[tuple[int, str, float]]:
+    """Write metrics.jsonl anew from everything that is there, in all `exp_*` folders.
+
+    Returns step, name and value of what is not finite, for which JSON has no form, and which is left out.
+    """
+    unwritten: list[tuple[int, str, float]] = []
     steps: dict[int, dict[str, float]] = {}
     folders = [path for path in logs.glob("exp_*") if re.fullmatch(r"exp_\d+", path.name)]
     for folder in sorted(folders, key=lambda path: int(path.name[4:])):
         for log in sorted((folder / "tensorboard").glob("events.out.*")):
             for name, step, value in read_scalars(log):
-                if name in NAMES.values():
+                if name in NAMES.values() and not math.isfinite(value):
+                    unwritten.append((step, name, value))
+                elif name in NAMES.values():
                     steps.setdefault(step, {})[name] = value
     tokens = seconds = 0.0
     lines = []
@@ -67,3 +74,4 @@ def write_metrics(logs: Path, file: Path) -> None:
         lines.append(json.dumps({"step": step, **values}) + "\n")
     if lines:
         write_text(file, "".join(lines))
+    return unwritten

@@ -3,6 +3,7 @@
 Everything that can be checked without a GPU is checked first, by us and by NeMo-RL's own code.
 """
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from nemotron_engines.nemo_rl.driver import ask, run_driver
 from nemotron_engines.nemo_rl.installation import Installation, find_installation
 from nemotron_engines.nemo_rl.metrics import write_metrics
 from nemotron_engines.nemo_rl.settings import NeMoRLEngine
-from nemotron_engines.nemo_rl.table import load_table
+from nemotron_engines.nemo_rl.table import at, load_table
 from nemotron_engines.nemo_rl.translate import Places
 from nemotron_engines.nemo_rl.versions import VERSIONS
 from nemotron_shared.atomic import write_text
@@ -70,7 +71,7 @@ def train_with_nemo_rl(
     if config.engine.stop_before_training:
         preflight(installation, run, file, algorithm, script)
     train(task, installation, values, installation.command(script, "--config", str(file)))
-    return publish(task, installation, places)
+    return publish(task, installation, places, int(at(values, f"{algorithm}.max_num_epochs", 0)))
 
 
 def render(config: TrainingConfig[NeMoRLEngine], algorithm: str, places: Places) -> str:
@@ -104,7 +105,8 @@ def train(
 
     Raises:
         Stopped: the run was asked to end; a rerun continues from the newest checkpoint.
-        UserError: what it samples is too far from what it trains; looked at about once a minute.
+        UserError: a figure is not finite, or what it samples is too far from what it trains; looked at about once a
+            minute.
     """
     config, run = task.config, task.run
     folder = Path(values["checkpointing"]["checkpoint_dir"])
@@ -116,9 +118,13 @@ def train(
     if last is not None and last[0] >= config.train.train_iters:
         return
 
+    limit = config.grpo.sampling_mismatch_limit if isinstance(config, GRPOConfig) else None
+
     def note() -> None:
-        write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path)
-        limit = config.grpo.sampling_mismatch_limit if isinstance(config, GRPOConfig) else None
+        for step, name, value in write_metrics(Path(values["logger"]["log_dir"]), run.metrics.path):
+            if name != "token_mult_prob_error":
+                raise UserError(f"step {step}: {name} is {value}", "lower optimizer.lr, or look at the data")
+            require_alike(step, math.inf, limit)
         if limit is not None and run.metrics.path.is_file():
             for entry in read_metrics(run.metrics.path):
                 require_alike(entry["step"], entry.get("token_mult_prob_error", 1.0), limit)
@@ -133,12 +139,25 @@ def train(
         raise Stopped(f"[{run.name}] stopped: {kept}", "run the same command again to continue")
 
 
-def publish(task: Task[TrainingConfig[NeMoRLEngine]], installation: Installation, places: Places) -> Outcome:
-    """The newest checkpoint as a Hugging Face folder."""
-    run = task.run
+def publish(
+    task: Task[TrainingConfig[NeMoRLEngine]], installation: Installation, places: Places, epochs: int
+) -> Outcome:
+    """The newest checkpoint as a Hugging Face folder.
+
+    Args:
+        epochs: after how many NeMo-RL ends, whatever steps are left.
+    """
+    run, asked = task.run, task.config.train.train_iters
     last = newest(Path(places.checkpoints))
     if last is None:
         raise UserError("NeMo-RL ended without a checkpoint", f"see {run.directory / 'nemo_rl.log'}")
+    if last[0] < asked and epochs >= asked:  # an epoch has a step at least, so that steps end it
+        if os.environ.get(MUST_SAVE_BY):
+            message = f"[{run.name}] stopped after step {last[0]} of {asked}, before the job's time is over"
+            raise Stopped(message, "run the same command again to continue")
+        run.require_all_steps(last[0], asked)
+    elif last[0] < asked:
+        run.say(f"NeMo-RL ended after step {last[0]} of {asked}: its rows were read {epochs} times (max_num_epochs)")
     output = run.fresh_output()
     to_hugging_face(installation, last[1], Path(places.model), output, run.directory / "convert.log")
     engine = task.config.engine

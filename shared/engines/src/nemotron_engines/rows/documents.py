@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from nemotron_data.formats.bin_idx import IndexedDataset
+from nemotron_engines.rows.order import order_of_epoch
 from nemotron_engines.rows.token_ids import require_known_ids
 from nemotron_shared.errors import UserError
 
@@ -66,7 +67,7 @@ class DocumentRows(Dataset):
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Order of the documents in an epoch, and where each ends in its stream."""
         if epoch not in self._epochs:
-            order = np.random.default_rng([self.seed, epoch]).permutation(len(self.lengths))
+            order = order_of_epoch(self.seed, epoch, len(self.lengths))
             self._epochs = {epoch: (order, np.cumsum(self.lengths[order]))}
         return self._epochs[epoch]
 

@@ -9,9 +9,12 @@ from torch.utils.data import Dataset
 
 from nemotron_data.formats.packed import PackedRow, labels_of
 from nemotron_engines.modeling.packed import packed_inputs
+from nemotron_engines.rows.order import order_of_epoch
 from nemotron_engines.rows.token_ids import require_known_ids
 
 IGNORED = -100
+PADDING = 0
+"""A token that every vocabulary has. Any would do, for padding is a document of its own without labels."""
 
 
 class PackedRows(Dataset):
@@ -32,7 +35,6 @@ class PackedRows(Dataset):
         self.vocab_size = vocab_size
         self.file = file
         self._lengths = np.array([len(row.input_ids) for row in rows])
-        self._epochs: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return self.num_rows
@@ -51,9 +53,7 @@ class PackedRows(Dataset):
         return epoch * int(self._lengths.sum()) + int(self._lengths[self._order(epoch)[:place]].sum())
 
     def _order(self, epoch: int) -> np.ndarray:
-        if epoch not in self._epochs:
-            self._epochs = {epoch: np.random.default_rng([self.seed, epoch]).permutation(len(self.rows))}
-        return self._epochs[epoch]
+        return order_of_epoch(self.seed, epoch, len(self.rows))
 
 
 class PackedCollator:
@@ -63,14 +63,13 @@ class PackedCollator:
     changes at every document, by which attention, convolution and Mamba state are reset.
     """
 
-    def __init__(self, pad_token_id: int, *, tell_padding: bool = False) -> None:
+    def __init__(self, *, tell_padding: bool = False) -> None:
         """With `tell_padding`, a batch has `real`, too, which is false for padding."""
-        self.pad_token_id = pad_token_id
         self.tell_padding = tell_padding
 
     def __call__(self, rows: Sequence[PackedRow]) -> dict[str, torch.Tensor]:
         length = max(len(row.input_ids) for row in rows)
-        ids = np.full((len(rows), length), self.pad_token_id, dtype=np.int64)
+        ids = np.full((len(rows), length), PADDING, dtype=np.int64)
         labels = np.full((len(rows), length), IGNORED, dtype=np.int64)
         starts = []
         for index, row in enumerate(rows):

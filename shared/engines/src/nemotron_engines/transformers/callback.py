@@ -29,6 +29,7 @@ KEPT: dict[str, Metric] = {
     "frac_reward_zero_std": "zero_advantage_fraction",
     "entropy": "entropy",
     "kl": "kl",
+    "clipped_fraction": "clipped_fraction",
     "completions/mean_length": "completion_length",
     "completions/clipped_ratio": "truncated_fraction",
     "eval_reward": "valid_reward",
@@ -79,13 +80,13 @@ class RunCallback(TrainerCallback):
         """Keep each step's metrics.
 
         Raises:
-            UserError: the loss or the gradient is not finite. The log of a step comes before its checkpoint, so none
+            UserError: a figure is not finite. The log of a step comes before its checkpoint, so none
                 is written of weights that are lost.
         """
         self._stop_unless_finite(state.global_step, logs or {})
-        metrics: dict[str, float] = {name: float(logs[key]) for key, name in KEPT.items() if logs and key in logs}
-        if "valid_reward" in metrics:
-            metrics.pop("valid_loss", None)  # see _stop_unless_finite
+        metrics: dict[str, float] = {
+            name: float(logs[key]) for key, name in KEPT.items() if logs and logs.get(key) is not None
+        }
         metrics |= {name: float(value) for name, value in (logs or {}).items() if "/" in name and is_known(name)}
         if "loss" in metrics:
             metrics |= self._experts.take()
@@ -108,9 +109,9 @@ class RunCallback(TrainerCallback):
         distributed.on_rank_zero(mark_and_prune)
 
     def _stop_unless_finite(self, step: int, logs: Mapping[str, Any]) -> None:
-        # In RL a validation samples one completion of each prompt; its loss compares a group of one and means nothing.
-        watched = ("loss", "grad_norm") if "eval_reward" in logs else ("loss", "grad_norm", "eval_loss")
-        wrong = [f"{KEPT[key]} is {float(logs[key])}" for key in watched if not math.isfinite(logs.get(key) or 0.0)]
+        wrong = [
+            f"{name} is {float(logs[key])}" for key, name in KEPT.items() if not math.isfinite(logs.get(key) or 0.0)
+        ]
         if not wrong:
             return
         if distributed.rank() != 0:

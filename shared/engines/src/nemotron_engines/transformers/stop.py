@@ -7,6 +7,7 @@ a validation that was cut off is due again, before the next step.
 
 import random
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ class InterruptibleTrainer:
 
     stage_run: Run
     _last_state: RandomState | None = None
+    may_be_given_up = True
+    """Whether the weights are still those of the last finished step, before each pass."""
     _validation_due = False
     _over: str | None = None
 
@@ -78,7 +81,7 @@ class InterruptibleTrainer:
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Forward and backward of one micro batch, and in RL the generation."""
-        with self.stage_run.interruptible():
+        with self.stage_run.interruptible() if self.may_be_given_up else nullcontext():
             return super().training_step(*args, **kwargs)  # ty: ignore[missing-attribute]
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:

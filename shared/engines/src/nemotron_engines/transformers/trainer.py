@@ -19,6 +19,7 @@ from nemotron_engines.lora.reached import AdaptersReached
 from nemotron_engines.modeling import sharded
 from nemotron_engines.modeling.build import save_model
 from nemotron_engines.modeling.mtp import class_of
+from nemotron_engines.modeling.saved_types import change_type, type_to_save
 from nemotron_engines.transformers.callback import RunCallback, TensorBoardMetrics
 from nemotron_engines.transformers.checkpoints import LAYOUT, checkpoint_bytes, save_or_explain
 from nemotron_engines.transformers.schedule import learning_rate_factor
@@ -127,7 +128,7 @@ class StageTrainer(InterruptibleTrainer):
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
     """Keyword arguments for TrainingArguments, or a class derived from it."""
     rows, processes = config.rows_per_step, distributed.world_size()
-    micro = config.train.micro_batch_size or max(1, rows // processes)  # rows per forward pass and process
+    micro = config.train.micro_batch_size or max(1, config.rows_per_update // processes)  # rows per pass and process
     # What this version of transformers calls activation checkpointing; the older name is deprecated in the newer.
     names = {field.name for field in fields(TrainingArguments)}
     checkpointing = "activation_checkpointing" if "activation_checkpointing" in names else "gradient_checkpointing"
@@ -189,7 +190,7 @@ def train_to_end(
 
     Raises:
         Stopped: a signal asked to stop; the last finished step has a checkpoint.
-        UserError: no checkpoint of several is whole, the disk is full, or the loss is not finite.
+        UserError: no checkpoint of several is whole, the disk is full, a figure is not finite, or steps were left out.
     """
     assert isinstance(stage_trainer, Trainer)  # every StageTrainer is mixed into one
     trainer, stage_trainer.stage_run, stage_trainer.stage_config = stage_trainer, run, config
@@ -218,6 +219,7 @@ def train_to_end(
             ) from None
     if distributed.any_rank(run.stop_requested):
         raise run.stopped()  # the last step has its checkpoint; the rerun only publishes
+    run.require_all_steps(trainer.state.global_step, config.train.train_iters)
     model: Any = trainer.model
 
     def keep(best: Validation) -> str:
@@ -225,10 +227,10 @@ def train_to_end(
 
     weights = sharded.weights_of(model)
     output = distributed.on_rank_zero(
-        lambda: _save(model, weights, run, tokenizer)
+        lambda: _save(model, weights, run, tokenizer, config.engine.save_dtype)
     )  # the others wait, and touch nothing
     metadata: dict[str, Any] = {
-        "step": config.train.train_iters,
+        "step": trainer.state.global_step,
         "parameters": total - (trained if config.engine.peft else 0),
     }
     metadata |= {"trained_parameters": trained} if config.engine.peft else {}
@@ -236,7 +238,9 @@ def train_to_end(
     return Outcome(output, metadata, last_values(run.metrics, metrics))
 
 
-def _save(model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokenizer: Path) -> Path:
+def _save(
+    model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokenizer: Path, save_dtype: str | None
+) -> Path:
     """Write the trained model into a fresh folder, once there is room for it; adapters go into a folder of their own.
 
     Raises:
@@ -250,6 +254,11 @@ def _save(model: Any, gathered: dict[str, torch.Tensor] | None, run: Run, tokeni
             export.save_adapter(model, output / ADAPTER, model.name_or_path or None)
             model, error = export.merged(model)
             run.say(f"adapters merged: this moves the logits by {error:.1e} of their length")
+        kind = type_to_save(save_dtype, model.name_or_path)
+        if kind is not None and kind != model.dtype:
+            as_told = "engine.save_dtype" if save_dtype else "as the model that training began with"
+            run.say(f"weights: {model.dtype} in training, {kind} as published ({as_told})".replace("torch.", ""))
+            change_type(model, gathered, kind)
         save_model(model, tokenizer, output, gathered)
     return output
 

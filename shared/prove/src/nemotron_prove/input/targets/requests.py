@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from tokenizers import Tokenizer
 
+from nemotron_data.chat.prompt import Prompter
 from nemotron_data.tokenizers.tiny import CHAT_TEMPLATE, build_tokenizer
 from nemotron_prove.input.second import fault_of, is_count, is_number, json_value, require
 from nemotron_prove.input.target import Files, Target
@@ -19,7 +20,6 @@ from nemotron_serving.api import Api, _answered
 from nemotron_serving.batch import Full
 from nemotron_serving.guard import Refusal
 from nemotron_serving.model import Model
-from nemotron_serving.prompt import Prompter
 from nemotron_shared.errors import UserError
 
 CONTEXT = 4096

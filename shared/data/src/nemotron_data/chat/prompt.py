@@ -1,0 +1,149 @@
+"""From a conversation to the token ids that a model answers: the one way, for chat, generate, serve, RL and evaluation.
+
+    prompter = Prompter(tokenizer)
+    prompter.chat([{"role": "user", "content": "2+2?"}], tools).ids
+
+Fine-tuning reads and renders its rows by the same steps (`plain_message`, `guarded`, the template, the same cuts), and
+goes on to the answers. A user who writes `<|im_end|>` gets the ids of those ten characters; only the template itself
+ends a turn.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemotron_data.chat.arguments import to_json
+from nemotron_data.chat.confined import open_template
+from nemotron_data.chat.guards import Rendered, guarded, holds_control, without_guard
+from nemotron_data.chat.rows import Message, plain_message
+from nemotron_data.chat.shown import Hidden
+from nemotron_data.chat.sound import problem_of
+from nemotron_data.chat.template import default_template
+from nemotron_data.chat.thought import opens_thought
+from nemotron_data.encoders.control import ControlTokens, in_pieces
+from nemotron_data.tokenizers.folder import TOKENS_OF_TEMPLATES
+from nemotron_data.tokenizers.limits import panics_told
+from nemotron_shared.errors import UserError
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids, whether the template has begun a thought already that the answer goes on with, and the text."""
+
+    ids: list[int]
+    in_thought: bool = False
+    text: str = ""
+
+
+class Prompter:
+    """Turns conversations and texts into ids, for one model.
+
+    Args:
+        tokenizer: as transformers loads it.
+        context: tokens of its longest prompt; None knows no limit.
+    """
+
+    def __init__(self, tokenizer: Any, context: int | None = None) -> None:
+        self.tokenizer = tokenizer
+        self._context = context
+        self._longest = max(map(len, tokenizer.get_vocab()))
+        name = getattr(tokenizer, "name_or_path", "the model")
+        source = default_template(getattr(tokenizer, "chat_template", None), name)
+        names = {role: getattr(tokenizer, role, None) for role in TOKENS_OF_TEMPLATES}
+        self._label = f"the chat template of {name}"
+        self.template = open_template(source, self._label, **names) if source is not None else None
+        self._hidden = None if self.template is None else Hidden(self.template)
+        self._control = ControlTokens.among(tokenizer.added_tokens_decoder)
+
+    def text(self, text: str, *, control: bool = False) -> Prompt:
+        """Plain text to continue.
+
+        Args:
+            control: control tokens in it are meant as such.
+
+        Raises:
+            UserError: it is far too long for the model, or no text, or the tokenizer fails at it.
+        """
+        self._require_room(text)
+        _require_characters("the text", text)
+        return Prompt(self._encoded(text, [] if control else self._control.cuts(text, markup_too=True)))
+
+    def chat(
+        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] | None = None, **options: Any
+    ) -> Prompt:
+        """A conversation that the assistant answers next; `options` reach the template by their names.
+
+        Raises:
+            UserError: the model has no template, or it refuses the conversation, or makes no text of it.
+        """
+        if self.template is None:
+            raise UserError("this model has no chat template", "give it text to continue, or another model")
+        for number, message in enumerate(messages):
+            _require_characters(f"messages[{number}]", message)
+        guard = None
+        if holds_control(self._control, messages, tools):
+            messages, tools, guard = guarded(self._control, messages, tools)
+        text = self.template.render(messages, tools, add_generation_prompt=True, **options)
+        text, _, cuts = Rendered(text, []) if guard is None else without_guard(text, [], guard)
+        self._require_text(text)
+        self._require_room(text)
+        return Prompt(self._encoded(text, cuts), opens_thought(text), text)
+
+    def hidden(self, messages: Sequence[Message], tools: Any = None) -> tuple[str, ...]:
+        """What of a conversation the prompt does not show; see `shown`."""
+        return () if self._hidden is None else self._hidden.of(messages, tools, prompt=True)
+
+    def _require_text(self, text: str) -> None:
+        """Refuse what the model or the tokenizer would fail at, which would be blamed for it."""
+        wrong = "no text for this conversation" if not text else None
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            wrong = f"a lone surrogate, which is no character, at position {error.start} of its text"
+        if wrong:
+            raise UserError(f"{self._label} makes {wrong}", "correct the template, or the conversation")
+
+    def _require_room(self, text: str) -> None:
+        """Refuse what the longest tokens could not hold: to tokenize megabytes takes seconds and gigabytes."""
+        if self._context is not None and len(text) > self._context * self._longest:
+            what = f"the prompt has {len(text)} characters; the model's context is {self._context} tokens"
+            raise UserError(what, "ask with less text")
+
+    def _encoded(self, text: str, cuts: Sequence[int]) -> list[int]:
+        """The ids of the pieces between the cuts."""
+        ids: list[int] = []
+        for piece in filter(None, in_pieces(text, cuts)):
+            with panics_told(piece):
+                ids += self.tokenizer(piece, add_special_tokens=False).input_ids
+        return ids
+
+
+def _require_characters(place: str, value: Any) -> None:
+    """Refuse what JSON can write and no text can hold, for which the template or the tokenizer would be blamed."""
+    try:
+        to_json(value, default=str).encode()
+    except UnicodeEncodeError as error:
+        what = f"{place} has {error.object[error.start]!r}, a lone surrogate, which is no character"
+        raise UserError(what, "correct it: it was cut within a character, or read in a wrong encoding") from error
+
+
+def asked_messages(messages: Iterable[Any]) -> list[Message]:
+    """What a request, or a line of a file, asks with, as templates expect it.
+
+    Raises:
+        ValueError: a message that no template could show.
+    """
+    made = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ValueError(f"messages[{number}] is not an object")
+        try:
+            plain = plain_message(dict(message))
+        except UserError as error:
+            raise ValueError(f"messages[{number}]: {error.message}") from error
+        if plain.get("role") == "assistant" and plain.get("content") is None and not plain.get("tool_calls"):
+            plain = {**plain, "content": ""}  # an answer that was only thought, or nothing
+        if problem := problem_of(plain):
+            raise ValueError(f"messages[{number}]: {problem}")
+        made.append(plain)
+    return made

@@ -1,0 +1,170 @@
+"""What conversations say and a chat template does not show: tools, calls, their results, system prompts, reasoning.
+
+    hidden = Hidden(template)
+    hidden.of(messages, tools)      # ("tools", "tool calls")
+
+Asked is not the conversation but its skeleton: the same turns with a word of our own in place of each thing that is
+said. A short text may well stand somewhere in a conversation that lacks it; our words do not. And all conversations of
+one skeleton get the same answer, whoever asks first.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from nemotron_data.chat.confined import Template
+from nemotron_data.chat.plain import ASKED, SAID
+from nemotron_data.chat.rows import REASONING_NAMES, Message
+from nemotron_shared.errors import UserError
+
+TOOLS, CALLS, RESULTS, SYSTEM, REASONING = KINDS = (
+    "tools",
+    "tool calls",
+    "tool results",
+    "system prompts",
+    "reasoning",
+)
+OF_PROMPTS = frozenset(KINDS) - {REASONING}
+"""What a prompt has to show: earlier reasoning may go, as the model itself forgets it."""
+THOUGHT_IN_TEXT = re.compile(r"<think>(?!\s*</think>).*?</think>", re.DOTALL)
+
+
+class Turn(NamedTuple):
+    """A turn of a skeleton.
+
+    Attributes:
+        said: it has words. calls: of each call, whether it has arguments. thought: where its reasoning stands.
+    """
+
+    role: str
+    said: bool
+    calls: tuple[bool, ...] = ()
+    thought: str = ""
+
+    @property
+    def is_plain(self) -> bool:
+        """Words alone, of a user or the assistant: every template shows these."""
+        return self.role in ("user", "assistant") and not self.calls and not self.thought
+
+
+Skeleton = tuple[tuple[Turn, ...], bool]
+"""Turns, and whether there are tools."""
+
+
+class Hidden:
+    """What a template does not show, skeleton by skeleton."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self._known: dict[tuple[Skeleton, bool], tuple[str, ...]] = {}
+
+    def of(self, messages: Sequence[Message], tools: Any, *, prompt: bool = False) -> tuple[str, ...]:
+        """Those of `KINDS` that the conversation has and the template hides.
+
+        Args:
+            prompt: it ends with the question, and the assistant answers next.
+        """
+        skeleton = tuple(map(_turn_of, messages)), bool(tools)
+        if not skeleton[1] and all(turn.is_plain for turn in skeleton[0]):
+            return ()
+        if (skeleton, prompt) not in self._known:
+            self._known[skeleton, prompt] = self._hidden(skeleton, prompt)
+        return self._known[skeleton, prompt]
+
+    def _hidden(self, skeleton: Skeleton, prompt: bool) -> tuple[str, ...]:
+        messages, tools, words = _worded(skeleton)
+        try:
+            text = self._template.render(messages, tools, prompt)
+        except UserError:
+            return ()  # a template that wants more than a skeleton; what it makes of the row is not known
+        missing = {kind: [word for word in these if word not in text] for kind, these in words.items()}
+        # many templates show only the last thoughts, and fine-tuning makes each of them the last one
+        lost = {kind for kind, these in missing.items() if these and (kind != REASONING or these == words[kind])}
+        return tuple(kind for kind in KINDS if kind in lost and (not prompt or kind in OF_PROMPTS))
+
+
+def told(hidden: Iterable[str]) -> str:
+    """ "the chat template shows no tools, no tool calls"."""
+    return "the chat template shows " + ", ".join(f"no {kind}" for kind in hidden)
+
+
+def calls_untold(messages: Sequence[Message], tools: Any) -> bool:
+    """Whether an answer calls a tool that nothing tells of: no description, and no system prompt that names it."""
+    if tools:
+        return False
+    names = {
+        str(call["function"].get("name"))
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        if isinstance(call, dict) and isinstance(call.get("function"), dict)
+    }
+    systems = " ".join(str(message.get("content")) for message in messages if message.get("role") == "system")
+    return any(name not in systems for name in names)
+
+
+def thought_of(message: Message) -> str:
+    """Where an answer's reasoning stands: "apart", in a field of its own, or "within" its text; empty without any."""
+    if any(str(message.get(name) or "").strip() for name in REASONING_NAMES):
+        return "apart"
+    return "within" if THOUGHT_IN_TEXT.search(str(message.get("content") or "")) else ""
+
+
+def with_thought(message: Message, word: str) -> Message:
+    """The answer with a word in place of its reasoning."""
+    if thought_of(message) == "within":
+        return {**message, "content": THOUGHT_IN_TEXT.sub(f"<think>\n{word}\n</think>", message["content"], count=1)}
+    return {name: word if name in REASONING_NAMES else value for name, value in message.items()}
+
+
+def _turn_of(message: Message) -> Turn:
+    role, content = str(message.get("role")), message.get("content")
+    said = bool(str(content or "").strip())
+    if role != "assistant":
+        return Turn(role, said)
+    calls = message.get("tool_calls") or ()
+    given = (call["function"].get("arguments") for call in calls if isinstance(call, dict) and "function" in call)
+    return Turn(role, said, tuple(map(bool, given)), thought_of(message))
+
+
+def _worded(skeleton: Skeleton) -> tuple[list[Message], list[dict[str, Any]] | None, dict[str, list[str]]]:
+    """The conversation of a skeleton, its tools, and the words that stand for what it says, by kind."""
+    words: dict[str, list[str]] = {}
+    open_calls: list[dict[str, Any]] = []
+    count = 0
+
+    def word(kind: str) -> str:
+        nonlocal count
+        count += 1
+        words.setdefault(kind, []).append(f"Z{kind.replace(' ', '')}{count}z")
+        return words[kind][-1]
+
+    tools = None
+    if skeleton[1]:
+        schema = {"type": "object", "properties": {"Zkeyz": {"type": "string", "description": "Zmeaningz"}}}
+        about = {"name": word(TOOLS), "description": "Zhelpz", "parameters": schema}
+        tools = [{"type": "function", "function": about}]
+    messages: list[Message] = []
+    for turn in skeleton[0]:
+        message: Message = {"role": turn.role, "content": ASKED if turn.said else ""}
+        if turn.role == "system" and turn.said:
+            message["content"] = word(SYSTEM)
+        elif turn.role == "tool":
+            message["content"] = word(RESULTS) if turn.said else ""
+            call = open_calls.pop(0) if open_calls else {"id": "call00000", "function": {"name": "Zcallz"}}
+            message |= {"tool_call_id": call["id"], "name": call["function"]["name"]}
+        elif turn.role == "assistant":
+            message["content"] = SAID if turn.said else ""
+            if turn.thought == "apart":
+                message["reasoning_content"] = word(REASONING)
+            elif turn.thought == "within":
+                message["content"] = f"<think>\n{word(REASONING)}\n</think>\n\n{SAID}"
+            for with_arguments in turn.calls:
+                arguments = {"Zkeyz": word(CALLS)} if with_arguments else {}
+                call = {"id": f"call{count:05d}", "type": "function",
+                        "function": {"name": word(CALLS), "arguments": arguments}}  # fmt: skip
+                open_calls.append(call)
+                message.setdefault("tool_calls", []).append(call)
+            if not turn.said and turn.calls:
+                del message["content"]  # what stands in its place is the template's own affair
+        messages.append(message)
+    return messages, tools, words

@@ -1,0 +1,28 @@
+r"""What a model wrote, judged together with the prompt that it continues.
+
+Many chat templates, those of Nemotron 3 among them, end the prompt with `<think>`: what the model writes then begins
+inside a thought, and without its prompt it would look like an answer.
+
+    whole_answer("...<|im_start|>assistant\n<think>\n", "3+4=7</think>7")     "<think>3+4=7</think>7"
+    whole_answer("...<|im_start|>assistant\n<think>\n", "so it is 7")          "<think>so it is 7", never closed
+    whole_answer("...<|im_start|>assistant\n", "7")                             "7"
+"""
+
+import re
+
+OPEN, CLOSE = "<think>", "</think>"
+OPENED, CLOSED = re.compile(rf"{OPEN}\s*$"), re.compile(rf"{OPEN}\s*{CLOSE}\s*$")
+
+
+def opens_thought(prompt: str) -> bool:
+    """Whether a rendered prompt ends inside a thought that the template has begun."""
+    return bool(OPENED.search(prompt)) and not CLOSED.search(prompt)
+
+
+def whole_answer(prompt: str, completion: str) -> str:
+    """A completion as it is judged, by rewards and by evaluation: a thought that its prompt has opened is part of it.
+
+    Args:
+        prompt: the rendered text that the model continued, to its last character.
+    """
+    return OPEN + completion if opens_thought(prompt) else completion

@@ -1,0 +1,13 @@
+"""The order of an epoch, by its number alone: nothing is drawn before it, so a run can go on anywhere."""
+
+from functools import lru_cache
+
+import numpy as np
+
+
+@lru_cache(maxsize=8)
+def order_of_epoch(seed: int, epoch: int, count: int) -> np.ndarray:
+    """The numbers from 0 to count - 1, each once."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    order.flags.writeable = False
+    return order

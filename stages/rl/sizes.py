@@ -1,0 +1,54 @@
+"""Whether there are as many prompts as a step asks: of fewer, no step can be made."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nemotron_data.formats.json_lines import read_lines
+from nemotron_data.sources.head import rows_ahead
+from nemotron_engines.checks import training_problems
+from nemotron_shared.errors import UserError
+from nemotron_shared.runtime.engine import Inputs
+from nemotron_shared.runtime.needs import Problem
+from stages.rl import data_prep
+from stages.rl.schema import RLConfig
+
+
+def rl_problems(config: RLConfig, inputs: Inputs, recipe: str | None) -> Iterator[Problem]:
+    """What is wrong with model and data, on any machine."""
+    yield from training_problems(config, inputs, recipe)
+    asked = config.grpo.num_prompts_per_step
+    try:
+        there = prompts_at_most(config, inputs)
+    except UserError:
+        return  # of rows that cannot be read the preparation tells
+    if there is None or there >= asked:
+        return
+    fitting = next(
+        (n for n in range(there, 0, -1) if not n * config.grpo.num_generations_per_prompt % share(config)), 0
+    )
+    remedy = "give more questions" + (f", or set grpo.num_prompts_per_step={fitting}" if fitting else "")
+    yield Problem(f"{there} training prompts are fewer than the {asked} of a step", remedy, "grpo.num_prompts_per_step")
+
+
+def share(config: RLConfig) -> int:
+    """What the completions of a step must be a multiple of."""
+    return config.grpo.updates_per_step * (config.train.micro_batch_size or 1) * config.run.nproc_per_node
+
+
+def prompts_at_most(config: RLConfig, inputs: Inputs) -> int | None:
+    """Prompts to train on, counted as far as that matters; None where nobody can tell yet."""
+    asked, engine, data = config.grpo.num_prompts_per_step, config.engine, inputs.get("data")
+    if data is not None:
+        rows: Any = data.manifest.metadata.get("splits", {}).get("train", {}).get("rows")
+        return rows
+    if file := getattr(engine, "train_rows", None):
+        path = Path(file).expanduser()
+        return sum(1 for _, _ in zip(range(asked), read_lines(path), strict=False)) if path.is_file() else None
+    if config.run.data is None or config.run.missing_data != "prepare":
+        return None
+    settings, held_out = config.data_prep, config.data_prep.holdout.rows or 0
+    if settings.source is None:
+        return None
+    ahead = rows_ahead(data_prep.ROWS.parts(settings), settings.synthetic_problems, asked + held_out)
+    return None if ahead is None else max(0, ahead - held_out)

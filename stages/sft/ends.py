@@ -1,0 +1,41 @@
+"""What ends an answer travels from the data into the model that learns from it."""
+
+from nemotron_data.chat.ends import learnt_end
+from nemotron_data.tokenizers.folder import TokenizerFolder
+from nemotron_shared.runtime import distributed
+from nemotron_shared.runtime.engine import run_engine
+from nemotron_shared.runtime.models.ends import end_answers_at
+from nemotron_shared.runtime.task import Outcome, Task
+from stages.sft.schema import SFTConfig
+
+TURN_END = "turn_end"
+"""In the data's metadata: {"id": 5, "token": "<|im_end|>"}, or null where answers are closed by nothing."""
+
+
+def train(task: Task[SFTConfig]) -> Outcome:
+    """Have the engine train; then the token that closed the answers ends those of the published model."""
+    end = _learnt_end(task)
+    outcome = run_engine(task)
+
+    def note() -> None:
+        for folder in (outcome.directory, task.run.directory / "best"):
+            if end is not None and (folder / "config.json").is_file():
+                end_answers_at(folder, end)
+
+    distributed.on_rank_zero(note)
+    return outcome
+
+
+def _learnt_end(task: Task[SFTConfig]) -> int | None:
+    """As the data say; where an engine reads chats itself, what the template of its tokenizer closes answers with."""
+    data, model = task.inputs["data"], task.inputs["model"]
+    if data is not None and TURN_END in data.manifest.metadata:
+        noted = data.manifest.metadata[TURN_END]
+        return None if noted is None else noted["id"]
+    folder = data.path / "tokenizer" if data is not None else model.path if model is not None else None
+    if folder is None:
+        return None
+    tokenizer = TokenizerFolder(folder)
+    template = tokenizer.own_template()
+    end = None if template is None else learnt_end(template, f"the chat template of {folder}", tokenizer)
+    return None if end is None else end.id
