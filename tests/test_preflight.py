@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import DictConfig
 from support import ROOT, STAGES, nemotron
 
 from nemotron_data.formats.eval_tasks import write_tasks
@@ -373,6 +374,26 @@ def told(stage: str, family: str, *words: str, home: Path, machine: Path | None 
     overrides += [f"run.home={home}", f"run.family={family}"]
     preview = make_preview(step, Arguments(config, tuple(overrides), True, False, machine))
     return int(bool(preview.problems)), "\n".join(preview.problems)
+
+
+def sections(tree: DictConfig, above: str = "") -> Iterator[str]:
+    """The keys of a config that hold keys of their own."""
+    for key, value in tree.items_ex(resolve=False):
+        if isinstance(value, DictConfig):
+            yield f"{above}{key}"
+            yield from sections(value, f"{above}{key}.")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_value_in_the_place_of_a_section_is_a_problem_or_means_something(stage: str, tmp_path: Path) -> None:
+    step = import_module(f"stages.{stage}.train").STEP
+    for section in sections(composed(stage, "tiny", ()).tree):
+        for value in ("text", "null"):
+            overrides = (f"{section}={value}", f"run.home={tmp_path}", "run.family=super3")
+            try:
+                make_preview(step, Arguments("tiny", overrides, True, False, None))
+            except UserError as error:
+                assert str(error), section
 
 
 def test_data_that_does_not_exist_or_has_no_tokenizer(tmp_path: Path) -> None:

@@ -97,6 +97,21 @@ def test_a_dry_run_says_what_the_script_runs_and_why_it_takes_fewer_nodes(folder
     assert json.loads(started)["command"].startswith("srun --ntasks=16 ")
 
 
+def test_a_container_sees_what_the_settings_name(folder: Path) -> None:
+    rows, hub, mounted = folder.parent / "rows", folder.parent / "models--org--name", folder.parent / "mounted"
+    (hub / "snapshots" / "1a2b").mkdir(parents=True)
+    for place in (rows, mounted):
+        place.mkdir()
+    profile = f'[boxed]\nexecutor = "slurm"\ncontainer_image = "nvcr/x:1"\nmounts = ["{mounted}:{mounted}"]\n'
+    (folder / "env.toml").write_text(profile)
+    sources = f"data_prep.source=[{rows}/*.jsonl,{mounted}/more.jsonl,/nowhere/rows.jsonl]"
+    words = ("super3", "data", "prep", "sft", "-c", "tiny", sources, f"data_prep.tokenizer={hub}/snapshots/1a2b")
+    script = json.loads(typed(folder, *words, "--run", "boxed", "--dry-run", "--json").stdout)["script"]
+    (mounts,) = re.findall(r"--container-mounts=(.*?)\s*\\?\n", script)
+    own = [mount.strip("'") for mount in mounts.split(",")][-3:]
+    assert sorted(own) == sorted(f"{path}:{path}" for path in (mounted, rows, hub)), mounts
+
+
 def test_a_job_without_a_key_for_wandb_is_refused_where_that_can_be_known(folder: Path) -> None:
     none = {"WANDB_API_KEY": "", "WANDB_MODE": "", "NETRC": str(folder / "none"), "WANDB_CONFIG_DIR": str(folder)}
     words = ("super3", "sft", "-c", "tiny", "--dry-run")

@@ -1,7 +1,8 @@
 """One job: what is to run, in words that no backend has a say in. A backend turns it into its own script or request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 Start = Literal["torchrun", "srun", "single", "ray"]
@@ -25,6 +26,7 @@ class Job:
         environment: variables that everybody may read.
         secrets: names of variables whose values go through a file of their own.
         after: ids of jobs that must have ended well.
+        mounts: absolute paths that the settings name, which a container has to see.
         force: `--force`, which counts at the first start only: a job that is queued again continues.
     """
 
@@ -42,7 +44,15 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
     force: bool = False
+
+
+def unseen(paths: Iterable[str], mounts: Iterable[str]) -> list[str]:
+    """Mounts, FROM:TO, for the paths that lie in none of those that are there already."""
+    seen = [mount.split(":") for mount in mounts]
+    same = [Path(parts[0]) for parts in seen if parts[0] == parts[min(1, len(parts) - 1)]]
+    return [f"{path}:{path}" for path in paths if not any(map(Path(path).is_relative_to, same))]
 
 
 def in_folder(word: str, folder: str) -> str:

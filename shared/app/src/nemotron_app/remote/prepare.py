@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from nemotron_cluster.code import copy_packages
 from nemotron_cluster.folder import CODE, CONFIG_FILE, FILES, LOG, OWN, Record, jobs_folder, new_folder
 from nemotron_cluster.job import FOLDER, Job, Start
 from nemotron_cluster.packager import pack
-from nemotron_cluster.profiles.schema import Profile, Remote, Slurm
+from nemotron_cluster.profiles.schema import Docker, Profile, Remote, Slurm
 from nemotron_cluster.slurm.resources import CPUS_OF_A_PROCESS, WHOLE_FROM
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
@@ -39,6 +40,10 @@ from nemotron_shared.runtime.provenance import TRAVELLED, git_commit
 from nemotron_shared.stages import STAGES
 
 FORCE = "run.force"
+NAMING = ("run", "data_prep", "model", "evaluation", "engine")
+"""Sections of settings that name files and folders."""
+OF_THE_IMAGE = ("home", "env", "container", "python")
+"""Their keys whose paths are mounted already, or mean something else within a container."""
 PACKAGES = ("nemotron_shared", "nemotron_data", "nemotron_engines", "nemotron_cluster", "nemotron_app")
 
 
@@ -53,6 +58,7 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
     in_image = not place.here and (verb == "train" or profile.container_image)
     container = _container(profile, place.composed) if in_image else None
     gpus = profile.gpus_per_node if verb == "train" else 0
+    sees_our_paths = isinstance(profile, Docker) or not is_elsewhere(profile)
     return Job(
         name=f"{place.request.family}-{stage}{'-data' if verb == 'data_prep' else ''}",
         command=("-m", f"stages.{stage}.{verb}", "-c", _config_word(stage, place), *_settings(place), *trust),
@@ -66,8 +72,29 @@ def job_of(stage: str, verb: str, place: Place) -> Job:
         container=container,
         environment=_environment(place, engine, resolve_section(tree, "run")["home"]),
         secrets=secrets.names_of(profile, place.loaded.origins),
+        mounts=tuple(_named_paths(place)) if container and sees_our_paths else (),
         force=bool(resolve_section(tree, "run")["force"]),
     )
+
+
+def _named_paths(place: Place) -> Iterator[str]:
+    """Absolute paths among the settings, as far as they are here; of a pattern, the folder before its first wildcard.
+
+    A folder of the hub's cache is one of links, so the whole folder of that model is named.
+    """
+    tree: Any = OmegaConf.to_container(place.composed.tree, resolve=False)
+    left = [tree.get(section) for section in NAMING]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [one for key, one in value.items() if key not in OF_THE_IMAGE]
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, str) and value.startswith("/"):
+            path = Path(*takewhile(lambda part: not re.search(r"[*?\[]", part), Path(value).parts))
+            path = next((above.parent for above in path.parents if above.name == "snapshots"), path)
+            if path.exists() and path != Path("/"):
+                yield str(path)
 
 
 def _config_word(stage: str, place: Place) -> str:

@@ -18,7 +18,7 @@ from nemotron_cluster.backends import State
 from nemotron_cluster.backends.nemo_run_settings import NODES, STATES, settings_of
 from nemotron_cluster.backends.start import PACKED, refuse_what_needs_slurm, send_own_files, start_script, state_of
 from nemotron_cluster.folder import CODE, EXIT_CODE, SCRIPT, Record, jobs_folder
-from nemotron_cluster.job import Job
+from nemotron_cluster.job import Job, unseen
 from nemotron_cluster.profiles.schema import Cloud, DGXCloud, Docker, Kubeflow, Lepton, Profile
 from nemotron_cluster.transport import NoAnswer
 from nemotron_shared import atomic
@@ -175,7 +175,8 @@ class NemoRunBackend:
         settings = settings_of(profile, job)
         if isinstance(profile, Docker):
             store = [] if profile.home else [f"{home}:{home}"]
-            settings["volumes"] = [*store, *profile.mounts, f"{folder}:{LINK}"]
+            mounts = [*store, *profile.mounts]
+            settings["volumes"] = [*mounts, *unseen(job.mounts, mounts), f"{folder}:{LINK}"]
         return {
             "executor": profile.executor,
             "settings": settings,

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 from nemotron_cluster.folder import LOG
-from nemotron_cluster.job import Job, in_folder
+from nemotron_cluster.job import Job, in_folder, unseen
 from nemotron_cluster.profiles.schema import TIME, Slurm
 from nemotron_cluster.slurm import ray_sub
 from nemotron_cluster.slurm.directives import directives, site_options
@@ -153,10 +153,11 @@ def _setup(lines: list[str]) -> str:
 
 
 def _mounts(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:
-    """What a container sees of the nodes: the job's folder, the artifacts, and what the profile says."""
+    """What a container sees of the nodes: the job's folder, artifacts, and what the profile and the settings name."""
     own = [str(folder), job.workdir, job.environment.get("NEMOTRON_HOME") or profile.home]
     own = [path and in_folder(path, str(folder)) for path in own]
-    return list(dict.fromkeys([*(f"{path}:{path}" for path in own if path), *profile.mounts]))
+    mounts = [*(f"{path}:{path}" for path in own if path), *profile.mounts]
+    return list(dict.fromkeys([*mounts, *unseen(job.mounts, mounts)]))
 
 
 def _pyxis(job: Job, profile: Slurm, folder: PurePosixPath) -> list[str]:

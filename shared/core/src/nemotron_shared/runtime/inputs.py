@@ -156,7 +156,9 @@ def find_tokenizers(checked: "Preflight", step: "Step", *, trusted: bool) -> boo
             continue  # the data is the input, and has its tokenizer inside
         place: Any = checked.values
         for section in sections:
-            place = place.get(section) or {}
+            place = place.get(section) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            continue  # the validation says so
         text = place.get(name)
         if isinstance(text, str) and text.startswith(SCHEME):
             place[name] = str(_find_stored(checked, key, text).path)

@@ -1,6 +1,8 @@
 """The commands that make what is missing, as messages name them. Each of them exists: its config is looked up."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
 
 from nemotron_shared.config.compose import Composed
 from nemotron_shared.config.overrides import override_key
@@ -42,10 +44,10 @@ def how_to_prepare(step: "Step", run: RunSection, arguments: Arguments, composed
     given = {override_key(text) for text in options}
     for key, what in REQUIRED.items():
         section, _, name = f"{SECTION}.{key}".rpartition(".")
-        place = composed.tree
+        place: Any = composed.tree
         for part in section.split("."):
-            place = place.get(part, {})
-        if name in place and place[name] is None and f"{SECTION}.{key}" not in given:
+            place = place.get(part) if isinstance(place, DictConfig) else None
+        if isinstance(place, DictConfig) and name in place and place[name] is None and f"{SECTION}.{key}" not in given:
             options.append(f"{SECTION}.{key}={what}")
     return " ".join(["make it: nemotron", run.family, "data prep", step.stage, "-c", arguments.config, *options])
 
