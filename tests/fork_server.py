@@ -18,7 +18,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,6 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     program, *words = request["argv"][1:]
     launch = importlib.import_module("nemotron_app.launch")
     launch.run_process = run_again
-    importlib.import_module("nemotron_app.pipeline").nothing_trained = lambda *_: False  # what it is for, we do
     if program == "-m":
         program, *words = words
     elif Path(program).parent.parent.name == "stages":
@@ -127,7 +125,7 @@ def run(request: dict[str, Any], files: list[int]) -> object:
     return module.main(words) if program == "nemotron_app.main" else module.STEP.main(words)
 
 
-def run_again(command: list[str], stdout: Any = None, meanwhile: Callable[[], None] | None = None) -> int:
+def run_again(command: list[str], stdout: Any = None) -> int:
     """Stands for the function that `nemotron` starts a step by; what could be imported meanwhile is there already."""
     from support import Forked
 

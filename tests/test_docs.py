@@ -145,7 +145,6 @@ def place(
         monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)  # which the documents' env.toml needs
         monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
-        monkeypatch.setattr("nemotron_app.pipeline.nothing_trained", lambda *_: False)
 
     return prepare
 

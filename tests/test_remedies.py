@@ -296,7 +296,6 @@ def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NEMOTRON_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NEMOTRON_ENGINES", str(tmp_path / "engines"))
     monkeypatch.setattr("nemotron_app.launch.run_process", call_here)
-    monkeypatch.setattr("nemotron_app.pipeline.nothing_trained", lambda *_: False)
     return tmp_path
 
 

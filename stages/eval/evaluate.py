@@ -17,7 +17,6 @@ from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.beside import in_halves
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Outcome, Task
 from nemotron_shared.stages import STAGES, TRAINING
@@ -40,15 +39,12 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
     """Run the tasks over the models and write the results."""
     tasks = chosen_tasks(task)
     models, scored = models_to_score(task), task.run.checkpoints / "scored"
-
-    def ask(name: str) -> None:
+    for name in list(models)[distributed.rank() :: distributed.world_size()]:
         task.run.stop_if_requested()
         file, model = scored / f"{name}.json", models[name]
         if not file.is_file():
             task.run.say(f"asking {LABELS.get(name, name)}" + (f" ({model.reference})" if model else ""))
             write_json(file, evaluate_model(model, tasks))
-
-    in_halves(task.config.run.threads, ask, list(models)[distributed.rank() :: distributed.world_size()])
     distributed.barrier()
     samples = {name: read_json(scored / f"{name}.json", most=None) for name in models}
     for row in (row for by_task in samples.values() for rows in by_task.values() for row in rows):

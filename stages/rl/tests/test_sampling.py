@@ -7,7 +7,6 @@ import pytest
 import torch
 from support import short
 
-from stages.rl.engines.trl import sampling
 from stages.rl.engines.trl.sampling import weighed
 from stages.rl.train import STEP
 
@@ -25,19 +24,6 @@ def test_sampled_and_trained_are_the_same_bits(tmp_path: Path, monkeypatch: pyte
     for entry in trained(tmp_path, monkeypatch):
         assert [entry[name] for name in NAMES] == [1.0, 0.0, 0.0, 1.0]
         assert entry["router_flips"] == 0.0
-
-
-def test_with_a_copy_that_samples_half_and_without_one_the_training_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-    monkeypatch.setattr(sampling, "FEWEST_IN_A_HALF", 2)
-    for spare in (True, False):
-        monkeypatch.setattr(sampling, "core_to_spare", lambda threads, spare=spare: spare)
-        trained(tmp_path / str(spare), monkeypatch)
-        (weights,) = (tmp_path / str(spare)).glob("artifacts/super3-rl-model/v1/model.safetensors")
-        made.append(weights.read_bytes())
-    assert made[0] == made[1]
 
 
 def test_where_transformers_samples_the_log_says_what_differs(

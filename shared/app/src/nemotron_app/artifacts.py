@@ -22,7 +22,6 @@ import click
 from humanize import naturalsize
 
 from nemotron_app import complete
-from nemotron_app.garbage import no_searches
 from nemotron_app.plain import minute, table_lines
 from nemotron_app.store_options import Look, store_options
 from nemotron_shared.artifacts.aliases import ALIASES, REUSED
@@ -64,7 +63,6 @@ def command(look: Look) -> int | None:
     return None if click.get_current_context().invoked_subcommand else print_list(look)
 
 
-@no_searches()
 def print_list(look: Look) -> int:
     """Print one line for each version of each artifact."""
     listed, rows = [], []

@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any
 
-from nemotron_app import copies
 from nemotron_shared.config.compose import Composed, compose
 from nemotron_shared.config.overrides import Said
 from nemotron_shared.config.references import engine_of, resolve_section
@@ -27,11 +26,8 @@ from nemotron_shared.runtime.stop import STOPPED_EXIT_CODE
 
 if TYPE_CHECKING:
     from nemotron_app.main import Request
-    from nemotron_shared.runtime.engine import Engine
 
 KILLED_EXIT_CODE = 1
-Meanwhile = Callable[[Callable[[], bool]], None]
-"""What is done while a step runs in another process; it may ask whether the step still does."""
 
 
 def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
@@ -39,16 +35,10 @@ def run_step(stage: str, verb: str, request: "Request", *options: str) -> int:
     return run_process([*step_command(stage, verb, request), *options])
 
 
-def ask_step(
-    stage: str, verb: str, request: "Request", meanwhile: Meanwhile | None = None
-) -> tuple[int, dict[str, Any]]:
-    """Run one step; returns its exit code and what it tells a program, which is nothing where it failed.
-
-    Args:
-        meanwhile: what this process does while the step runs in another.
-    """
+def ask_step(stage: str, verb: str, request: "Request") -> tuple[int, dict[str, Any]]:
+    """Run one step; returns its exit code and what it tells a program, which is nothing where it failed."""
     with tempfile.TemporaryFile() as answer:
-        code = run_process(step_command(stage, verb, replace(request, json=True)), answer, meanwhile)
+        code = run_process(step_command(stage, verb, replace(request, json=True)), answer)
         answer.seek(0)
         return code, {} if code else json.loads(answer.read())
 
@@ -152,29 +142,13 @@ def start_command(stage: str, verb: str, request: "Request") -> list[str]:
     return [python if word == sys.executable else word for word in command]
 
 
-def engine_here(stage: str, request: "Request") -> "type[Engine[Any]] | None":
-    """The engine of a stage's training, where it runs in this Python and has libraries that can be imported ahead."""
-    name = engine_of(composed(stage, request).tree)
-    engines = importlib.import_module(f"stages.{stage}.engines").ENGINES
-    if name is None or name not in engines.places() or python_for_step(name) != sys.executable:
-        return None
-    engine = engines.load(name)
-    return engine if engine.libraries is not None else None
-
-
-def run_process(command: Sequence[str], stdout: IO[bytes] | None = None, meanwhile: Meanwhile | None = None) -> int:
-    """Run a command to its end, in a copy of this process where that saves imports; it ends when this one is killed."""
-    if copies.can_run(command):
-        return wait_for(copies.Copy(command[2], command[3:], stdout), meanwhile)
-    return wait_for(subprocess.Popen(ending_with_us(command), stdout=stdout), meanwhile)
-
-
-def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Meanwhile | None = None) -> int:
-    """Wait for the end of a step's process, passing on every SIGTERM and SIGINT; its exit code.
+def run_process(command: Sequence[str], stdout: IO[bytes] | None = None) -> int:
+    """Run a command to its end, passing on every SIGTERM and SIGINT; its exit code. It ends when this one is killed.
 
     Ctrl-C reaches it twice, from the terminal and from here; a step takes what comes together for one request. A
     process that another signal ended could say nothing itself, so that is told here.
     """
+    process = subprocess.Popen(ending_with_us(command), stdout=stdout)
     stopping = False
 
     def pass_on(number: int, frame: FrameType | None) -> None:
@@ -184,8 +158,6 @@ def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Meanwh
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        if meanwhile is not None:
-            meanwhile(lambda: process.poll() is None)
         code = process.wait()
     finally:
         for number, handler in before.items():
@@ -194,14 +166,13 @@ def wait_for(process: "subprocess.Popen[bytes] | copies.Copy", meanwhile: Meanwh
         return code
     if stopping and -code in before:  # it came before the step had set its handlers
         return STOPPED_EXIT_CODE
-    tell(f"error: {_killed(process.args, -code)}", out=sys.stderr)
+    tell(f"error: {_killed(command, -code)}", out=sys.stderr)
     return KILLED_EXIT_CODE
 
 
-def _killed(command: object, number: int) -> str:
+def _killed(command: Sequence[str], number: int) -> str:
     """What a person is told of a step that a signal ended."""
-    words = map(str, command) if isinstance(command, list) else ()
-    module = next((word for word in words if word.startswith("stages.")), "")
+    module = next((word for word in command if word.startswith("stages.")), "")
     what = "data preparation" if module.endswith(".data_prep") else "evaluation" if ".eval." in module else "training"
     known = number in {*signal.Signals}
     name = signal.Signals(number).name if known else f"signal {number}"

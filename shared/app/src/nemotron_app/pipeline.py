@@ -5,9 +5,6 @@
 Each step reuses a finished result that nothing has changed, continues one that was cut off, or runs. An
 override may be meant for one stage: `sft.train.train_iters=100`; without a stage's name it goes to every stage that
 has the setting.
-
-Where nothing has been made yet, what the trainings import is imported once for all of them, and while the first one
-runs, the data of the others is prepared beside it (see `ahead.py`).
 """
 
 import time
@@ -16,10 +13,9 @@ from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nemotron_app.ahead import Ahead
-from nemotron_app.launch import composed, config_of, run_step, stage_directory
+from nemotron_app.launch import ask_step, composed, config_of, run_step, stage_directory
 from nemotron_app.of_stages import for_one_stage, stages_with
-from nemotron_app.table import PIPELINE, STAGES, PipelineStep
+from nemotron_app.table import PIPELINE, PipelineStep
 from nemotron_shared.config.references import resolve, resolve_section
 from nemotron_shared.config.validate import validate
 from nemotron_shared.errors import UserError
@@ -42,21 +38,18 @@ def run_pipeline(request: "Request") -> int:
         return max(run_step(stage, verb, for_stage(request, stage), "--in-pipeline") for stage, verb in each)
     require_configs(steps, request)
     began, timings = time.monotonic(), []
-    order = [(step.stage, verb) for step in steps for verb in step.verbs]
-    requests = {step.stage: for_stage(request, step.stage) for step in steps}
     end_on_sigterm()
-    with Ahead(order, requests, fresh=nothing_trained(steps, request)) as ahead:
-        for number, step in enumerate(steps, start=1):
-            say(f"\n── {number}/{len(steps)}  {step.title} ──")
-            code, reused, seconds = _run(step, ahead)
-            if code == STOPPED_EXIT_CODE:
-                return code
-            if code:
-                raise UserError(
-                    f"step {number} of {len(steps)} ({step.title}) ended with exit code {code}",
-                    "what is finished is kept: correct the cause and run the same command again",
-                )
-            timings.append({"name": step.title, "seconds": round(seconds, 1), "reused": reused})
+    for number, step in enumerate(steps, start=1):
+        say(f"\n── {number}/{len(steps)}  {step.title} ──")
+        code, reused, seconds = _run(step, for_stage(request, step.stage))
+        if code == STOPPED_EXIT_CODE:
+            return code
+        if code:
+            raise UserError(
+                f"step {number} of {len(steps)} ({step.title}) ended with exit code {code}",
+                "what is finished is kept: correct the cause and run the same command again",
+            )
+        timings.append({"name": step.title, "seconds": round(seconds, 1), "reused": reused})
     return _report(
         request,
         {"steps": timings, "seconds": round(time.monotonic() - began, 1), "config": request.config or request.family},
@@ -81,16 +74,15 @@ def require_configs(steps: Sequence[PipelineStep], request: "Request") -> None:
             raise UserError(f"{stage}: {error.message}", error.remedy) from error
 
 
-def _run(step: PipelineStep, ahead: Ahead) -> tuple[int, bool, float]:
+def _run(step: PipelineStep, request: "Request") -> tuple[int, bool, float]:
     """Exit code of a step, whether all its results were there already, and the seconds that it took."""
-    all_reused, seconds = True, 0.0
+    all_reused, began = True, time.monotonic()
     for verb in step.verbs:
-        ended = ahead.run(step.stage, verb)
-        seconds += ended.seconds
-        if ended.code:
-            return ended.code, False, seconds
-        all_reused = all_reused and ended.answer["reused"]
-    return 0, all_reused, seconds
+        code, answer = ask_step(step.stage, verb, request)
+        if code:
+            return code, False, time.monotonic() - began
+        all_reused = all_reused and answer["reused"]
+    return 0, all_reused, time.monotonic() - began
 
 
 def for_stage(request: "Request", stage: str) -> "Request":
@@ -102,15 +94,6 @@ def for_stage(request: "Request", stage: str) -> "Request":
     own = ((text, for_one_stage(text, stage)) for text in request.overrides)
     meant = (said for text, said in own if said and (said != text or stage in stages_with(text, request)))
     return replace(request, overrides=tuple(meant))
-
-
-def nothing_trained(steps: Sequence[PipelineStep], request: "Request") -> bool:
-    """Whether the store has no model of any of the steps."""
-    from nemotron_shared.artifacts import Store
-
-    store = Store.open(home_of(request))
-    results = [STAGES[step.stage].result.name(request.family) for step in steps if STAGES[step.stage].model]
-    return not any(store.versions(name) for name in results)
 
 
 def home_of(request: "Request") -> str | None:

@@ -14,12 +14,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from nemotron_engines.exact.decode import Answer, sample
+from nemotron_engines.exact.decode import sample
 from nemotron_engines.exact.scoring import code, score_exactly
 from nemotron_engines.exact.support import why_not
 from nemotron_engines.mismatch import require_alike
 from nemotron_shared.runtime import distributed
-from nemotron_shared.runtime.beside import Beside, core_to_spare
 from stages.rl.engines.trl.differences import Differences
 from stages.rl.engines.trl.figures import TokenMeans
 from stages.rl.engines.trl.library import add_fused_lm_head
@@ -31,8 +30,6 @@ SAMPLED_EXPERTS = "sampled_experts"
 """Among the inputs of a loss: the `code` of the experts behind each token, (rows, tokens)."""
 BEFORE_UPDATES = "old_per_token_logps"
 """Log-probabilities of the model that sampled, where a step has several updates."""
-FEWEST_IN_A_HALF = 32
-"""Rows below which a copy of the process takes longer than it spares."""
 
 
 class SamplingTrainer(StepTrainer):
@@ -91,22 +88,10 @@ class SamplingTrainer(StepTrainer):
         training = model.training
         draws = self._draws(training)
         model.eval()
-        answers = self._answers(model, prompt_ids, draws)
+        answers = sample(model, prompt_ids, draws, self.eos_token_ids, self.temperature, self.top_p)
         model.train(training)
         self._sampled_experts = [code(torch.stack(answer.routes)) for answer in answers if answer.routes]
         return [answer.ids for answer in answers], [answer.logps for answer in answers]
-
-    def _answers(self, model: PreTrainedModel, prompt_ids: list[list[int]], draws: Tensor) -> list[Answer]:
-        """Where there is a core to spare, half of them are sampled on it: a row does not depend on the others."""
-
-        def sampled(rows: slice) -> list[Answer]:
-            return sample(model, prompt_ids[rows], draws[rows], self.eos_token_ids, self.temperature, self.top_p)
-
-        half = len(prompt_ids) // 2
-        if half < FEWEST_IN_A_HALF or not core_to_spare(torch.get_num_threads()):
-            return sampled(slice(None))
-        with Beside(lambda: [answer.packed() for answer in sampled(slice(half, None))]) as other:
-            return sampled(slice(half)) + [Answer.unpacked(*packed) for packed in other.result()]
 
     def _draws(self, training: bool) -> Tensor:
         """What the tokens of this process's rows are drawn with: by seed, step and number of the row alone."""

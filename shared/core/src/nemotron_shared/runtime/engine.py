@@ -44,8 +44,7 @@ class Engine(Protocol[ConfigT]):
     """The class of the section `engine`, whose `name` is a Literal of the engine's name."""
 
     libraries: ClassVar[str | None] = None
-    """The module with which `run` begins, where its import needs no GPU and no setting of its own environment: a
-    pipeline then imports it once for all steps."""
+    """The module with which `run` begins, where `unneeded` is to hold while it is imported."""
 
     unneeded: ClassVar[tuple[str, ...]] = ()
     """Packages that the libraries import where they find them, for what no run of this engine does. They are not

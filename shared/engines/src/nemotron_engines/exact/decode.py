@@ -41,15 +41,6 @@ class Answer:
     logps: list[float] = field(default_factory=list)
     routes: list[Tensor] = field(default_factory=list)  # (layers, k) of each token: the experts it was drawn behind
 
-    def packed(self) -> tuple[list[int], list[float], Any]:
-        """As another process can read it, with all routes in one array."""
-        return self.ids, self.logps, torch.stack(self.routes).numpy() if self.routes else None
-
-    @classmethod
-    def unpacked(cls, ids: list[int], logps: list[float], routes: Any) -> "Answer":
-        """The way back."""
-        return cls(ids, logps, [] if routes is None else [*torch.from_numpy(routes)])
-
 
 Memory = MambaState | KeyValues | None
 """What a layer remembers of the sequences, if it does."""
