@@ -29,6 +29,10 @@ SIX_STEPS = {
     "eval": [],
 }
 VARYING = re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.+]+|[0-9a-f]{40}(-dirty)?|\b\d+(\.\d+)? ?(s|ms|GB|MB|GiB|MiB)\b")
+OF_A_CLOCK = re.compile(
+    r"^\[\S+\] (importing libraries|at work on|asking .*: |read |.*/s\b|.* left$).*\n", re.MULTILINE
+)
+"""Lines that come when some seconds have passed, or tell a speed."""
 OF_A_RUN = {"manifest.json", "config.yaml", "metrics.jsonl", "trainer_state.json", "data_manifest.json"}
 SHOWN_LINES = 40
 Noted = dict[str, str]
@@ -103,7 +107,7 @@ def _run(folder: Path, *words: str) -> str:
     text = f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     for path, name in ((folder, "FOLDER"), (ROOT, "ROOT"), (Path.home(), "HOME")):
         text = text.replace(str(path), name)
-    return VARYING.sub("VARIES", text)
+    return VARYING.sub("VARIES", OF_A_CLOCK.sub("", text))
 
 
 def _digests(folder: Path) -> str:
