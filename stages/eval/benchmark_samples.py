@@ -9,11 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from statistics import fmean
 from typing import Any
 
+from nemotron_data.chat.thought import after_thought
 from nemotron_data.formats.eval_tasks import EvalTask
 from nemotron_shared.runtime.process import end_group
-from stages.eval.harness_tasks import chosen, judged
+from stages.eval.harness_tasks import chosen, judged, written
 
 SECONDS = 10
 # Set in the program's own process: this one has threads, and must not run anything between fork and exec.
@@ -43,15 +45,28 @@ def _sample(about: EvalTask, entries: Sequence[Mapping[str, Any]]) -> dict[str, 
     }
     if about.kind == "choice":
         return {"question": doc["question"], **chosen(first), "harness": harness}
-    output = first["resps"][0][0]
+    if about.kind == "generate":
+        return {"question": doc["question"], **judged(first), "harness": harness}
+    outputs = first["resps"][0]
+    answers = [after_thought(output) or "" for output in outputs]
     if about.kind == "code":
-        program = "\n".join([doc["prompt"] + output, doc["test"], f"check({doc['entry_point']})"])
+        score = fmean(_passes_tests(doc, answer) for answer in answers)
         asked = {"question": doc["prompt"], "expected": f"passes the tests of {doc['entry_point']}"}
-        return {**asked, "output": output, "score": float(passes(program))}
-    if about.kind == "instructions":
-        asked = {"question": doc["prompt"], "expected": ", ".join(doc["instruction_id_list"])}
-        return {**asked, "output": output, "score": float(harness["prompt_level_strict_acc"]), "harness": harness}
-    return {"question": doc["question"], **judged(first), "harness": harness}
+        return {**asked, **written(outputs), "score": score}
+    score = fmean(follows(doc, answer) for answer in answers)
+    asked = {"question": doc["prompt"], "expected": ", ".join(doc["instruction_id_list"])}
+    return {**asked, **written(outputs), "score": score, "harness": harness}
+
+
+def _passes_tests(doc: Mapping[str, Any], answer: str) -> bool:
+    return passes("\n".join([doc["prompt"] + answer, doc["test"], f"check({doc['entry_point']})"]))
+
+
+def follows(doc: Mapping[str, Any], answer: str) -> bool:
+    """Whether an answer follows every instruction of its prompt, as lm-eval judges it strictly."""
+    from lm_eval.tasks.ifeval.utils import process_results
+
+    return bool(process_results(doc, [answer])["prompt_level_strict_acc"])
 
 
 def passes(program: str) -> bool:

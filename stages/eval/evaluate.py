@@ -123,7 +123,7 @@ def summarise(
             **task.config.evaluation.model_dump(),
             "engine": task.config.engine.name,
             "seed": task.config.run.seed,
-            "greedy": True,
+            "greedy": not task.config.evaluation.temperature,
             "chat_template": "generation tasks only",
         },
     }
@@ -161,13 +161,16 @@ def outcome(output: Path, results: dict[str, Any]) -> Outcome:
 
 
 def as_table(results: dict[str, Any]) -> str:
-    """Scores with 95% intervals as a Markdown table."""
-    lines = ["| task | metric | n | model | value | 95% interval |", "|---|---|--:|---|--:|---|"]
+    """Scores with 95% intervals as a Markdown table, with the share of answers that were cut at the longest length."""
+    lines = ["| task | metric | n | model | value | 95% interval | cut |", "|---|---|--:|---|--:|---|--:|"]
     for entry in results["scores"]:
         low, high = entry["ci95"]
         label = results["models"][entry["model"]]["label"]
+        about, cut = f"| {entry['task']} | ", f"{entry['cut']:.1%}" if "cut" in entry else ""
         lines.append(
-            f"| {entry['task']} | {entry['metric']} | {entry['n']} | {label} | {entry['value']:.3f} "
-            f"| {low:.3f} to {high:.3f} |"
+            f"{about}{entry['metric']} | {entry['n']} | {label} | {entry['value']:.3f} "
+            f"| {low:.3f} to {high:.3f} | {cut} |"
         )
+        for k, share in entry.get("pass_at_k", {}).items():
+            lines.append(f"{about}pass@{k} | {entry['n']} | {label} | {share:.3f} | | |")
     return "\n".join(lines) + "\n"

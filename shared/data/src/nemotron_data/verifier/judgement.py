@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
+from nemotron_data.chat.thought import after_thought
+from nemotron_data.verifier.claims import Claim, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
 from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
 from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
@@ -85,8 +86,8 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
         kind: how to compare; None: by the looks of the expected answer.
     """
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
-    said = after_thinking(completion)
-    said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said or "")
+    said = (after_thought(completion) or "").strip()
+    said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said)
     if not said or wanted.is_nothing:
         return WRONG
     said = said[-LONGEST_ANSWER:]
