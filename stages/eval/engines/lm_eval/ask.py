@@ -58,8 +58,9 @@ class QuietLM(HFLM):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.ids: dict[str, list[int]] = {}
-        ends = ends_of(self.model, self.tokenizer)
-        self.ends = [self.tok_decode([token], skip_special_tokens=False) for token in sorted(ends)]
+        tokenizer: Any = self.tokenizer
+        ends = ends_of(self.model, tokenizer)
+        self.ends: list[str] = [tokenizer.decode([token]) for token in sorted(ends)]
         self.cut = CutAnswers(ends)
         self.cache_hook: Any = self.cut
 
