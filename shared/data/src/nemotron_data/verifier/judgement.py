@@ -9,6 +9,7 @@ from fractions import Fraction
 from nemotron_data.chat.thought import after_thought
 from nemotron_data.verifier.claims import Claim, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
+from nemotron_data.verifier.equations import has_variables, is_equation, name_of
 from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
 from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
@@ -25,8 +26,9 @@ EXPLAINED = re.compile(
     r"|(?=\W*[\d$.])(?![-*]\s)([^\n:]{1,40}):\s",
     re.IGNORECASE,
 )
-WORKING = re.compile(r"\n|[\d)}]\s*=|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
-"""What is no bare answer: several lines, a computation, a reason."""
+WORKING = re.compile(r"\n|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
+COMPUTED = re.compile(r"[\d)}]\s*=")
+"""What is no bare answer: several lines, a reason; and a computation."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
 LINK = re.compile(
     r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from|est|sont|ist|sind|es|son)|\b[Ii]t['\u2019]s)\s+"
@@ -92,9 +94,13 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
         return WRONG
     said = said[-LONGEST_ANSWER:]
     marked = final_claim(said)
-    alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
+    bare = unwrapped(said)
+    computed = COMPUTED.search(bare) and not (wanted.kind == "math" and "=" in wanted.text)
+    alone = Claim(bare, clean=not (computed or WORKING.search(bare)))
     fits = COMPARED[wanted.kind]
     claim = marked or _first_line(said) or alone
+    if _is_of_another(claim.text, wanted):
+        return Verdict(strict=False, lenient=False, answer=claim.text)
     if fits(claim.text, wanted):
         return Verdict(claim.clean, lenient=True, answer=claim.text)
     answer = marked.text if marked else FOUND[wanted.kind](said, wanted)
@@ -103,6 +109,15 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     if answer is not None and fits(answer, wanted):
         return Verdict(strict=False, lenient=True, answer=answer)
     return Verdict(strict=False, lenient=False, answer=answer or alone.text[:200])
+
+
+def _is_of_another(text: str, wanted: Expected) -> bool:
+    """Whether a value is given to another name than that of the expected one: y = 4, and not x = 4."""
+    asked = name_of(wanted.text)
+    if asked is None or has_variables(wanted.text.rpartition("=")[2]) or "," in wanted.text:
+        return False
+    said = name_of(text)
+    return said is not None and said != asked
 
 
 def _first_line(text: str) -> Claim | None:
@@ -139,6 +154,8 @@ def _number_in(text: str, wanted: Expected) -> str | None:
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
     if bold:
         return bold[-1] if len({_value(part) for part in bold}) == 1 else None
+    if is_equation(sentence):
+        return None
     result = sentence.rpartition("=")[2] if "=" in sentence else sentence
     found = numbers_in(result)
     if not found or _lists(result, [number for _, number in found]):
@@ -212,7 +229,7 @@ def _formula_in(text: str, wanted: Expected) -> str | None:
         found = [part for part in parts if re.search(r"\d|\\[a-z]|[\u03c0\u221e\u221a]|\w\s*[+^(]", part)]
     if not found:
         return None
-    return found[-1] if "=" in wanted.text else found[-1].rpartition("=")[2].strip()
+    return found[-1] if "=" in wanted.text or is_equation(found[-1]) else found[-1].rpartition("=")[2].strip()
 
 
 def _is_choice(text: str, wanted: Expected) -> bool:

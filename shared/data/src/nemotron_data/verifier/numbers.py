@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from nemotron_data.verifier.equations import is_equation
 from nemotron_data.verifier.units import in_one_unit, unit_of
 
 LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
@@ -151,7 +152,10 @@ def plain(text: str) -> str:
 
 
 def read_number(text: str) -> Number | None:
-    """The number that a text is, with a currency and a unit around it; None where it is something else."""
+    """The number that a text is, with a currency and a unit around it; None where it is something else, such as an
+    equation or a factorial."""
+    if is_equation(text):
+        return None
     text = re.sub(r"^\$(\\\$.*)\$$", r"\1", text.strip())
     text = plain(text).strip()
     text = text.replace("$", "").strip() if text.count("$") == 2 else text
@@ -162,6 +166,8 @@ def read_number(text: str) -> Number | None:
     if found is None:
         return _in_words(text)
     rest = text[found.end() :]
+    if rest.startswith("!"):
+        return None
     unit = UNIT.fullmatch(rest.strip().rstrip(".!,;").strip())
     if unit is None or unit[0].rstrip().endswith(("-", "/")) or VARIABLE.match(rest) or OPERATION.match(rest):
         return None
