@@ -14,12 +14,17 @@ SIGN = re.compile(r"(?<![<>!:=])=(?!=)")
 GREEK = (
     r"\\(?:var)?(?:alpha|beta|gamma|delta|epsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega)"
 )
-NAME = re.compile(rf"(?:[A-Za-z]|{GREEK})(?:'|_\{{?\w+\}}?)*(?:\s*\([^()]{{1,20}}\))?")
+NAME = re.compile(rf"(?:[A-Za-z]|[A-Z]{{2,3}}|{GREEK})(?:'|_\{{?\w+\}}?)*(?:\s*\([^()]{{1,20}}\))?")
 LABEL = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*\{[^{}]*\}")
 FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|lim|max|min|gcd|lcm|mod|det|deg)\b")
 TIMES = re.compile(r"(?<=[\d)])\s*x\s*(?=[\d(])")
-PROSE = re.compile(r"[,;:]|(?<![\\A-Za-z])[A-Za-z]+(?:['\u2019][a-z]+)?(?![A-Za-z(])")
+BREAK = re.compile(r"[,;:\n]|\\\\|\u2192|\u21d2|\\(?:implies|Rightarrow|iff|quad|therefore)\b")
+PROSE = re.compile(rf"{BREAK.pattern}|(?<![\\A-Za-z])[A-Za-z]+(?:['\u2019][a-z]+)?(?![A-Za-z(])")
 VARIABLE = re.compile(rf"{GREEK}|(?<![A-Za-z\\])[A-Za-z]{{1,3}}(?![A-Za-z])")
+UNITS = re.compile(r"(?<=\d)\s*([A-Za-z]+)[\u00b2\u00b3]?(?:\s*/\s*([A-Za-z]+)[\u00b2\u00b3]?)?")
+BOUND_VARIABLE = re.compile(r"\\(?:lim|sum|prod|i*int)\b")
+LAST = re.compile(r"[,;:](?!\d{3})")
+"""What ends the right side of the last sign of equality, so that the text ends in something else."""
 CONSTANTS = {"e", "i"}
 
 
@@ -28,10 +33,11 @@ def is_equation(text: str) -> bool:
     if "=" not in text:
         return False
     left, right = _last_sides(text)
-    if right is None or _is_name(left):
+    if right is None or _is_name(left) or BOUND_VARIABLE.search(left):
         return False
-    found = _variables(left)
-    return bool(found) and not (_are_units(left, found) and re.search(r"[A-Za-z]", right))
+    if re.search(r"[A-Za-z]", right) and not _variables(UNITS.sub(_without_units, left)):  # 5 m + 3 m = 8 m
+        return False
+    return bool(_variables(left))
 
 
 def name_of(text: str) -> str | None:
@@ -51,8 +57,9 @@ def has_variables(text: str) -> bool:
 
 
 def _last_sides(text: str) -> tuple[str, str | None]:
-    sides = SIGN.split(LABEL.sub(" ", text.replace("$", " ")))
-    return (_formula(sides[-2]), sides[-1]) if len(sides) > 1 else (text, None)
+    sides = SIGN.split(LABEL.sub(" ", text.replace("$", " ").replace("&", " ")))
+    whole = len(sides) > 1 and not LAST.search(sides[-1])
+    return (_formula(sides[-2]), sides[-1]) if whole else (text, None)
 
 
 def _formula(text: str) -> str:
@@ -64,17 +71,21 @@ def _formula(text: str) -> str:
 def _ends_words(found: re.Match[str], text: str) -> bool:
     """Whether a word or a comma is none of a formula's."""
     word, before = found[0], text[: found.start()]
-    if word in ",;:":
+    if BREAK.fullmatch(word):
         return before.count("(") <= before.count(")")
     if len(word) == 1:  # "a total", "I get"
         return word in "aAI" and re.match(r"\s+[A-Za-z]{2}", text[found.end() :]) is not None
-    return not (_is_product(word) or FUNCTION.fullmatch(word))
+    return not (_is_product(found) or FUNCTION.fullmatch(word))
 
 
-def _is_product(word: str) -> bool:
-    """Whether two or three letters are variables side by side, and no word or unit: xy, mc, PV."""
+def _is_product(found: re.Match[str]) -> bool:
+    """Whether two or three letters are variables side by side, and no word or unit: the xy of 3xy, the mc of mc^2."""
+    word, text = found[0], found.string
     is_word = re.search(r"[eiou]", word) or (len(word) == 3 and re.fullmatch(r"[A-Z][a-z]+", word))
-    return 1 < len(word) < 4 and not is_word and unit_of(word) is None
+    beside = re.search(r"(?:^|[-+*/^({=}\d])\s*$", text[: found.start()]) and re.match(
+        r"\s*(?:[-+*/^_)}]|$)", text[found.end() :]
+    )
+    return bool(1 < len(word) < 4 and not is_word and unit_of(word) is None and beside)
 
 
 def _is_name(text: str) -> bool:
@@ -86,14 +97,12 @@ def _variables(text: str) -> list[str]:
     return [
         found[0]
         for found in VARIABLE.finditer(text)
-        if found[0] not in CONSTANTS and (found[0][0] == "\\" or len(found[0]) == 1 or _is_product(found[0]))
+        if found[0] not in CONSTANTS and (found[0][0] == "\\" or len(found[0]) == 1 or _is_product(found))
     ]
 
 
-def _are_units(text: str, letters: list[str]) -> bool:
-    """Whether all letters are units of figures, as in 5 m + 3 m."""
-    after = re.findall(r"\d\s*([A-Za-z]+)", text)
-    return len(after) == len(letters) and all(unit_of(letter) for letter in letters)
+def _without_units(found: re.Match[str]) -> str:
+    return "" if all(unit_of(unit) for unit in found.groups() if unit) else found[0]
 
 
 def _written(name: str) -> str:

@@ -19,6 +19,7 @@ LONGEST_ANSWER = 10_000  # characters; of a longer one only the end is read, whe
 LONGEST_NUMBER = 500  # characters, with its unit
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
 REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
+PROSE = re.compile(r"(?<!\\)\b(?:[A-Za-z]{3,}|so|is|of|to|it|in|we|as|at|by)\b(?![({])")
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 FORMULAS = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 EXPLAINED = re.compile(
@@ -114,7 +115,8 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
 def _is_of_another(text: str, wanted: Expected) -> bool:
     """Whether a value is given to another name than that of the expected one: y = 4, and not x = 4."""
     asked = name_of(wanted.text)
-    if asked is None or has_variables(wanted.text.rpartition("=")[2]) or "," in wanted.text:
+    several = "," in wanted.text or wanted.text.count("=") > 1
+    if asked is None or several or has_variables(wanted.text.rpartition("=")[2]):
         return False
     said = name_of(text)
     return said is not None and said != asked
@@ -154,7 +156,7 @@ def _number_in(text: str, wanted: Expected) -> str | None:
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
     if bold:
         return bold[-1] if len({_value(part) for part in bold}) == 1 else None
-    if is_equation(sentence):
+    if is_equation(sentence) and not PROSE.search(sentence):
         return None
     result = sentence.rpartition("=")[2] if "=" in sentence else sentence
     found = numbers_in(result)
@@ -229,7 +231,8 @@ def _formula_in(text: str, wanted: Expected) -> str | None:
         found = [part for part in parts if re.search(r"\d|\\[a-z]|[\u03c0\u221e\u221a]|\w\s*[+^(]", part)]
     if not found:
         return None
-    return found[-1] if "=" in wanted.text or is_equation(found[-1]) else found[-1].rpartition("=")[2].strip()
+    result = found[-1].rpartition("=")[2].strip()
+    return found[-1] if "=" in wanted.text or (is_equation(found[-1]) and has_variables(result)) else result
 
 
 def _is_choice(text: str, wanted: Expected) -> bool:

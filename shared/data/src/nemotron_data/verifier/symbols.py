@@ -122,7 +122,6 @@ def readable(text: str) -> bool:
 @lru_cache(maxsize=4096)
 def parsed(text: str) -> list[Any]:
     """math-verify's reading of a formula, as an expression and as text."""
-    from latex2sympy2_extended import NormalizationConfig
     from math_verify import parse
     from math_verify.parser import LatexExtractionConfig
 
