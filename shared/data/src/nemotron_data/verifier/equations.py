@@ -16,15 +16,16 @@ GREEK = (
 )
 NAME = re.compile(rf"(?:[A-Za-z]|[A-Z]{{2,3}}|{GREEK})(?:'|_\{{?\w+\}}?)*(?:\s*\([^()]{{1,20}}\))?")
 LABEL = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox)\s*\{[^{}]*\}")
-FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|lim|max|min|gcd|lcm|mod|det|deg)\b")
+FUNCTION = re.compile(r"\\?(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|lim|max|min|gcd|lcm|mod|det|deg)(?![A-Za-z])")
 TIMES = re.compile(r"(?<=[\d)])\s*x\s*(?=[\d(])")
 BREAK = re.compile(r"[,;:\n]|\\\\|\u2192|\u21d2|\\(?:implies|Rightarrow|iff|quad|therefore)\b")
 PROSE = re.compile(rf"{BREAK.pattern}|(?<![\\A-Za-z])[A-Za-z]+(?:['\u2019][a-z]+)?(?![A-Za-z(])")
 VARIABLE = re.compile(rf"{GREEK}|(?<![A-Za-z\\])[A-Za-z]{{1,3}}(?![A-Za-z])")
 UNITS = re.compile(r"(?<=\d)\s*([A-Za-z]+)[\u00b2\u00b3]?(?:\s*/\s*([A-Za-z]+)[\u00b2\u00b3]?)?")
-BOUND_VARIABLE = re.compile(r"\\(?:lim|sum|prod|i*int)\b")
+BOUND_VARIABLE = re.compile(r"\\(?:lim|sum|prod|i*int)(?![A-Za-z])")
 LAST = re.compile(r"[,;:](?!\d{3})")
 """What ends the right side of the last sign of equality, so that the text ends in something else."""
+SENTENCE = re.compile(r"(?<!\\)\b(?:[A-Za-z]{3,}|so|is|of|to|it|in|we|as|at|by)\b(?![({])")
 CONSTANTS = {"e", "i"}
 
 
@@ -49,6 +50,20 @@ def name_of(text: str) -> str | None:
         first = SIGN.split(text)[0]
         left = _formula(first) if not _variables(left) else ""
     return _written(left) if _is_name(left) else None
+
+
+def names_another(text: str, gold: str) -> bool:
+    """Whether a value is given to another name than that of the expected one: y = 4, and not x = 4."""
+    asked = name_of(gold) if gold.count("=") == 1 and "," not in gold else None
+    if asked is None or has_variables(gold.rpartition("=")[2]):
+        return False
+    said = name_of(text)
+    return said is not None and said != asked
+
+
+def is_bare_equation(text: str) -> bool:
+    """Whether a text is an equation, and no sentence that ends in one."""
+    return is_equation(text) and not SENTENCE.search(text)
 
 
 def has_variables(text: str) -> bool:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from nemotron_data.chat.thought import after_thought
 from nemotron_data.verifier.claims import Claim, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
-from nemotron_data.verifier.equations import has_variables, is_equation, name_of
+from nemotron_data.verifier.equations import has_variables, is_bare_equation, is_equation, names_another
 from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
 from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
@@ -19,7 +19,6 @@ LONGEST_ANSWER = 10_000  # characters; of a longer one only the end is read, whe
 LONGEST_NUMBER = 500  # characters, with its unit
 OR = re.compile(r"\bor\b|\beither\b|\bmaybe\b|\bperhaps\b|[/|](?=\s*\\?boxed)")
 REMARK = re.compile(r"\([^()]*\)|\bsee\s+(?:step|above|below|section|note)\b.*|\bstep\s+\d+")
-PROSE = re.compile(r"(?<!\\)\b(?:[A-Za-z]{3,}|so|is|of|to|it|in|we|as|at|by)\b(?![({])")
 BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
 FORMULAS = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 EXPLAINED = re.compile(
@@ -95,12 +94,11 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
         return WRONG
     said = said[-LONGEST_ANSWER:]
     marked = final_claim(said)
-    bare = unwrapped(said)
-    computed = COMPUTED.search(bare) and not (wanted.kind == "math" and "=" in wanted.text)
-    alone = Claim(bare, clean=not (computed or WORKING.search(bare)))
+    bare, asked_for = unwrapped(said), wanted.kind == "math" and "=" in wanted.text
+    alone = Claim(bare, clean=not (WORKING.search(bare) or (COMPUTED.search(bare) and not asked_for)))
     fits = COMPARED[wanted.kind]
     claim = marked or _first_line(said) or alone
-    if _is_of_another(claim.text, wanted):
+    if names_another(claim.text, wanted.text):
         return Verdict(strict=False, lenient=False, answer=claim.text)
     if fits(claim.text, wanted):
         return Verdict(claim.clean, lenient=True, answer=claim.text)
@@ -110,16 +108,6 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
     if answer is not None and fits(answer, wanted):
         return Verdict(strict=False, lenient=True, answer=answer)
     return Verdict(strict=False, lenient=False, answer=answer or alone.text[:200])
-
-
-def _is_of_another(text: str, wanted: Expected) -> bool:
-    """Whether a value is given to another name than that of the expected one: y = 4, and not x = 4."""
-    asked = name_of(wanted.text)
-    several = "," in wanted.text or wanted.text.count("=") > 1
-    if asked is None or several or has_variables(wanted.text.rpartition("=")[2]):
-        return False
-    said = name_of(text)
-    return said is not None and said != asked
 
 
 def _first_line(text: str) -> Claim | None:
@@ -156,7 +144,7 @@ def _number_in(text: str, wanted: Expected) -> str | None:
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
     if bold:
         return bold[-1] if len({_value(part) for part in bold}) == 1 else None
-    if is_equation(sentence) and not PROSE.search(sentence):
+    if is_bare_equation(sentence):
         return None
     result = sentence.rpartition("=")[2] if "=" in sentence else sentence
     found = numbers_in(result)

@@ -3,7 +3,7 @@
 It takes the right side for the whole of an equation, and rounds what is close to zero to zero.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 Same = Callable[[list[Any], list[Any]], bool]
@@ -59,7 +59,7 @@ def united(formula: Any, either: bool) -> Any:
     """Inequalities in a list as the set of what fulfils them: one of them with `either`, else all."""
     import sympy
 
-    parts = list(formula.args) if isinstance(formula, sympy.FiniteSet) else []
+    parts: list[Any] = list(formula.args) if isinstance(formula, sympy.FiniteSet) else []
     kinds = (sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
     if len(parts) < 2 or not all(isinstance(part, kinds) and sympy.count_ops(part) < 6 for part in parts):
         return formula
@@ -114,7 +114,7 @@ def _same_values(wanted: list[Any], found: list[Any], same: Same) -> bool:
     return bool(one and other) and same([one[0]], [other[0]])
 
 
-def _values(equations: list[Any]) -> Iterable[Any]:
+def _values(equations: list[Any]) -> list[Any]:
     """What names stand for: one value, all values of one name, or those of several names, by the alphabet."""
     import sympy
 
