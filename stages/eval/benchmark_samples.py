@@ -4,16 +4,19 @@
  "harness": {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}}
 """
 
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from nemotron_data.chat.thought import after_thought
 from nemotron_data.formats.eval_tasks import EvalTask
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.process import end_group
 from stages.eval.harness_tasks import chosen, judged, written
 
@@ -67,6 +70,40 @@ def follows(doc: Mapping[str, Any], answer: str) -> bool:
     from lm_eval.tasks.ifeval.utils import process_results
 
     return bool(process_results(doc, [answer])["prompt_level_strict_acc"])
+
+
+def judgeable(row: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A prompt of IFEval that its checks can judge, tried before any is asked. They take some words for regular
+    expressions; one that is none is meant as it stands.
+
+    Raises:
+        UserError: they cannot.
+    """
+    told = [{key: _pattern(value) for key, value in kwargs.items()} for kwargs in row["kwargs"]]
+    for kwargs in (row["kwargs"], told):
+        try:
+            follows(row | {"kwargs": kwargs}, "An answer.")
+        except Exception as error:  # whatever a check of lm-eval's ends with
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            return row | {"kwargs": kwargs}
+    what = f"{file}: row {row['row'] + 1}: no check of lm-eval's can judge it: {reason}"
+    raise UserError(what, "correct instruction_id_list and kwargs of this prompt, or leave it out")
+
+
+def _pattern(value: Any) -> Any:
+    """A word, or a list of them, as a regular expression."""
+    if isinstance(value, list):
+        return [_pattern(one) for one in value]
+    return re.escape(value) if isinstance(value, str) and not _is_pattern(value) else value
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 def passes(program: str) -> bool:

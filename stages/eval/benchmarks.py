@@ -10,7 +10,7 @@ filters are lm-eval's own; so are the metrics that stand beside our score as `ha
 whether they are drawn, is said by `evaluation`, as for every task.
 """
 
-import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -29,14 +29,14 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Problem
-from stages.eval.benchmark_samples import follows
+from stages.eval.benchmark_samples import judgeable
 from stages.eval.harness_tasks import FINAL_ANSWER, generation
 from stages.eval.schema import EvalConfig, EvaluationSection
 
 LM_EVALS_LENGTH = 256
 """Tokens of an answer where a definition of lm-eval's does not say."""
 TAKE_FIRST = {"function": "take_first"}
-HUB = "hub"
+HUB, SHOTS = "hub", 5
 Rows = list[dict[str, Any]]
 
 
@@ -105,9 +105,17 @@ def prepare_benchmark(name: str, place: str, output: Path) -> tuple[Kind, Rows]:
         UserError: a row lacks something, with its place.
     """
     about = BENCHMARKS[name]
+    rows = list(_rows(name, _files(name, place, about.test)))
     if about.shots:
-        write_lines(shots_file(output, name), _rows(name, _files(name, place, about.shots)))
-    return about.kind, list(_rows(name, _files(name, place, about.test)))
+        examples = list(_rows(name, _files(name, place, about.shots)))
+        there = Counter(row.get("subject") for row in examples)  # those of MMLU are of the question's own field
+        for field in {row.get("subject") for row in rows}:
+            if there[field] < SHOTS:
+                of = f" of the field '{field}'" if field else ""
+                what = f"{place}: {there[field]} rows for examples{of}, and lm-eval shows {SHOTS} with each question"
+                raise UserError(f"data_prep.benchmarks.{name}: {what}", f"bring all of its split '{about.shots}'")
+        write_lines(shots_file(output, name), examples)
+    return about.kind, rows
 
 
 def shots_file(folder: Path, name: str) -> Path:
@@ -192,7 +200,7 @@ def definitions(about: EvalTask, folder: Path, settings: EvaluationSection) -> l
     if about.name == "mmlu":
         return list(_fields_of_mmlu(about, folder, place, numbered))
     if about.kind == "instructions":
-        numbered = [_judged(row, about.file) for row in numbered]
+        numbered = [judgeable(row, about.file) for row in numbered]
     files = {"test": folder / f"{about.name}.test.jsonl"}
     write_lines(files["test"], numbered)
     if (examples := shots_file(about.file.parent, about.name)).is_file():
@@ -232,40 +240,6 @@ def _definition_of(name: str) -> dict[str, Any]:
     return yaml.safe_load(file.read_text(encoding="utf-8").replace("!function ", ""))
 
 
-def _judged(row: dict[str, Any], file: Path) -> dict[str, Any]:
-    """A prompt of IFEval that its checks can judge, tried before any is asked. They take some words for regular
-    expressions; one that is none is meant as it stands.
-
-    Raises:
-        UserError: they cannot.
-    """
-    told = [{key: _pattern(value) for key, value in kwargs.items()} for kwargs in row["kwargs"]]
-    for kwargs in (row["kwargs"], told):
-        try:
-            follows(row | {"kwargs": kwargs}, "An answer.")
-        except Exception as error:  # whatever a check of lm-eval's ends with
-            reason = f"{type(error).__name__}: {error}"
-        else:
-            return row | {"kwargs": kwargs}
-    what = f"{file}: row {row['row'] + 1}: no check of lm-eval's can judge it: {reason}"
-    raise UserError(what, "correct instruction_id_list and kwargs of this prompt, or leave it out")
-
-
-def _pattern(value: Any) -> Any:
-    """A word, or a list of them, as a regular expression."""
-    if isinstance(value, list):
-        return [_pattern(one) for one in value]
-    return re.escape(value) if isinstance(value, str) and not _is_pattern(value) else value
-
-
-def _is_pattern(text: str) -> bool:
-    try:
-        re.compile(text)
-    except re.error:
-        return False
-    return True
-
-
 def _definition(name: str, base: dict[str, Any], folder: Path, files: dict[str, Path]) -> Path:
     """One YAML file over one file of rows and, where there are some, one of examples."""
     written = base | {
@@ -293,7 +267,7 @@ def _fields_of_mmlu(about: EvalTask, folder: Path, place: Path, rows: Rows) -> I
         for split, every in (("test", rows), ("examples", examples)):
             files[split] = folder / f"{name}.{split}.jsonl"
             write_lines(files[split], [row for row in every if row["subject"] == subject])
-        yield _definition(name, {"include": str(place / f"{name}.yaml"), "num_fewshot": 5}, folder, files)
+        yield _definition(name, {"include": str(place / f"{name}.yaml"), "num_fewshot": SHOTS}, folder, files)
 
 
 def _values(file: Path) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.beside import in_halves
 from nemotron_shared.runtime.run import Run
@@ -65,10 +66,19 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
 
 
 def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
-    """Tasks of the data that the config asks for, by name."""
+    """Tasks of the data that the config asks for, by name.
+
+    Raises:
+        UserError: one of them asks for nothing.
+    """
     known = {} if task.inputs["data"] is None else read_tasks(task.input("data").path)
     known |= held_out_tasks(task) if task.config.evaluation.held_out else {}
-    return {name: known[name] for name in task.config.evaluation.tasks or known}
+    chosen = {name: known[name] for name in task.config.evaluation.tasks or known}
+    if empty := [name for name, about in chosen.items() if not about.rows]:
+        others = " ".join(f"-t {name}" for name in chosen if name not in empty)
+        what = f"the task '{empty[0]}' has no rows, so there is nothing to score"
+        raise UserError(what, f"prepare its data anew{f', or leave it out: {others}' if others else ''}")
+    return chosen
 
 
 def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:

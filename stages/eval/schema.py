@@ -81,7 +81,7 @@ class LMEvalEngine(ModelLoadingEngine):
 class EvaluationSection(Section):
     """What is asked, and how."""
 
-    tasks: list[str] | None
+    tasks: list[str] | None = Field(min_length=1)
     """List of tasks to run; `-t NAME` sets it. `null`: all that the data has."""
     limit: int | None = Field(ge=1)
     """Use only the first rows of each task. `null`: all."""

@@ -24,6 +24,7 @@ RIGHT = [
     ("f(x) = x^2 - 5", r"\boxed{f(x) = x^2-5}"),
     ("x^2 - 5", r"\boxed{f(x) = x^2 - 5}"),
     ("a_n = 3n - 1", r"\boxed{a_n = 3n-1}"),
+    (r"A = \frac{1}{2}bh", r"\boxed{A=\frac{bh}{2}}"),
     ("V = \\pi r^2 h", r"\boxed{V=\pi h r^2}"),
     ("E = mc^2", "E = mc^2"),
     # values with a name
@@ -143,6 +144,7 @@ RIGHT = [
     ("x+3=y", "\\boxed{y = x+3}"),
 ]
 WRONG = [
+    (r"A = \frac{1}{2}bh", r"\boxed{\frac{1}{2}}"),
     (r"\pi r^2 h", r"\boxed{\pi r^2}"),
     ("V = \\pi r^2 h", r"\boxed{V = \pi r^2}"),
     ("2x - 9y + 4z + 13 = 0", r"\boxed{0}"),

@@ -219,6 +219,17 @@ def test_an_answer_ends_at_a_benchmarks_words_and_its_thought_does_not() -> None
     assert answer("no chat", "x = 1") == ("x = 1", True)
 
 
+def test_nothing_to_ask_is_an_error_before_anything_is_asked(step, folders) -> None:
+    (folders["gsm8k"] / "main" / "test.jsonl").write_text("")
+    _, said = step(data_prep.STEP, *chosen(folders, "gsm8k"))
+    assert "the task 'gsm8k' has no rows, so there is nothing to ask" in said
+    (folders["mmlu"] / "all" / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MMLU[:5]))
+    _, said = step(data_prep.STEP, *chosen(folders, "mmlu"))
+    assert "0 rows for examples of the field 'virology', and lm-eval shows 5 with each question" in said
+    _, said = step(train.STEP, "run.model=null", "evaluation.tasks=[]")
+    assert "evaluation.tasks" in said and "at least 1 item" in said
+
+
 def test_several_answers_need_a_temperature(step, folders) -> None:
     _, said = step(train.STEP, "run.model=null", "evaluation.num_samples=4")
     assert "num_samples 4 needs evaluation.temperature above 0, such as 0.7" in said
