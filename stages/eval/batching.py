@@ -17,6 +17,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 
 from nemotron_data.tokenizers.words import special_ids
 from nemotron_engines.modeling.generation import ends_of
+from stages.eval.harness_tasks import Answer
 
 
 class TokenScore(NamedTuple):
@@ -63,7 +64,7 @@ class ModelQueue:
             self._changed.notify()
         self._thread.join()
 
-    def generate(self, ids: list[int], max_tokens: int, stop: list[str]) -> str:
+    def generate(self, ids: list[int], max_tokens: int, stop: list[str]) -> Answer:
         """The greedy continuation up to `max_tokens`, cut before the first stop string, without special tokens."""
         return self._ask(_Request(ids, ("generate", max_tokens, tuple(stop))))
 
@@ -113,7 +114,7 @@ class ModelQueue:
         return [_token_scores(logits[number, : len(row)], row) for number, row in enumerate(rows)]
 
     @torch.inference_mode()
-    def _generated(self, rows: list[list[int]], max_tokens: int, stop: tuple[str, ...]) -> list[str]:
+    def _generated(self, rows: list[list[int]], max_tokens: int, stop: tuple[str, ...]) -> list[Answer]:
         """Rows are filled up on the left, behind an attention mask."""
         width = max(map(len, rows))
         pad = next((id for id in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id) if id is not None), 0)
@@ -128,17 +129,18 @@ class ModelQueue:
             pad_token_id=pad,
             stopping_criteria=StoppingCriteriaList([_AllStopped(self.tokenizer, stop, width), self._all_closed]),
         )
-        return [self._text(row[width:].tolist(), stop) for row in made]
+        return [self._answer(row[width:].tolist(), max_tokens, stop) for row in made]
 
     def _all_closed(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """A StoppingCriteria: every row is done once the queue is closed, since nobody waits for the answers."""
         return torch.full((len(input_ids),), self._closed, device=input_ids.device)
 
-    def _text(self, ids: list[int], stop: tuple[str, ...]) -> str:
+    def _answer(self, ids: list[int], most: int, stop: tuple[str, ...]) -> Answer:
         ends = self._ends | (set(self.tokenizer.convert_tokens_to_ids(list(stop))) & self._special)
         ids = ids[: next((place for place, token in enumerate(ids) if token in ends), len(ids))]
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return text[: min((text.find(end) for end in stop if end in text), default=len(text))]
+        said = text[: min((text.find(end) for end in stop if end in text), default=len(text))]
+        return Answer.of(said, cut=len(ids) == most and said == text)
 
 
 class _AllStopped(StoppingCriteria):

@@ -4,16 +4,21 @@
  "harness": {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}}
 """
 
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from nemotron_data.chat.thought import after_thought
 from nemotron_data.formats.eval_tasks import EvalTask
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.process import end_group
-from stages.eval.harness_tasks import chosen, judged
+from stages.eval.harness_tasks import chosen, judged, written
 
 SECONDS = 10
 # Set in the program's own process: this one has threads, and must not run anything between fork and exec.
@@ -43,15 +48,62 @@ def _sample(about: EvalTask, entries: Sequence[Mapping[str, Any]]) -> dict[str, 
     }
     if about.kind == "choice":
         return {"question": doc["question"], **chosen(first), "harness": harness}
-    output = first["resps"][0][0]
+    if about.kind == "generate":
+        return {"question": doc["question"], **judged(first), "harness": harness}
+    outputs = first["resps"][0]
+    answers = [after_thought(output) or "" for output in outputs]
     if about.kind == "code":
-        program = "\n".join([doc["prompt"] + output, doc["test"], f"check({doc['entry_point']})"])
+        score = fmean(_passes_tests(doc, answer) for answer in answers)
         asked = {"question": doc["prompt"], "expected": f"passes the tests of {doc['entry_point']}"}
-        return {**asked, "output": output, "score": float(passes(program))}
-    if about.kind == "instructions":
-        asked = {"question": doc["prompt"], "expected": ", ".join(doc["instruction_id_list"])}
-        return {**asked, "output": output, "score": float(harness["prompt_level_strict_acc"]), "harness": harness}
-    return {"question": doc["question"], **judged(first), "harness": harness}
+        return {**asked, **written(outputs), "score": score}
+    score = fmean(follows(doc, answer) for answer in answers)
+    asked = {"question": doc["prompt"], "expected": ", ".join(doc["instruction_id_list"])}
+    return {**asked, **written(outputs), "score": score, "harness": harness}
+
+
+def _passes_tests(doc: Mapping[str, Any], answer: str) -> bool:
+    return passes("\n".join([doc["prompt"] + answer, doc["test"], f"check({doc['entry_point']})"]))
+
+
+def follows(doc: Mapping[str, Any], answer: str) -> bool:
+    """Whether an answer follows every instruction of its prompt, as lm-eval judges it strictly."""
+    from lm_eval.tasks.ifeval.utils import process_results
+
+    return bool(process_results(doc, [answer])["prompt_level_strict_acc"])
+
+
+def judgeable(row: dict[str, Any], file: Path) -> dict[str, Any]:
+    """A prompt of IFEval that its checks can judge, tried before any is asked. They take some words for regular
+    expressions; one that is none is meant as it stands.
+
+    Raises:
+        UserError: they cannot.
+    """
+    told = [{key: _pattern(value) for key, value in kwargs.items()} for kwargs in row["kwargs"]]
+    for kwargs in (row["kwargs"], told):
+        try:
+            follows(row | {"kwargs": kwargs}, "An answer.")
+        except Exception as error:  # whatever a check of lm-eval's ends with
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            return row | {"kwargs": kwargs}
+    what = f"{file}: row {row['row'] + 1}: no check of lm-eval's can judge it: {reason}"
+    raise UserError(what, "correct instruction_id_list and kwargs of this prompt, or leave it out")
+
+
+def _pattern(value: Any) -> Any:
+    """A word, or a list of them, as a regular expression."""
+    if isinstance(value, list):
+        return [_pattern(one) for one in value]
+    return re.escape(value) if isinstance(value, str) and not _is_pattern(value) else value
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
 
 
 def passes(program: str) -> bool:

@@ -6,11 +6,14 @@
     humaneval  Python functions        none                               the share of functions that pass their tests
 
 Their rows are data like any other: prepared once, looked for in training data, and asked offline. Prompts, examples and
-filters are lm-eval's own; so are the metrics that stand beside our score as `harness`.
+filters are lm-eval's own; so are the metrics that stand beside our score as `harness`. How long answers may be, and
+whether they are drawn, is said by `evaluation`, as for every task.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,9 +29,14 @@ from nemotron_shared.artifacts import Source
 from nemotron_shared.atomic import write_text
 from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.engine import Problem
-from stages.eval.schema import EvalConfig
+from stages.eval.benchmark_samples import judgeable
+from stages.eval.harness_tasks import FINAL_ANSWER, generation
+from stages.eval.schema import EvalConfig, EvaluationSection
 
-HUB = "hub"
+LM_EVALS_LENGTH = 256
+"""Tokens of an answer where a definition of lm-eval's does not say."""
+TAKE_FIRST = {"function": "take_first"}
+HUB, SHOTS = "hub", 5
 Rows = list[dict[str, Any]]
 
 
@@ -97,9 +105,17 @@ def prepare_benchmark(name: str, place: str, output: Path) -> tuple[Kind, Rows]:
         UserError: a row lacks something, with its place.
     """
     about = BENCHMARKS[name]
+    rows = list(_rows(name, _files(name, place, about.test)))
     if about.shots:
-        write_lines(shots_file(output, name), _rows(name, _files(name, place, about.shots)))
-    return about.kind, list(_rows(name, _files(name, place, about.test)))
+        examples = list(_rows(name, _files(name, place, about.shots)))
+        there = Counter(row.get("subject") for row in examples)  # those of MMLU are of the question's own field
+        for field in {row.get("subject") for row in rows}:
+            if there[field] < SHOTS:
+                of = f" of the field '{field}'" if field else ""
+                what = f"{place}: {there[field]} rows for examples{of}, and lm-eval shows {SHOTS} with each question"
+                raise UserError(f"data_prep.benchmarks.{name}: {what}", f"bring all of its split '{about.shots}'")
+        write_lines(shots_file(output, name), examples)
+    return about.kind, rows
 
 
 def shots_file(folder: Path, name: str) -> Path:
@@ -173,25 +189,55 @@ def _has_punkt() -> bool:
     return True
 
 
-def definitions(about: EvalTask, folder: Path, limit: int | None) -> list[Path]:
-    """lm-eval's own definition of a benchmark over the prepared rows, in `folder`; of MMLU one for each field."""
-    import lm_eval.tasks
+def definitions(about: EvalTask, folder: Path, settings: EvaluationSection) -> list[Path]:
+    """lm-eval's own definition of a benchmark over the prepared rows, in `folder`; of MMLU one for each field.
 
-    place = Path(lm_eval.tasks.__file__).parent / BENCHMARKS[about.name].folder
-    numbered = [row | {"row": number} for number, row in enumerate(read_task_rows(about.file, about.kind))][:limit]
+    How long answers are, and how they are drawn, is ours to say; its filters are given what follows the thinking.
+    """
+    place = _folder(about.name)
+    rows = islice(read_task_rows(about.file, about.kind), settings.limit)
+    numbered = [row | {"row": number} for number, row in enumerate(rows)]
     if about.name == "mmlu":
         return list(_fields_of_mmlu(about, folder, place, numbered))
+    if about.kind == "instructions":
+        numbered = [judgeable(row, about.file) for row in numbered]
     files = {"test": folder / f"{about.name}.test.jsonl"}
     write_lines(files["test"], numbered)
     if (examples := shots_file(about.file.parent, about.name)).is_file():
         files["examples"] = examples
-    definition = place / f"{about.name}.yaml"
-    base: dict[str, Any] = {"include": str(definition)}
+    own = _definition_of(about.name)
+    base: dict[str, Any] = {"include": str(place / f"{about.name}.yaml")}
+    base["filter_list"] = own.get("filter_list") or [{"name": "none", "filter": [TAKE_FIRST]}]
     if about.kind == "code":  # its definition loads a metric from the hub, and we run the tests ourselves
-        own = yaml.safe_load(definition.read_text(encoding="utf-8").replace("!function ", ""))
-        base = {key: own[key] for key in ("doc_to_text", "generation_kwargs")}
+        base = {"doc_to_text": own["doc_to_text"], "filter_list": [{"name": "none", "filter": [TAKE_FIRST]}]}
         base |= {"output_type": "generate_until", "doc_to_target": "", "metric_list": [{"metric": "exact_match"}]}
+    base["filter_list"] = [one | {"filter": [FINAL_ANSWER, *one["filter"]]} for one in base["filter_list"]]
+    base["generation_kwargs"] = generation(settings, own["generation_kwargs"]["until"])
+    base["repeats"] = settings.num_samples
     return [_definition(about.name, base, folder, files)]
+
+
+def overruled(name: str, settings: EvaluationSection) -> str | None:
+    """What is said where lm-eval's own definition allows answers another length than ours."""
+    own = _definition_of(name)
+    if own["output_type"] != "generate_until":
+        return None
+    length = own["generation_kwargs"].get("max_gen_toks", LM_EVALS_LENGTH)
+    if length == settings.max_new_tokens:
+        return None
+    return f"{name}: answers of up to {settings.max_new_tokens:,} tokens (lm-eval's own definition: {length:,})"
+
+
+def _folder(name: str) -> Path:
+    """Where lm-eval's definition of a benchmark lies."""
+    import lm_eval.tasks
+
+    return Path(lm_eval.tasks.__file__).parent / BENCHMARKS[name].folder
+
+
+def _definition_of(name: str) -> dict[str, Any]:
+    file = _folder(name) / ("_default_template_yaml" if name == "mmlu" else f"{name}.yaml")
+    return yaml.safe_load(file.read_text(encoding="utf-8").replace("!function ", ""))
 
 
 def _definition(name: str, base: dict[str, Any], folder: Path, files: dict[str, Path]) -> Path:
@@ -221,7 +267,7 @@ def _fields_of_mmlu(about: EvalTask, folder: Path, place: Path, rows: Rows) -> I
         for split, every in (("test", rows), ("examples", examples)):
             files[split] = folder / f"{name}.{split}.jsonl"
             write_lines(files[split], [row for row in every if row["subject"] == subject])
-        yield _definition(name, {"include": str(place / f"{name}.yaml"), "num_fewshot": 5}, folder, files)
+        yield _definition(name, {"include": str(place / f"{name}.yaml"), "num_fewshot": SHOTS}, folder, files)
 
 
 def _values(file: Path) -> Iterator[dict[str, Any]]:

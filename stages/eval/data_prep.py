@@ -61,6 +61,10 @@ def prepare(task: Task[EvalConfig]) -> Outcome:
 
     # write
     written = write_tasks(output, tasks, recall)
+    if empty := [name for name, one in written.items() if not one.rows]:
+        raise UserError(
+            f"the task '{empty[0]}' has no rows, so there is nothing to ask", "look at the data it is made of"
+        )
     task.run.say(", ".join(f"{one.rows:,} {one.name}" for one in written.values()))
     by_name = {one.name: {"kind": one.kind, "rows": one.rows} for one in written.values()}
     return Outcome(output, {"tasks": by_name, "counts": prepared.totals.as_metadata() if prepared else {}})

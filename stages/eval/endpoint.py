@@ -1,11 +1,13 @@
 """A small OpenAI-compatible server over a transformers model, on this machine only, for as long as it is needed.
 
-    with serve(model, tokenizer, name="tiny", batch_size=16, key=key) as url:     # http://127.0.0.1:41234
+    cut = {}
+    with serve(model, tokenizer, name="tiny", batch_size=16, key=key, cut=cut) as url:     # http://127.0.0.1:41234
         ...
 
 Other users of the machine reach it too, so every request but GET /health sends the key as a bearer token.
 GET /health and /v1/models; POST /v1/completions (with `echo` and `logprobs`, which scoring by likelihood needs)
-and /v1/chat/completions. Answers are greedy: a request with another temperature is refused, not bent.
+and /v1/chat/completions. Answers are greedy: a request with another temperature is refused, not bent. A thought that
+the prompt of a chat has opened is part of the answer.
 """
 
 import hmac
@@ -22,10 +24,12 @@ from typing import Any
 
 from nemotron_data.chat.prompt import Prompter, asked_messages
 from nemotron_data.chat.rows import tools_of
+from nemotron_data.chat.thought import whole_answer
 from nemotron_data.tokenizers.names import TokenNames
 from nemotron_data.tokenizers.words import Places
 from nemotron_shared.errors import UserError
 from stages.eval.batching import ModelQueue
+from stages.eval.harness_tasks import Answer
 
 # Below this lm-eval's own `temperature` is greedy in all but name.
 GREEDY_TEMPERATURE = 1e-6
@@ -45,13 +49,16 @@ class BadRequestError(ValueError):
 
 
 @contextmanager
-def serve(model: Any, tokenizer: Any, *, name: str, batch_size: int, key: str) -> Generator[str]:
+def serve(
+    model: Any, tokenizer: Any, *, name: str, batch_size: int, key: str, cut: dict[str, bool] | None = None
+) -> Generator[str]:
     """The base URL of a server that ends with the block.
 
     Args:
         key: what clients must know.
+        cut: is told of each question of a chat whether its answer was cut at the longest length.
     """
-    with ModelQueue(model, tokenizer, batch_size) as queue, _Server(Answers(queue, name), key) as server:
+    with ModelQueue(model, tokenizer, batch_size) as queue, _Server(Answers(queue, name, cut), key) as server:
         thread = threading.Thread(target=server.serve_forever, name="endpoint", daemon=True)
         thread.start()
         try:
@@ -191,8 +198,9 @@ def _json_object(body: bytes) -> dict[str, Any]:
 class Answers:
     """What each route answers, without the network around it."""
 
-    def __init__(self, queue: ModelQueue, name: str) -> None:
+    def __init__(self, queue: ModelQueue, name: str, cut: dict[str, bool] | None = None) -> None:
         self._queue, self._name, self._tokenizer = queue, name, queue.tokenizer
+        self._cut = {} if cut is None else cut
         self._prompter, self._names = Prompter(queue.tokenizer), TokenNames(queue.tokenizer)
         model = {"id": name, "object": "model", "owned_by": "local"}
         self.gets = {
@@ -215,7 +223,8 @@ class Answers:
             elif request.get("logprobs"):
                 raise BadRequestError("'logprobs' are given together with 'echo' only")
             else:
-                choice = {"text": self._generate(ids, request), "logprobs": None, "finish_reason": "stop"}
+                answer = self._generate(ids, request)
+                choice = {"text": answer, "logprobs": None, "finish_reason": _reason(answer)}
             choices.append({"index": len(choices), **choice})
         return {"object": "text_completion", **self._about(), "choices": choices}
 
@@ -229,8 +238,11 @@ class Answers:
             prompt = self._prompter.chat(asked_messages(messages), tools_of(request))
         except (UserError, ValueError) as error:
             raise BadRequestError(str(error)) from error
-        message = {"role": "assistant", "content": self._generate(prompt.ids, request)}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        answer = self._generate(prompt.ids, request)
+        if isinstance(asked := messages[-1].get("content"), str):
+            self._cut[asked] = answer.cut
+        message = {"role": "assistant", "content": whole_answer(prompt.text, answer)}
+        choices = [{"index": 0, "message": message, "finish_reason": _reason(answer)}]
         return {"object": "chat.completion", **self._about(), "choices": choices}
 
     def _about(self) -> dict[str, Any]:
@@ -256,7 +268,7 @@ class Answers:
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False).input_ids
 
-    def _generate(self, ids: list[int], request: Mapping[str, Any]) -> str:
+    def _generate(self, ids: list[int], request: Mapping[str, Any]) -> Answer:
         stop = request.get("stop") or []
         most = request.get("max_tokens") or request.get("max_completion_tokens") or 16
         if type(most) is not int or not 0 < most <= MOST_TOKENS:
@@ -281,6 +293,10 @@ class Answers:
                 "text_offset": list(map(places.of, shown)),
             },
         }
+
+
+def _reason(answer: Answer) -> str:
+    return "length" if answer.cut else "stop"
 
 
 def require_greedy(request: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from nemotron_data.formats.eval_tasks import EvalTask, read_tasks
 from nemotron_shared.artifacts import Artifact
 from nemotron_shared.atomic import read_json, write_json, write_text
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime import distributed
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Outcome, Task
@@ -61,10 +62,19 @@ def evaluate(task: Task[EvalConfig], evaluate_model: EvaluateModel) -> Outcome:
 
 
 def chosen_tasks(task: Task[EvalConfig]) -> dict[str, EvalTask]:
-    """Tasks of the data that the config asks for, by name."""
+    """Tasks of the data that the config asks for, by name.
+
+    Raises:
+        UserError: one of them asks for nothing.
+    """
     known = {} if task.inputs["data"] is None else read_tasks(task.input("data").path)
     known |= held_out_tasks(task) if task.config.evaluation.held_out else {}
-    return {name: known[name] for name in task.config.evaluation.tasks or known}
+    chosen = {name: known[name] for name in task.config.evaluation.tasks or known}
+    if empty := [name for name, about in chosen.items() if not about.rows]:
+        others = " ".join(f"-t {name}" for name in chosen if name not in empty)
+        what = f"the task '{empty[0]}' has no rows, so there is nothing to score"
+        raise UserError(what, f"prepare its data anew{f', or leave it out: {others}' if others else ''}")
+    return chosen
 
 
 def models_to_score(task: Task[EvalConfig]) -> dict[str, Artifact | None]:
@@ -119,7 +129,7 @@ def summarise(
             **task.config.evaluation.model_dump(),
             "engine": task.config.engine.name,
             "seed": task.config.run.seed,
-            "greedy": True,
+            "greedy": not task.config.evaluation.temperature,
             "chat_template": "generation tasks only",
         },
     }
@@ -157,13 +167,16 @@ def outcome(output: Path, results: dict[str, Any]) -> Outcome:
 
 
 def as_table(results: dict[str, Any]) -> str:
-    """Scores with 95% intervals as a Markdown table."""
-    lines = ["| task | metric | n | model | value | 95% interval |", "|---|---|--:|---|--:|---|"]
+    """Scores with 95% intervals as a Markdown table, with the share of answers that were cut at the longest length."""
+    lines = ["| task | metric | n | model | value | 95% interval | cut |", "|---|---|--:|---|--:|---|--:|"]
     for entry in results["scores"]:
         low, high = entry["ci95"]
         label = results["models"][entry["model"]]["label"]
+        about, cut = f"| {entry['task']} | ", f"{entry['cut']:.1%}" if "cut" in entry else ""
         lines.append(
-            f"| {entry['task']} | {entry['metric']} | {entry['n']} | {label} | {entry['value']:.3f} "
-            f"| {low:.3f} to {high:.3f} |"
+            f"{about}{entry['metric']} | {entry['n']} | {label} | {entry['value']:.3f} "
+            f"| {low:.3f} to {high:.3f} | {cut} |"
         )
+        for k, share in entry.get("pass_at_k", {}).items():
+            lines.append(f"{about}pass@{k} | {entry['n']} | {label} | {share:.3f} | | |")
     return "\n".join(lines) + "\n"

@@ -210,6 +210,16 @@ class Adapter(Section):
     """Log responses."""
     max_logged_responses: int = Field(ge=0)
     """At most so many."""
+    process_reasoning_traces: bool
+    """Give the harness only what follows `</think>`, and nothing of an answer without it: for a model that always
+    thinks."""
+
+    @property
+    def rendered(self) -> dict[str, Any]:
+        """As the launcher takes it; a thought that was cut is no answer there either."""
+        rest = self.model_dump(exclude={"process_reasoning_traces"})
+        traces = {"process_reasoning_traces": True, "include_if_reasoning_not_finished": False}
+        return rest | (traces if self.process_reasoning_traces else {})
 
 
 class TaskParams(Section):

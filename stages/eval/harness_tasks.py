@@ -10,16 +10,42 @@ No library is imported: an engine whose harness lives in another environment nee
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from nemotron_data.formats.eval_tasks import EvalTask, Kind
 from nemotron_data.verifier import judge
 from stages.eval.schema import EvaluationSection
 
-# What stands after the thinking; the whole text where there is none.
-FINAL_ANSWER = r"(?s)^(?:.*</think>)?\s*(.*?)\s*$"
+# What stands after the thinking, as `after_thought` finds it; nothing where the thinking was never closed.
+FINAL_ANSWER = {
+    "function": "regex",
+    "regex_pattern": r"(?s)^(?:.*</think>)?((?:(?!<think>).)*)$",
+    "fallback": "",
+}
 
 Samples = dict[str, list[dict[str, Any]]]
+
+
+class Answer(str):
+    """What a model wrote; `cut` where it was not done when it had as many tokens as it may."""
+
+    __slots__ = ("cut",)
+    cut: bool
+
+    @classmethod
+    def of(cls, text: str, *, cut: bool) -> "Answer":
+        """A text with what is known of it."""
+        made = cls(text)
+        made.cut = cut
+        return made
+
+
+def generation(settings: EvaluationSection, ends: Sequence[str]) -> dict[str, Any]:
+    """How answers are written, in lm-eval's terms: with a temperature they are drawn, by nothing but that."""
+    drawn = {"do_sample": True, "temperature": settings.temperature, "top_p": 1.0, "top_k": 0}
+    manner = drawn if settings.temperature else {"do_sample": False}
+    return {"until": list(ends), "max_gen_toks": settings.max_new_tokens, **manner}
 
 
 def task_definition(about: EvalTask, settings: EvaluationSection, ends: Sequence[str]) -> dict[str, Any]:
@@ -51,13 +77,13 @@ def task_definition(about: EvalTask, settings: EvaluationSection, ends: Sequence
             "doc_to_target": "{{text}}",
             "metric_list": [{"metric": "bits_per_byte"}],
         }
-    regex = {"function": "regex", "regex_pattern": FINAL_ANSWER}
     return common | {
         "output_type": "generate_until",
         "doc_to_text": "{{question}}",
         "doc_to_target": "{{expected}}",
-        "generation_kwargs": {"until": list(ends), "do_sample": False, "max_gen_toks": settings.max_new_tokens},
-        "filter_list": [{"name": "final", "filter": [regex, {"function": "take_first"}]}],
+        "generation_kwargs": generation(settings, ends),
+        "repeats": settings.num_samples,
+        "filter_list": [{"name": "final", "filter": [FINAL_ANSWER, {"function": "take_first"}]}],
         "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     }
 
@@ -75,10 +101,17 @@ def read_sample(kind: Kind, sample: Mapping[str, Any]) -> dict[str, Any]:
 
 def judged(sample: Mapping[str, Any]) -> dict[str, Any]:
     """An answer in words, and what our verifier says of it."""
-    output, expected = sample["resps"][0][0], sample["doc"]["expected"]
-    verdict = judge(output, str(expected))
-    scores = {"strict": float(verdict.strict), "lenient": float(verdict.lenient)}
-    return {"expected": expected, "output": output, **scores}
+    outputs, expected = sample["resps"][0], sample["doc"]["expected"]
+    verdicts = [judge(output, str(expected)) for output in outputs]
+    scores = {name: fmean(getattr(verdict, name) for verdict in verdicts) for name in ("strict", "lenient")}
+    return {"expected": expected, **written(outputs), **scores}
+
+
+def written(outputs: Sequence[str]) -> dict[str, Any]:
+    """The first answer to a question; where there are more, all of them; the share that was cut, where it is known."""
+    cut = [output.cut for output in outputs if isinstance(output, Answer)]
+    several = {"outputs": list(outputs)} if len(outputs) > 1 else {}
+    return {"output": outputs[0], **several, **({"cut": fmean(cut)} if cut else {})}
 
 
 def chosen(sample: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def rendered_config(config: EvalConfig[NemoEvaluatorLauncherEngine], model: str 
         "evaluation": {
             "nemo_evaluator_config": {
                 "config": {"params": params},
-                "target": {"api_endpoint": {"adapter_config": engine.adapter.model_dump()}},
+                "target": {"api_endpoint": {"adapter_config": engine.adapter.rendered}},
             },
             "tasks": tasks,
         },

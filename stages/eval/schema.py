@@ -2,7 +2,7 @@
 
 from typing import Generic, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nemotron_shared.config.data import PreparedSection
 from nemotron_shared.config.schema import (
@@ -81,14 +81,18 @@ class LMEvalEngine(ModelLoadingEngine):
 class EvaluationSection(Section):
     """What is asked, and how."""
 
-    tasks: list[str] | None
+    tasks: list[str] | None = Field(min_length=1)
     """List of tasks to run; `-t NAME` sets it. `null`: all that the data has."""
     limit: int | None = Field(ge=1)
     """Use only the first rows of each task. `null`: all."""
     batch_size: How[int] = Field(ge=1)
     """Rows per forward pass."""
     max_new_tokens: int = Field(ge=1)
-    """Longest answer, in tokens."""
+    """Longest answer, in tokens; of benchmarks, too."""
+    num_samples: int = Field(ge=1)
+    """Answers to each question. More than one need a `temperature`, and give pass@k."""
+    temperature: float = Field(ge=0, le=100)
+    """`0`: answers are greedy. Else they are drawn at this temperature, from the whole vocabulary."""
     verdict: Literal["strict", "lenient"]
     """Which answers score: `strict`, those of the right value in a clean form; `lenient`, of the right value in any."""
     random_baseline: bool
@@ -101,6 +105,16 @@ class EvaluationSection(Section):
     """Look for every held-out row in all data that the models were trained on."""
     run_generated_code: bool
     """Let `humaneval` run the programs that the model writes, with your rights and without a sandbox."""
+
+    @model_validator(mode="after")
+    def drawn(self) -> "EvaluationSection":
+        """Greedy answers to one question are all the same."""
+        if self.num_samples > 1 and not self.temperature:
+            raise ValueError(
+                f"num_samples {self.num_samples} needs evaluation.temperature above 0, such as 0.7:"
+                " greedy answers to one question are all the same"
+            )
+        return self
 
 
 class EvalConfig(StageConfig[EngineT], Generic[EngineT]):

@@ -1,11 +1,13 @@
 """From per-sample results to scores with intervals and paired comparisons.
 
 A sample is {"id": 3, "question": ..., "expected": ..., "output": ..., "score": 1.0}, and of answers that were generated
-also `strict`, `lenient` and the harness's own `exact_match`; of a text or an answer that was held out
+also `strict`, `lenient` and the harness's own `exact_match`, and the share of them that was `cut`; of several answers
+to one question (`outputs`) the score is their mean. Of a text or an answer that was held out
 {"id": 3, "bits": 812.5, "bytes": 406}. All models answer the same items, so differences are paired.
 """
 
 from collections.abc import Mapping, Sequence
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -37,12 +39,30 @@ def score(kind: str, samples: Samples) -> dict[str, Any]:
         value, error = float(np.mean(values)), standard_error(values)
         interval = wilson(sum(values), len(values))
     found = {"metric": METRICS[kind], "value": value, "stderr": error, "ci95": list(interval), "n": len(samples)}
+    if cut := [sample["cut"] for sample in samples if "cut" in sample]:
+        found["cut"] = float(np.mean(cut))
+    if "outputs" in samples[0]:
+        found["pass_at_k"] = passes_at(samples)
     judged = [name for name in VERDICTS if all(name in sample for sample in samples)]
     found |= {name: float(np.mean([sample[name] for sample in samples])) for name in judged}
     own = samples[0].get("harness", {})  # of a benchmark, what lm-eval itself says
     return found | (
         {"harness": {name: mean_of(sample["harness"][name] for sample in samples) for name in own}} if own else {}
     )
+
+
+def passes_at(samples: Samples) -> dict[str, float]:
+    """pass@k for k = 1, 2, 4, ... and the number of answers to a question, by k as text, as JSON has it."""
+    drawn = len(samples[0]["outputs"])
+    right = [round(sample["score"] * drawn) for sample in samples]
+    ks = sorted({drawn, *(2**power for power in range(drawn.bit_length()) if 2**power <= drawn)})
+    return {str(k): float(np.mean([pass_at_k(drawn, one, k) for one in right])) for k in ks}
+
+
+def pass_at_k(drawn: int, right: int, k: int) -> float:
+    """Probability that one of k answers is right, estimated without bias from `drawn` answers of which `right` are:
+    the share of all choices of k among them that hold a right one."""
+    return 1 - comb(drawn - right, k) / comb(drawn, k)
 
 
 def compare(kind: str, before: Samples, after: Samples) -> dict[str, Any]:

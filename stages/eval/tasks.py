@@ -10,13 +10,14 @@
 its `key` is its question where it has none.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from nemotron_data.formats.eval_tasks import FIELDS, Kind, read_tasks
+from nemotron_data.formats.eval_tasks import FIELDS, Kind, problem_of, read_tasks
 from nemotron_data.sources.rows import SYNTHETIC
-from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.runtime.engine import Inputs, Problem
 from stages.eval.benchmarks import benchmark_problems
@@ -32,26 +33,54 @@ class TaskRows:
     """What a model is asked, and how its answers are scored; with `recall` it is asked what training states."""
 
     kind: Kind
-    rows: Sequence[dict[str, Any]]
+    rows: Iterable[dict[str, Any]]
     recall: bool = False
 
 
 MakeTask = Callable[[int], TaskRows]
-TASKS: Registry[MakeTask] = Registry(kind="task", group="nemotron.eval_tasks", own={})
+TASKS: Registry[MakeTask] = Registry(
+    kind="task", group="nemotron.eval_tasks", own={}, is_one=callable, what="a function (seed) -> TaskRows"
+)
 
 
 def installed_task(name: str, seed: int) -> TaskRows:
     """The rows of a package's task, as data preparation writes them.
 
     Raises:
-        UserError: there is no such task, or no such kind.
+        UserError: there is no such task, or what it makes is none.
     """
-    made = TASKS.load(name)(seed)
-    if made.kind not in FIELDS:
-        raise UserError(f"task '{name}': there is no kind '{made.kind}'", f"there are: {', '.join(FIELDS)}")
+    remedy = f"correct it in {TASKS.module_of(name)}"
+    try:
+        made = TASKS.load(name)(seed)
+        rows = list(made.rows) if isinstance(made, TaskRows) else []
+    except UserError:
+        raise
+    except Exception as error:  # other people's code may end with anything
+        raise UserError(f"task '{name}' fails: {type(error).__name__}: {error}", remedy) from error
+    if not isinstance(made, TaskRows):
+        raise UserError(f"task '{name}' gives {shown(made)}, which is no TaskRows", remedy)
+    if not isinstance(made.kind, str) or made.kind not in FIELDS:
+        raise UserError(f"task '{name}': there is no kind {shown(made.kind)}", f"there are: {', '.join(FIELDS)}")
+    if not rows:
+        raise UserError(f"task '{name}' has no rows, so there is nothing to ask", remedy)
     # the harness's template reads a stem, be it empty
     extra = {"stem": ""} if made.kind == "choice" else {}
-    return TaskRows(made.kind, [{"key": row.get("question"), **extra, **row} for row in made.rows], made.recall)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not all(isinstance(field, str) for field in row):
+            raise UserError(f"task '{name}': row {number} is {shown(row)}, and no object", remedy)
+        rows[number - 1] = {"key": row.get("question"), **extra, **row}
+        if problem := problem_of(rows[number - 1], made.kind) or _no_json(row):
+            raise UserError(f"task '{name}': row {number}: {problem}", remedy)
+    return TaskRows(made.kind, rows, made.recall is True)
+
+
+def _no_json(row: dict[str, Any]) -> str | None:
+    """Why a row cannot be written."""
+    try:
+        json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"no JSON: {error}"
+    return None
 
 
 def own_tasks(settings: EvalData) -> list[str]:

@@ -18,7 +18,7 @@ from numbers import Real
 
 from nemotron_data.chat.thought import CLOSE, OPEN, whole_answer
 from nemotron_data.verifier import judge as judge_anew
-from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError
 
 MOST_SHOWN = 200
@@ -48,6 +48,8 @@ REWARDS: Registry[Reward] = Registry(
     kind="reward",
     group="nemotron.rewards",
     own={name: f"stages.rl.rewards:{name}" for name in ("strict", "lenient", "well_formed")},
+    is_one=callable,
+    what="a function (completion, expected) -> float",
 )
 
 
@@ -65,7 +67,7 @@ def rewarded(name: str, prompt: str, completion: str, expected: str) -> float:
     except Exception as error:
         raise _unusable(name, f"ended with {type(error).__name__}: {error}", answer, expected) from error
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise _unusable(name, f"gave {value!r}, which is no finite number,", answer, expected)
+        raise _unusable(name, f"gave {shown(value)}, which is no finite number,", answer, expected)
     return float(value)
 
 

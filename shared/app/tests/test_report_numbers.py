@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemotron_app.export import card
 from nemotron_app.inspect.histogram import Bin, fill_histogram, histogram
 from nemotron_app.report import wording
 from nemotron_app.report.bars import Histogram, bar_chart
@@ -224,3 +225,10 @@ def test_numbers_in_words(written: str, expected: str) -> None:
 def test_command_line_start_imports_neither_templates_nor_tables() -> None:
     program = "import sys, nemotron_app.main; print([m for m in ('jinja2', 'matplotlib') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_the_share_of_answers_that_were_cut_stands_beside_a_score() -> None:
+    assert [wording.cut(share) for share in (None, 0.0, 0.125)] == ["", "", "12.5% cut"]
+    score = {"task": "sums", "metric": "right", "n": 8, "value": 0.5, "ci95": [0.2, 0.8], "from": "results:v1"}
+    assert "| 50.0%, 12.5% cut | 20.0% to 80.0% |" in card._scores([score | {"cut": 0.125}])
+    assert "| 50.0% | 20.0% to 80.0% |" in card._scores([score])

@@ -57,6 +57,17 @@ def test_a_package_adds_a_format(place: Path) -> None:
         find_format("lines").to_messages({"question": "2+2?"}, ChatFields())
 
 
+@pytest.mark.parametrize(
+    "gives", ["None", "3", "float('nan')", "'a text'", "row", "[None]", "['text']", "(one for one in [])", "({},)",
+              "1 / 0", "[{'role': 'user', 'content': float('nan')}]", "[{'role': 'user', 'content': '\\ud800'}]"],
+)  # fmt: skip
+def test_what_a_format_of_a_package_gives_is_checked_at_every_row(place: Path, gives: str) -> None:
+    name = f"broken_{abs(hash(gives))}"
+    install(place, name, f"{name}=lines", code=f"def lines(row):\n    return {gives}\n")
+    with pytest.raises(UserError, match=f"the chat format '{name}' (gives .*, which is no list of messages|fails: )"):
+        find_format(name).to_messages({"instruction": "2+2?"}, ChatFields())
+
+
 def test_data_is_made_again_when_the_code_of_a_format_changes(place: Path) -> None:
     install(place, "changing_formats", "lines=lines")
     (before,) = format_sources("lines")

@@ -3,14 +3,21 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nltk
 import pytest
+import yaml
 
-from nemotron_data.formats.eval_tasks import read_task_rows, read_tasks
+from nemotron_data.chat.thought import after_thought
+from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows, read_tasks
 from nemotron_data.held_out import items_of
+from nemotron_shared.errors import UserError
 from stages.eval import data_prep, train
-from stages.eval.benchmark_samples import mean_of, passes, read_benchmark
+from stages.eval.benchmark_samples import follows, mean_of, passes, read_benchmark
+from stages.eval.benchmarks import definitions, overruled
+from stages.eval.harness_tasks import FINAL_ANSWER, Answer
+from stages.eval.schema import EvaluationSection
 
 SUBJECTS = ("astronomy", "virology")
 GSM8K = [{"question": f"Ann has {n} apples. How many?", "answer": f"She has 1,{n}00.\n#### 1,{n}00"} for n in range(6)]
@@ -58,6 +65,12 @@ def step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tu
     return run
 
 
+def settings(**values: Any) -> EvaluationSection:
+    """The section of the config, with other values."""
+    written = yaml.safe_load((Path(data_prep.__file__).parent / "config" / "default.yaml").read_text())
+    return EvaluationSection.model_validate(written["evaluation"] | values)
+
+
 def chosen(folders: dict[str, Path], *names: str) -> list[str]:
     return [f"data_prep.benchmarks.{name}={folders[name]}" for name in names]
 
@@ -75,13 +88,13 @@ def test_their_rows_become_tasks_with_what_is_looked_for(step, folders) -> None:
 
 
 def test_examples_are_drawn_by_the_seed(folders, step) -> None:
-    from stages.eval.engines.lm_eval.ask import definitions_of, tasks_of
+    from stages.eval.engines.lm_eval.ask import tasks_of
 
     folder, _ = step(data_prep.STEP, *chosen(folders, "gsm8k"))
-    definitions = [str(path) for path in definitions_of(read_tasks(folder)["gsm8k"], folder.parent / "made", None)]
+    made = [str(path) for path in definitions(read_tasks(folder)["gsm8k"], folder.parent / "made", settings())]
 
     def drawn(seed: int) -> list[str]:
-        (task,) = tasks_of(definitions, seed)["tasks"].values()
+        (task,) = tasks_of(made, seed)["tasks"].values()
         return [json.dumps(example) for _ in range(3) for example in task.sampler.sample(3)]
 
     assert drawn(1) == drawn(1) != drawn(2)
@@ -113,6 +126,118 @@ def test_programs_run_with_leave_only_and_ifeval_needs_its_data(step, folders, m
     assert "'gsm8k' is asked by the engine lm_eval only" in said
 
 
+def instructions(step, folders, *rows: dict[str, Any]) -> EvalTask:
+    (folders["ifeval"] / "ifeval_input_data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder, _ = step(data_prep.STEP, *chosen(folders, "ifeval"))
+    return read_tasks(folder)["ifeval"]
+
+
+def asked_for(identifier: str, **kwargs: Any) -> dict[str, Any]:
+    return {"key": 1, "prompt": "Do it.", "instruction_id_list": [identifier], "kwargs": [kwargs]}
+
+
+def test_our_length_and_what_follows_the_thinking_hold_for_every_answer_that_is_written(step, folders, tmp_path):
+    folder, _ = step(data_prep.STEP, *chosen(folders, *folders))
+    for name, filters in (
+        ("gsm8k", ["strict-match", "flexible-extract"]),
+        ("ifeval", ["none"]),
+        ("humaneval", ["none"]),
+    ):
+        asked = settings(max_new_tokens=4000, num_samples=3, temperature=0.5)
+        (file,) = definitions(read_tasks(folder)[name], tmp_path / name, asked)
+        made = yaml.safe_load(file.read_text())
+        manner = made["generation_kwargs"]
+        assert (manner["max_gen_toks"], manner["temperature"], made["repeats"]) == (4000, 0.5, 3)
+        assert [one["name"] for one in made["filter_list"]] == filters
+        assert all(one["filter"][0] == FINAL_ANSWER for one in made["filter_list"])
+    assert overruled("gsm8k", settings(max_new_tokens=4000)) == (
+        "gsm8k: answers of up to 4,000 tokens (lm-eval's own definition: 256)"
+    )
+    assert overruled("gsm8k", settings(max_new_tokens=256)) is None
+    assert overruled("mmlu", settings()) is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["7", "<think>a</think> 7\n", "<think>a</think>8<think>7", "<think>7", "a</think>7", ""]
+)
+def test_lm_evals_filters_are_given_what_follows_the_thinking(answer: str) -> None:
+    from lm_eval.filters.extraction import RegexFilter
+
+    options = {key: value for key, value in FINAL_ANSWER.items() if key != "function"}
+    assert list(RegexFilter(**options).apply([[answer]], [{}])) == [[(after_thought(answer) or "").strip()]]
+
+
+def test_instructions_and_programs_are_judged_by_what_follows_the_thinking(step, folders) -> None:
+    row = asked_for("keywords:existence", keywords=["thought"])
+    task = instructions(step, folders, row)
+
+    def judged(*answers: str) -> dict[str, Any]:
+        entry = {"doc_id": 0, "doc": row | {"row": 0}, "resps": [list(answers)], "filter": "none", "metrics": []}
+        return read_benchmark(task, [entry])[0]
+
+    assert judged("<think>a thought</think>none")["score"] == 0.0
+    assert judged("<think>none</think>a thought")["score"] == 1.0
+    assert judged("<think>a thought")["score"] == 0.0
+    several = judged(Answer.of("a thought", cut=True), Answer.of("none", cut=False))
+    assert (several["score"], several["cut"], several["outputs"]) == (0.5, 0.5, ["a thought", "none"])
+    code = EvalTask("humaneval", "code", 1, Path("humaneval.jsonl"))
+    for answer, passed in (("<think>a</think>    return a + b\n", 1.0), ("<think>    return a + b\n", 0.0)):
+        logged = {"doc_id": 0, "doc": HUMANEVAL[0], "resps": [[answer]], "filter": "none", "metrics": []}
+        assert read_benchmark(code, [logged])[0]["score"] == passed
+
+
+@pytest.mark.parametrize("word", ["+", "(", "a[b", "*"])
+def test_a_keyword_that_is_no_regular_expression_is_meant_as_it_stands(step, folders, tmp_path, word: str) -> None:
+    task = instructions(step, folders, asked_for("keywords:existence", keywords=[word, "then"]))
+    definitions(task, tmp_path / "made", settings())
+    (row,) = map(json.loads, (tmp_path / "made" / "ifeval.test.jsonl").read_text().splitlines())
+    assert follows(row, f"first {word} then") and not follows(row, "first then")
+
+
+def test_a_prompt_that_no_check_can_judge_is_named(step, folders, tmp_path) -> None:
+    task = instructions(step, folders, IFEVAL[0], asked_for("keywords:nonsense"))
+    with pytest.raises(UserError, match=r"ifeval\.jsonl: row 2: no check of lm-eval's can judge it: KeyError"):
+        definitions(task, tmp_path / "made", settings())
+
+
+def test_an_answer_ends_at_a_benchmarks_words_and_its_thought_does_not() -> None:
+    from stages.eval.engines.lm_eval.ask import CutAnswers, QuietLM
+
+    lm = QuietLM.__new__(QuietLM)
+    lm.ids, lm.cut = {"asked <think>\n": [1], "asked": [2]}, CutAnswers({0})
+
+    def answer(prompt: str, text: str, *, ids: tuple[int, ...] = (5, 5, 5)) -> tuple[str, bool]:
+        lm.cut.note(list(ids), 3, ended=False)
+        lm.cut.add_partial("generate_until", (prompt, {}), text)
+        made = lm._answer(prompt, {"until": ["Question:", "</s>"]}, text)
+        return str(made), made.cut
+
+    assert answer("asked <think>\n", "the Question: is") == ("<think>the Question: is", True)
+    assert answer("asked <think>\n", "a Question:</think>7 Question: b") == ("<think>a Question:</think>7 ", False)
+    assert answer("asked", "7", ids=(5, 0, 0)) == ("7", False)
+    assert answer("asked", "7", ids=(5, 5)) == ("7", False)
+    assert answer("no chat", "x = 1") == ("x = 1", True)
+
+
+def test_nothing_to_ask_is_an_error_before_anything_is_asked(step, folders) -> None:
+    (folders["gsm8k"] / "main" / "test.jsonl").write_text("")
+    _, said = step(data_prep.STEP, *chosen(folders, "gsm8k"))
+    assert "the task 'gsm8k' has no rows, so there is nothing to ask" in said
+    (folders["mmlu"] / "all" / "dev.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MMLU[:5]))
+    _, said = step(data_prep.STEP, *chosen(folders, "mmlu"))
+    assert "0 rows for examples of the field 'virology', and lm-eval shows 5 with each question" in said
+    _, said = step(train.STEP, "run.model=null", "evaluation.tasks=[]")
+    assert "evaluation.tasks" in said and "at least 1 item" in said
+
+
+def test_several_answers_need_a_temperature(step, folders) -> None:
+    _, said = step(train.STEP, "run.model=null", "evaluation.num_samples=4")
+    assert "num_samples 4 needs evaluation.temperature above 0, such as 0.7" in said
+    step(data_prep.STEP, *chosen(folders, "gsm8k"))
+    _, said = step(train.STEP, "run.model=null", "engine=nemo_evaluator", "evaluation.temperature=1")
+    assert "say engine=lm_eval, or evaluation.temperature=0 evaluation.num_samples=1" in said
+
+
 def test_a_program_passes_where_it_ends_well(monkeypatch) -> None:
     monkeypatch.setattr("stages.eval.benchmark_samples.SECONDS", 2)
     assert passes("import math\nassert math.sqrt(4) == 2")
@@ -139,8 +264,10 @@ def test_a_model_is_asked_all_of_them(step, folders, monkeypatch) -> None:
     monkeypatch.setattr(nltk.data, "find", lambda name: name)  # no instruction here counts sentences
     step(data_prep.STEP, *chosen(folders, *folders))
     folder, said = step(
-        train.STEP, "run.model=null", "evaluation.run_generated_code=true", "evaluation.max_new_tokens=8"
-    )
+        train.STEP, "run.model=null", "evaluation.run_generated_code=true", "evaluation.max_new_tokens=8",
+        "evaluation.num_samples=2", "evaluation.temperature=1.0",
+    )  # fmt: skip
+    assert "gsm8k: answers of up to 8 tokens (lm-eval's own definition: 256)" in said
     assert folder is not None, said
     results = json.loads((folder / "results.json").read_text())
     scores = {entry["task"]: entry for entry in results["scores"]}
@@ -149,6 +276,12 @@ def test_a_model_is_asked_all_of_them(step, folders, monkeypatch) -> None:
     }  # fmt: skip
     assert set(scores["gsm8k"]["harness"]) == {"exact_match,strict-match", "exact_match,flexible-extract"}
     assert scores["mmlu"]["harness"] == {"acc": scores["mmlu"]["value"]}
-    assert scores["ifeval"]["harness"]["prompt_level_strict_acc"] == scores["ifeval"]["value"]
+    assert set(scores["ifeval"]["harness"]) >= {"prompt_level_strict_acc"}
+    for name in ("gsm8k", "ifeval", "humaneval"):
+        assert set(scores[name]["pass_at_k"]) == {"1", "2"}
+        assert scores[name]["pass_at_k"]["1"] == pytest.approx(scores[name]["value"])
+        assert 0.5 <= scores[name]["cut"] <= 1.0  # random weights hardly stop by themselves
+        rows = [json.loads(line) for line in (folder / "samples" / "random" / f"{name}.jsonl").read_text().splitlines()]
+        assert any(len(set(row["outputs"])) == 2 for row in rows), "two answers that were drawn are the same"
     asked = [json.loads(line) for line in (folder / "samples" / "random" / "mmlu.jsonl").read_text().splitlines()]
     assert [row["question"] for row in asked] == [row["question"] for row in MMLU[3:7]]

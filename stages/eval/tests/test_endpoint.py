@@ -95,6 +95,21 @@ def test_a_stop_string_ends_the_answer_before_it(url: str) -> None:
     assert len(cut) < len(whole)
 
 
+def test_an_answer_that_was_cut_is_told_and_a_thought_that_the_prompt_opened_is_part_of_it(tiny) -> None:
+    model, tokenizer = tiny
+    cut: dict[str, bool] = {}
+    opened, tokenizer.chat_template = tokenizer.chat_template, "{{ messages[-1].content }}<think>\n"
+    try:
+        with serve(model, tokenizer, name="tiny", batch_size=8, key=KEY, cut=cut) as url:
+            messages = [{"role": "user", "content": "What is 3+4?"}]
+            request = {"messages": messages, "max_tokens": 3, "temperature": 0}
+            (choice,) = ask(url, "/v1/chat/completions", request)["choices"]
+    finally:
+        tokenizer.chat_template = opened
+    assert choice["message"]["content"].startswith("<think>")
+    assert (choice["finish_reason"], cut) == ("length", {"What is 3+4?": True})
+
+
 def test_requests_that_wait_together_get_the_answers_of_requests_alone(url: str, tiny: tuple[Any, Any]) -> None:
     model, tokenizer = tiny
     questions = [f"What is {number}+{number * 7}?" for number in range(12)]

@@ -1,15 +1,22 @@
 """Tasks from the built-in rows and from own ones: each question once, and of the test split only."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nemotron_data.formats.eval_tasks import read_task_rows, read_tasks
 from nemotron_data.split import Split
+from nemotron_shared.config import registry
 from nemotron_shared.errors import UserError
 from stages.eval.data_prep import STEP
+from stages.eval.tasks import TaskRows, installed_task
 
 Prepare = Callable[..., Path]
 
@@ -174,3 +181,49 @@ def test_fields_that_are_not_read_are_told(tmp_path: Path, capsys: pytest.Captur
     options = [f"data_prep.source={write(tmp_path / 'a.jsonl', [row])}", f"run.home={tmp_path / 'home'}"]
     assert STEP.main(["-c", "local", *options, "data_prep.text_template='{why[short]}'", "data_prep.workers=1"]) == 0
     assert "fields that are not read: system, level\n" in capsys.readouterr().err
+
+
+ROW = {"question": "2+2?", "expected": "4"}
+WRONG = st.one_of(
+    st.none(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=2), st.builds(object),
+    st.lists(st.integers(), max_size=2), st.just({1: 2}), st.just(print),
+)  # fmt: skip
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    module = ModuleType("their_tasks")
+    module.make = make
+    monkeypatch.setitem(sys.modules, "their_tasks", module)
+    monkeypatch.setattr(registry, "installed", lambda group: (("theirs", "their_tasks:make", "their-tasks"),))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=WRONG, where=st.sampled_from(["all", "kind", "rows", "row", "field", "extra"]))
+def test_what_a_task_of_a_package_gives_is_checked_and_named(monkeypatch, value: Any, where: str) -> None:
+    made = {
+        "all": lambda: value, "kind": lambda: TaskRows(value, [ROW]), "rows": lambda: TaskRows("generate", value),
+        "row": lambda: TaskRows("generate", [ROW, value]),
+        "field": lambda: TaskRows("generate", [ROW | {"expected": value}]),
+        "extra": lambda: TaskRows("generate", [ROW | {"extra": value}]),
+    }[where]  # fmt: skip
+    offered(monkeypatch, lambda seed: made())
+    try:
+        found = installed_task("theirs", 0)
+    except UserError as error:
+        assert "task 'theirs'" in str(error)
+        return
+    assert where in ("field", "extra") and json.dumps(found.rows, allow_nan=False)
+
+
+def test_a_task_of_a_package_may_give_its_rows_one_by_one_and_must_have_some(monkeypatch) -> None:
+    offered(monkeypatch, lambda seed: TaskRows("generate", (ROW for _ in range(2))))
+    assert installed_task("theirs", 0).rows == [ROW | {"key": "2+2?"}] * 2
+    offered(monkeypatch, lambda seed: TaskRows("generate", []))
+    with pytest.raises(UserError, match="task 'theirs' has no rows, so there is nothing to ask"):
+        installed_task("theirs", 0)
+    offered(monkeypatch, lambda seed: 1 / 0)
+    with pytest.raises(UserError, match="task 'theirs' fails: ZeroDivisionError"):
+        installed_task("theirs", 0)
+    offered(monkeypatch, "no function")
+    with pytest.raises(UserError, match=r"task 'theirs': .* and must be a function \(seed\) -> TaskRows"):
+        installed_task("theirs", 0)

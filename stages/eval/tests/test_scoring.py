@@ -1,15 +1,17 @@
 """Scores, intervals and paired comparisons against numbers worked out by hand or by brute force."""
 
 import math
+from fractions import Fraction
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nemotron_shared.runtime.run import Run
-from stages.eval.evaluate import write_results
+from stages.eval.evaluate import as_table, write_results
 from stages.eval.intervals import bootstrap, standard_error, tango, wilson
-from stages.eval.scoring import compare, score
+from stages.eval.scoring import compare, pass_at_k, score
 
 
 def samples(*scores: float) -> list[dict]:
@@ -99,6 +101,44 @@ def test_a_score_has_value_interval_and_n() -> None:
     assert found["value"] == pytest.approx(0.4)
     assert found["ci95"] == list(wilson(2, 5))
     assert found["n"] == 5
+
+
+def test_pass_at_k_is_the_share_of_all_choices_of_k_answers_that_hold_a_right_one() -> None:
+    tried = 0
+    for drawn in range(1, 9):
+        for right in range(drawn + 1):
+            answers = [True] * right + [False] * (drawn - right)
+            for k in range(1, drawn + 1):
+                chosen = list(combinations(answers, k))
+                share = Fraction(sum(map(any, chosen)), len(chosen))
+                assert pass_at_k(drawn, right, k) == pytest.approx(float(share), abs=1e-12)
+                tried += 1
+    assert tried == 240
+
+
+def test_pass_at_k_has_no_bias() -> None:
+    """Drawn again and again, it is on average what k answers reach that are each right with one probability."""
+    rng = np.random.default_rng(0)
+    for k in (1, 3, 8):
+        found = [pass_at_k(8, int(right), k) for right in rng.binomial(8, 0.3, size=20_000)]
+        assert np.mean(found) == pytest.approx(1 - 0.7**k, abs=4 * np.std(found) / math.sqrt(len(found)) + 1e-12)
+
+
+def test_several_answers_to_a_question_give_pass_at_k_and_the_share_that_was_cut() -> None:
+    rows = [
+        {"id": number, "outputs": ["a"] * 6, "score": right / 6, "cut": cut}
+        for number, (right, cut) in enumerate([(0, 1.0), (3, 0.5), (6, 0.0)])
+    ]
+    found = score("generate", rows)
+    assert (found["value"], found["cut"]) == (pytest.approx(0.5), pytest.approx(0.5))
+    half = {1: 0.5, 2: 1 - 3 / 15, 4: 1.0, 6: 1.0}  # three of six are right
+    assert found["pass_at_k"] == {str(k): pytest.approx((0 + one + 1) / 3) for k, one in half.items()}
+    results = {"scores": [{"task": "sums", "model": "rl", **found}], "models": {"rl": {"label": "after RL"}}}
+    assert as_table(results).splitlines()[2:4] == [
+        "| sums | right | 3 | after RL | 0.500 | 0.125 to 0.875 | 50.0% |",
+        "| sums | pass@1 | 3 | after RL | 0.500 | | |",
+    ]
+    assert "cut" not in score("choice", samples(1, 0)) and "pass_at_k" not in score("choice", samples(1, 0))
 
 
 def test_bits_per_byte_weigh_texts_by_their_bytes() -> None:

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from functools import cache, cached_property
 from itertools import islice
@@ -14,6 +15,7 @@ os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 
 import datasets.config
 import huggingface_hub.constants
+import torch
 from huggingface_hub.constants import ENV_VARS_TRUE_VALUES
 from lm_eval import evaluate, utils
 from lm_eval.api.instance import Instance
@@ -21,17 +23,19 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from nemotron_data.chat.prompt import Prompter, asked_messages
+from nemotron_data.chat.thought import after_thought, whole_answer
 from nemotron_data.formats.eval_tasks import EvalTask, read_task_rows
 from nemotron_engines.modeling.generation import ends_of
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_shared.artifacts import Artifact
+from nemotron_shared.errors import UserError
 from nemotron_shared.runtime.console import doing
 from nemotron_shared.runtime.run import Run
 from nemotron_shared.runtime.task import Task
 from stages.eval.benchmark_samples import read_benchmark
-from stages.eval.benchmarks import BENCHMARKS
+from stages.eval.benchmarks import BENCHMARKS, overruled
 from stages.eval.benchmarks import definitions as definitions_of
-from stages.eval.harness_tasks import Samples, read_sample, task_definition
+from stages.eval.harness_tasks import Answer, Samples, generation, read_sample, task_definition, written
 from stages.eval.models import model_to_ask
 from stages.eval.schema import EvalConfig, EvaluationSection, LMEvalEngine
 
@@ -54,6 +58,11 @@ class QuietLM(HFLM):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.ids: dict[str, list[int]] = {}
+        tokenizer: Any = self.tokenizer
+        ends = ends_of(self.model, tokenizer)
+        self.ends: list[str] = [tokenizer.decode([token]) for token in sorted(ends)]
+        self.cut = CutAnswers(ends)
+        self.cache_hook: Any = self.cut
 
     @cached_property
     def prompter(self) -> Prompter:
@@ -94,13 +103,58 @@ class QuietLM(HFLM):
         self.run.stop_if_requested()
         return super()._model_call(*args, **options)
 
-    def _model_generate(self, *args: Any, **options: Any) -> Any:
+    def _model_generate(self, context: Any, max_length: int, stop: list[str], **options: Any) -> Any:
         self.run.stop_if_requested()
-        return super()._model_generate(*args, **options)
+        made = super()._model_generate(context, max_length, stop, **options)
+        for row in made[:, context.shape[1] :].tolist():
+            text = self.tok_decode(row, skip_special_tokens=False)
+            self.cut.note(row, max_length - context.shape[1], ended=any(word in text for word in stop))
+        return made
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
-        """Answers, in the order of the requests."""
-        return super().generate_until(requests, disable_tqdm=disable_tqdm)
+        """Whole answers, in the order of the requests: a thought that a prompt has opened is part of its answer.
+
+        The words at which a benchmark ends an answer end no thought. So of a conversation the model's own ends alone
+        end what is generated.
+        """
+        self._require_room(requests)
+        asked = [
+            Instance("generate_until", request.doc, (prompt, manner | {"until": self.ends}), request.idx)
+            if (prompt := request.args[0]) in self.ids
+            else request
+            for request in requests
+            for manner in [request.args[1]]
+        ]
+        texts = super().generate_until(asked, disable_tqdm=disable_tqdm)
+        return [self._answer(*request.args, text) for request, text in zip(requests, texts, strict=True)]
+
+    def _answer(self, prompt: str, manner: Mapping[str, Any], text: str) -> Answer:
+        cut = self.cut.of(prompt)
+        whole = whole_answer(prompt, text) if prompt in self.ids else text
+        said = after_thought(whole)
+        places = [said.find(word) for word in manner["until"] if word in said] if said else []
+        if not said or not places:
+            return Answer.of(whole, cut=cut)
+        return Answer.of(whole[: len(whole) - len(said) + min(places)], cut=False)
+
+    def _require_room(self, requests: list[Any]) -> None:
+        """Of a prompt that is too long for the model, lm-eval leaves out the beginning.
+
+        Raises:
+            UserError: the answers alone are too long.
+        """
+        if not requests:
+            return
+        longest = requests[0].args[1]["max_gen_toks"]
+        if (room := self.max_length - longest) <= 0:
+            what = f"evaluation.max_new_tokens is {longest:,}, and the model's context is {self.max_length:,} tokens"
+            raise UserError(f"{what}, prompts included", "give a smaller evaluation.max_new_tokens")
+        prompts = {request.args[0] for request in requests}
+        if long := sum(len(self.tok_encode(prompt)) > room for prompt in prompts):
+            what = (
+                f"{long:,} of {len(prompts):,} prompts are longer than the model's context ({self.max_length:,} tokens)"
+            )
+            self.run.say(f"WARNING: {what} less evaluation.max_new_tokens ({longest:,}): their beginnings are left out")
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
@@ -114,6 +168,33 @@ class QuietLM(HFLM):
         return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
 
 
+class CutAnswers:
+    """Which answers had as many tokens as they may and were not done; in the place of lm-eval's cache, since it alone
+    is told whose answer was written: batches are made by length, not in the order of the requests.
+
+    Args:
+        ends: ids that end an answer.
+    """
+
+    def __init__(self, ends: set[int]) -> None:
+        self._ends = ends
+        self._next: deque[bool] = deque()
+        self._of: dict[str, deque[bool]] = defaultdict(deque)
+
+    def note(self, ids: list[int], most: int, *, ended: bool) -> None:
+        """What was generated next; `ended` by a word."""
+        self._next.append(len(ids) >= most and not ended and self._ends.isdisjoint(ids))
+
+    def add_partial(self, kind: str, request: tuple[Any, ...], answer: Any) -> None:
+        """See lm-eval's CacheHook; answers come in the order in which they were generated."""
+        if kind == "generate_until":
+            self._of[request[0]].append(self._next.popleft())
+
+    def of(self, prompt: str) -> bool:
+        """Whether an answer to a prompt was cut; once for each of its answers, in their order."""
+        return self._of[prompt].popleft()
+
+
 def evaluate_model(
     task: Task[EvalConfig[LMEvalEngine]], model: Artifact | None, tasks: Mapping[str, EvalTask]
 ) -> Samples:
@@ -122,18 +203,18 @@ def evaluate_model(
     loaded, tokenizer, device = model_to_ask(task, model)
     lm = QuietLM(pretrained=loaded, tokenizer=tokenizer, batch_size=task.config.evaluation.batch_size, device=device)
     lm.run = task.run
-    ends = [tokenizer.decode([token]) for token in sorted(ends_of(loaded, tokenizer))]
     samples: Samples = {}
     for name, about in tasks.items():
         task.run.stop_if_requested()
         doing(f"asking {model.reference if model else 'random weights'}: {name}")
+        torch.manual_seed(task.config.run.seed)  # for answers that are drawn
         if about.kind == "answer":
-            samples[name] = _answers(lm, about, task.config.evaluation, ends)
+            samples[name] = _answers(lm, about, task.config.evaluation)
             continue
         if name in BENCHMARKS:
             samples[name] = _benchmark(task, lm, about)
             continue
-        definition = task_definition(about, task.config.evaluation, ends)
+        definition = task_definition(about, task.config.evaluation, lm.ends)
         # not simple_evaluate: it inspects the whole environment on every call, and answers on local rank 0 only
         results = evaluate(
             lm=lm,
@@ -149,16 +230,16 @@ def evaluate_model(
     return samples
 
 
-def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, ends: list[str]) -> list[dict[str, Any]]:
+def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection) -> list[dict[str, Any]]:
     """How likely the answers are that were held out, after exactly the ids that training puts before them; and of the
     first ones, what the model answers itself."""
     rows = list(islice(read_task_rows(about.file, about.kind), settings.limit))
     asked = [(("", ""), row["prompt_ids"], row["answer_ids"]) for row in rows]  # the texts are for a cache only
     likelihoods = lm._loglikelihood_tokens(asked)
-    manner = {"until": ends, "do_sample": False, "max_gen_toks": settings.max_new_tokens}
+    manner = generation(settings, lm.ends)
     shown = rows[: settings.sample_answers]
     lm.ids |= {row["question"]: row["prompt_ids"] for row in shown}
-    written = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
+    outputs = lm.generate_until([Instance("generate_until", row, (row["question"], manner), 0) for row in shown])
     found = [
         {
             "id": number,
@@ -169,8 +250,8 @@ def _answers(lm: QuietLM, about: EvalTask, settings: EvaluationSection, ends: li
         }
         for number, (row, (nats, _)) in enumerate(zip(rows, likelihoods, strict=True))
     ]
-    for sample, output in zip(found, written, strict=False):  # of the first ones only
-        sample["output"] = output
+    for sample, output in zip(found, outputs, strict=False):  # of the first ones only
+        sample |= written([output])
     return found
 
 
@@ -185,7 +266,9 @@ def tasks_of(definitions: list[Any], seed: int) -> Any:
 def _benchmark(task: Task[EvalConfig[LMEvalEngine]], lm: QuietLM, about: EvalTask) -> list[dict[str, Any]]:
     """Samples of a public benchmark, asked by lm-eval's own definition; answers with the chat template, as ours."""
     folder = task.run.directory / "benchmarks" / about.name
-    definitions = [str(path) for path in definitions_of(about, folder, task.config.evaluation.limit)]
+    definitions = [str(path) for path in definitions_of(about, folder, task.config.evaluation)]
+    if line := overruled(about.name, task.config.evaluation):
+        task.run.say(line)
     chat = about.kind in ("generate", "instructions")
     results = evaluate(
         lm=lm,

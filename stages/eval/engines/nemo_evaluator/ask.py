@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,13 @@ Config = EvalConfig[NemoEvaluatorEngine]
 
 @dataclass(frozen=True)
 class Served:
-    """A server's base URL, how many tokens its model was made for, and the variable that holds its key."""
+    """A server's base URL, how many tokens its model was made for, and the variable that holds its key; of our own
+    also, by question, whether its answer was cut."""
 
     url: str
     max_length: int
     key_name: str | None
+    cut: Mapping[str, bool] = field(default_factory=dict)
 
 
 def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> Samples:
@@ -82,6 +84,9 @@ def evaluate_model(task: Task[Config], model: Artifact | None, tasks: Tasks) -> 
             for name, about in asked.items():
                 rows = min(about.rows, task.config.evaluation.limit or about.rows)
                 samples[name] = read_samples(place / "output", name, about.kind, rows)
+                for sample in samples[name]:
+                    if (cut := served.cut.get(sample.get("question", ""))) is not None:
+                        sample["cut"] = float(cut)
     shutil.rmtree(folder)  # caches and logs; what fails keeps them
     return {name: samples[name] for name in tasks}
 
@@ -157,9 +162,10 @@ def _endpoint(task: Task[Config], model: Artifact | None, key: str) -> Generator
         return
     loaded, tokenizer, _ = model_to_ask(task, model)
     name, batch_size = engine.served_model_name, task.config.evaluation.batch_size
-    with serve(loaded, tokenizer, name=name, batch_size=batch_size, key=key) as url:
+    cut: dict[str, bool] = {}
+    with serve(loaded, tokenizer, name=name, batch_size=batch_size, key=key, cut=cut) as url:
         task.run.say(f"serving the model at {url} until its tasks are done")
-        yield Served(url, resolve_max_length(loaded.config, tokenizer), KEY_NAME)
+        yield Served(url, resolve_max_length(loaded.config, tokenizer), KEY_NAME, cut)
 
 
 def _require_alive(url: str) -> None:

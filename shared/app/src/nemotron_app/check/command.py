@@ -60,7 +60,8 @@ def command(look: Look, wanted: tuple[str, ...], expect: str | None, watch: bool
         if look.json:
             document = _document(situation, expected, judged)
             # one line for each look, so that a program can read them as they come
-            tell(json.dumps(document, ensure_ascii=True, indent=None if watch else 2))
+            finite = json.loads(json.dumps(document), parse_constant=lambda _: None)  # JSON has no NaN
+            tell(json.dumps(finite, ensure_ascii=True, indent=None if watch else 2))
         elif now != shown:
             tell("\n".join(_lines(situation, expected, judged)))
         if not watch or situation.over or situation.silent:

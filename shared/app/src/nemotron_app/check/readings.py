@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.errors import UserError
-from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog
+from nemotron_shared.runtime.library_logs import LIBRARY_LOGS, LibraryLog, require_usable
 from nemotron_shared.runtime.metrics import FILE as METRICS
 
 PIECE = 1 << 20
@@ -132,8 +132,10 @@ def _libraries(readings: Readings) -> list[LibraryLog]:
     found = []
     for name in LIBRARY_LOGS.places():
         try:
-            found.append(LIBRARY_LOGS.load(name))
-        except UserError as error:  # the package of the engines is not installed
+            log = LIBRARY_LOGS.load(name)
+            require_usable(name, log)
+            found.append(log)
+        except UserError as error:  # the package of the engines is not installed, or one of other people is broken
             readings.notes.append(f"{error}; its logs are not understood")
     return found
 
@@ -182,7 +184,7 @@ def _read_log(
                 readings.moments.setdefault("gpu_utilization", []).append(float(percent))
             for log, groups in _matches(lines, [one for one in tried if one[0] in text]):
                 readings.recognise(log)
-                if "step" in groups:
+                if groups.get("step", "").isdecimal():
                     before, step = step, int(groups["step"]) + 1 - log.first_step
                     found = _cut(found, before, step)
                     found.setdefault("step", {})[step] = step

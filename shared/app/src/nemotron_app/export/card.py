@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from nemotron_app.report.wording import metric_name
+from nemotron_app.report.wording import cut, metric_name
 from nemotron_app.report.wording import value as written
 from nemotron_shared.artifacts import Artifact, Store
 from nemotron_shared.artifacts.lineage import Edge, ancestors, edges
@@ -156,6 +156,7 @@ def _scores(scores: list[dict[str, Any]]) -> str:
     rows = ["| task | metric | n | value | 95% interval |", "|---|---|--:|--:|---|"]
     for score in scores:
         value, low, high = (written(score["metric"], number) for number in (score["value"], *score["ci95"]))
+        value += f", {cut(share)}" if (share := score.get("cut")) else ""
         rows.append(
             f"| {_plain(score['task'])} | {metric_name(score['metric'])} | {score['n']} | {value} | {low} to {high} |"
         )

@@ -49,6 +49,8 @@ class _Score(_Part):
     ci95: Interval
     n: Count
     lenient: float = 0.0
+    cut: float = 0.0
+    pass_at_k: dict[str, float] = {}
 
 
 class _Comparison(_Part):

@@ -62,7 +62,7 @@ def _row(collected: Collected, kind: str) -> list[str]:
         key = f"{name.replace('validation', 'valid')} {value}".strip()
         if entry := _score(collected, kind):
             number, low, high = (wording.value(entry["metric"], x) for x in (entry["value"], *entry["ci95"]))
-            score = f"{number} [{low.rstrip('%')}, {high.rstrip('%')}]"
+            score = f"{number} [{low.rstrip('%')}, {high.rstrip('%')}] {wording.cut(entry.get('cut'))}".rstrip()
     elif kind == RESULTS:
         amount, key = wording.counted(len(results["tasks"]), "task"), overlap_in_short(results)
     else:

@@ -29,6 +29,11 @@ def value(metric: str, number: float) -> str:
     return f"{number:.1%}" if metric in SHARES else f"{number:.3f}"
 
 
+def cut(share: float | None) -> str:
+    """The share of answers that were cut at the longest length; nothing where none was, or none was generated."""
+    return f"{share:.1%} cut" if share else ""
+
+
 def difference(metric: str, number: float) -> str:
     """A difference with its sign and without its unit; of shares in percentage points."""
     if not math.isfinite(number):

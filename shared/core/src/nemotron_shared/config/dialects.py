@@ -21,7 +21,7 @@ import yaml
 from nemotron_shared.config.files import require_plain_numbers
 from nemotron_shared.config.keys import is_at
 from nemotron_shared.config.overrides import COMMAND_LINE
-from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 
 Settings = dict[str, Any]
@@ -125,7 +125,41 @@ class Dialect:
             return {}
         if isinstance(meaning, Refused):
             raise UserError(f"{key} is a key of {self.library}, and has no counterpart here", meaning.remedy)
-        return meaning(value)
+        return self._meant(key, meaning, value)
+
+    def ask(self, name: str, *about: Any, kind: type = object) -> Any:
+        """What one of the functions says, which is other people's code.
+
+        Raises:
+            UserError: it fails, or gives something else.
+        """
+        remedy = "correct the package that brings the dialect, or uninstall it"
+        try:
+            found = getattr(self, name)(*about)
+        except UserError:
+            raise
+        except Exception as error:
+            what = f"the dialect of {self.library}: {name} fails: {type(error).__name__}: {error}"
+            raise UserError(what, remedy) from error
+        if not isinstance(found, kind):
+            raise UserError(
+                f"the dialect of {self.library}: {name} gives {shown(found)}, and no {kind.__name__}", remedy
+            )
+        return found
+
+    def _meant(self, key: str, meaning: Callable[[Any], Settings], value: Any) -> Settings:
+        """What a function of the table makes of a value, which it may not have been written for."""
+        try:
+            found = meaning(value)
+        except UserError:
+            raise
+        except Exception as error:
+            what = f"{key}: the dialect of {self.library} cannot read {shown(value)}: {type(error).__name__}: {error}"
+            raise UserError(what, "give it a value as that library takes it") from error
+        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+            what = f"{key}: the dialect of {self.library} gives {shown(found)}, which are no settings by their keys"
+            raise UserError(what, "correct the package that brings the dialect")
+        return found
 
 
 def model_reference(value: Any) -> str:
@@ -163,7 +197,9 @@ def owned(keys: Mapping[str, Meaning]) -> dict[str, str]:
     return found
 
 
-REGISTRY: Registry[Dialect] = Registry("dialect", "nemotron.dialects", {})
+REGISTRY: Registry[Dialect] = Registry(
+    "dialect", "nemotron.dialects", {}, lambda found: isinstance(found, Dialect), "a Dialect"
+)
 
 
 @cache
@@ -174,7 +210,7 @@ def dialects() -> tuple[Dialect, ...]:
 
 def understanding(key: str, known: Collection[str], engine: str | None) -> list[Dialect]:
     """The libraries of a config, by its keys and its engine, that have such a key of their own."""
-    return [one for one in dialects() if one.engine in (None, engine) and one.fits(known) and one.knows(key)]
+    return [one for one in dialects() if one.engine in (None, engine) and one.ask("fits", known) and one.knows(key)]
 
 
 def said_in_ours(
@@ -227,7 +263,7 @@ def said_in_ours(
 def _refuse_other_library(key: str, text: str, known: Collection[str], engine: str | None) -> None:
     sections = {one.split(".")[0] for one in known}
     for dialect in dialects():
-        if dialect.meaning(key) is None or not dialect.fits(known):
+        if dialect.meaning(key) is None or not dialect.ask("fits", known):
             continue
         settings = dialect.settings(key, _value(text))
         if not sections.issuperset(name.split(".")[0] for name in settings):

@@ -12,7 +12,7 @@ Names and places are text: nothing is imported before it is chosen.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 from nemotron_shared.errors import UserError, did_you_mean
 
 Item = TypeVar("Item")
+MOST_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,14 @@ class Registry(Generic[Item]):
         kind: what an item is, for messages: "engine".
         group: entry points of other packages that count as well.
         own: "module:NAME" of each item of this repository.
+        is_one: whether what stands at a place is such an item; `what` it must be, for messages.
     """
 
     kind: str
     group: str
     own: Mapping[str, str]
+    is_one: Callable[[Any], bool] = lambda found: True
+    what: str = "such an item"
 
     def places(self) -> dict[str, str]:
         """ "module:NAME" of every item by its name, the repository's own first.
@@ -60,16 +64,25 @@ class Registry(Generic[Item]):
         """Import the item called `name`.
 
         Raises:
-            UserError: there is none, or a package that it needs is not installed.
+            UserError: there is none, a package that it needs is not installed, or it is no such item.
         """
-        module, _, attribute = self._place(name).partition(":")
+        place = self._place(name)
+        module, _, attribute = place.partition(":")
+        remedy = f"correct it, or uninstall the package that brings {self.kind} '{name}'"
         try:
             found: Any = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if module == error.name or module.startswith(f"{error.name}."):
+            for part in filter(None, attribute.split(".")):
+                found = getattr(found, part)
+        except Exception as error:  # other people's code may end with anything
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
                 raise UserError(f"{self.kind} '{name}': there is no module {error.name}") from error
-            raise
-        return getattr(found, attribute) if attribute else found
+            if name in self.own or isinstance(error, UserError):
+                raise
+            what = f"{self.kind} '{name}': {place} cannot be loaded: {type(error).__name__}: {error}"
+            raise UserError(what, remedy) from error
+        if not self.is_one(found):
+            raise UserError(f"{self.kind} '{name}': {place} is {shown(found)}, and must be {self.what}", remedy)
+        return found
 
     def unknown(self, name: str) -> UserError:
         """The error for a name that nobody has defined."""
@@ -80,6 +93,15 @@ class Registry(Generic[Item]):
         if place := self.places().get(name):
             return place
         raise self.unknown(name)
+
+
+def shown(value: object) -> str:
+    """A value that a package gave, as messages have it; its own text may fail, or have no end."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"a {type(value).__name__} without a text ({type(error).__name__})"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 @cache

@@ -69,7 +69,7 @@ def _base(content: Any, dialect: Dialect, config_dirs: Sequence[Path], family: s
         return family if family in names else "default"
     if dialect.recipe is None:
         return "local"
-    wanted = dialect.recipe(content)
+    wanted = dialect.ask("recipe", content, kind=str)
     known = {recipe: name for folder in config_dirs for recipe, name in _described(folder).items()}
     same = {recipe.rpartition(".")[2]: name for recipe, name in known.items()}
     if name := same.get(wanted.rpartition(".")[2]):
@@ -95,7 +95,7 @@ def _described(config_dir: Path) -> dict[str, str]:
 
 def dialect_of(content: Any) -> Dialect | None:
     """Whose keys a file has at its top; None for one of ours, and for what is no mapping."""
-    return next((one for one in dialects() if isinstance(content, dict) and one.is_its(content)), None)
+    return next((one for one in dialects() if isinstance(content, dict) and one.ask("is_its", content)), None)
 
 
 def translate(
@@ -112,7 +112,7 @@ def translate(
         UserError: a key that cannot be obeyed, two keys that contradict each other, or a reference that leads nowhere.
     """
     readable = _resolved(file, content, dialect)
-    whole = dialect.whole(readable, file.name) if dialect.whole else Whole({})
+    whole = dialect.ask("whole", readable, file.name, kind=Whole) if dialect.whole else Whole({})
     values: Settings = {}
     said_by: dict[str, str] = {}
     notes, nothing_new = [], []

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from nemotron_shared.artifacts.names import DEFAULT_FAMILY
-from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.registry import Registry, shown
 from nemotron_shared.errors import UserError, did_you_mean
 from nemotron_shared.stages import STAGES
 
@@ -67,6 +67,11 @@ class Family:
         return str(file) if file and file.is_file() else choice
 
 
+OUTSIDE: Registry[Family] = Registry(
+    "family", "nemotron.families", {}, lambda found: isinstance(found, Family), "a Family"
+)
+
+
 def read_family(file: Path, configs: Path | None = None) -> Family:
     """The family that a YAML file describes.
 
@@ -78,17 +83,33 @@ def read_family(file: Path, configs: Path | None = None) -> Family:
     content = parsed(file, read_text(file))
     if not isinstance(content, dict) or "title" not in content:
         raise UserError(f"{file}: not a family", "write a mapping with at least a `title`")
-    for key, value in content.items():
+    for key in content:
         if key not in KINDS:
             raise UserError(f"{file}: a family has no '{key}'", did_you_mean(str(key), [*KINDS]))
+    _require_kinds(str(file), content)
+    return Family(**(content | {"stages": tuple(content.get("stages", STAGES))}), configs=configs)
+
+
+def _require_kinds(place: str, values: Mapping[str, Any]) -> None:
+    """Refuse what a family cannot hold, whether a file says so or a package."""
+    for key, value in values.items():
         kind, called = KINDS[key]
         if not isinstance(value, kind):
-            raise UserError(f"{file}: {key}: {value!r} is not {called}")
-    stages = content.get("stages", [*STAGES])
-    for name in stages:
-        if name not in STAGES:
-            raise UserError(f"{file}: there is no stage '{name}'", did_you_mean(str(name), [*STAGES]))
-    return Family(**(content | {"stages": tuple(stages)}), configs=configs)
+            raise UserError(f"{place}: {key}: {shown(value)} is not {called}")
+    for name in values.get("stages", ()):
+        if name not in [*STAGES]:
+            raise UserError(f"{place}: there is no stage '{name}'", did_you_mean(str(name), [*STAGES]))
+
+
+def _of_package(name: str) -> Family:
+    found = OUTSIDE.load(name)
+    place = f"family '{name}' of {OUTSIDE.module_of(name)}"
+    stages = list(found.stages) if isinstance(found.stages, tuple) else found.stages
+    values = {key: getattr(found, key) for key in KINDS} | {"stages": stages}
+    _require_kinds(place, {key: value for key, value in values.items() if key != "hub" or value is not None})
+    if not isinstance(found.configs, Path | None):
+        raise UserError(f"{place}: configs: {shown(found.configs)} is not a path")
+    return found
 
 
 @cache
@@ -96,9 +117,8 @@ def families() -> dict[str, Family]:
     """Ours, the default first, and those of installed packages."""
     own = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.yaml"))}
     own = {DEFAULT_FAMILY: own[DEFAULT_FAMILY]} | own
-    outside: Registry[Family] = Registry("family", "nemotron.families", {})
     return {name: read_family(file) for name, file in own.items()} | {
-        name: outside.load(name) for name in outside.places()
+        name: _of_package(name) for name in OUTSIDE.places()
     }
 
 

@@ -4,11 +4,13 @@ The package of an engine describes its library once; `nemotron check` then reads
 A package outside this repository adds its own by an entry point of the group `nemotron.library_logs`.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemotron_shared.config.registry import Registry
+from nemotron_shared.config.registry import Registry, shown
+from nemotron_shared.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -41,4 +43,26 @@ LIBRARY_LOGS: Registry[LibraryLog] = Registry(
         "nemo_rl": "nemotron_engines.nemo_rl.output:LOG",
         "automodel": "nemotron_engines.automodel.output:LOG",
     },
+    lambda found: isinstance(found, LibraryLog),
+    "a LibraryLog",
 )
+
+
+def require_usable(name: str, log: LibraryLog) -> None:
+    """Refuse the log of a package whose lines and files cannot be looked for.
+
+    Raises:
+        UserError: naming it.
+    """
+    try:
+        texts = [log.title, *log.records, *log.keys, *log.keys.values(), *log.lines, *log.lines.values()]
+        wrong = [one for one in texts if not isinstance(one, str)]
+        problem = f"{shown(wrong[0])} is no text" if wrong else None
+        if type(log.first_step) is not int:
+            problem = f"first_step is {shown(log.first_step)}, and no whole number"
+        for pattern in () if wrong else log.lines.values():
+            re.compile(pattern)
+    except (TypeError, AttributeError, re.error) as error:
+        problem = str(error)
+    if problem:
+        raise UserError(f"library log '{name}' of {LIBRARY_LOGS.module_of(name)}: {problem}")

@@ -13,6 +13,7 @@ row to its messages, under an entry point whose name is what `data_prep.format` 
 """
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,7 @@ from nemotron_data.chat.rows import (
     from_sharegpt,
 )
 from nemotron_shared.artifacts import Source
+from nemotron_shared.config.registry import shown
 from nemotron_shared.digest import file_digest, json_digest
 from nemotron_shared.errors import UserError, did_you_mean
 
@@ -125,13 +127,20 @@ def find_format(name: str) -> ChatFormat:
     function = _loaded(entry)
 
     def to_messages(row: dict[str, Any], fields: ChatFields) -> list[Message]:
-        """What other people's code raises on a row is that row's fault, and is counted like any other."""
+        """What other people's code raises on a row, or makes of it, is that row's fault, and is counted like any
+        other."""
         try:
-            return function(row)
+            made = function(row)
+            listed = isinstance(made, list) and all(isinstance(message, dict) for message in made)
+            if listed:  # NaN, and halves of characters, are no JSON
+                json.dumps(made, ensure_ascii=False, allow_nan=False, default=str).encode()
         except UserError:
             raise
         except Exception as error:
             raise UserError(f"the chat format '{name}' fails: {type(error).__name__}: {error}") from error
+        if not listed:
+            raise UserError(f"the chat format '{name}' gives {shown(made)}, which is no list of messages")
+        return made
 
     return ChatFormat(to_messages)
 

@@ -6,6 +6,8 @@ inside a thought, and without its prompt it would look like an answer.
     whole_answer("...<|im_start|>assistant\n<think>\n", "3+4=7</think>7")     "<think>3+4=7</think>7"
     whole_answer("...<|im_start|>assistant\n<think>\n", "so it is 7")          "<think>so it is 7", never closed
     whole_answer("...<|im_start|>assistant\n", "7")                             "7"
+    after_thought("<think>3+4=7</think>7")                                      "7"
+    after_thought("<think>so it is 7")                                          None
 """
 
 import re
@@ -26,3 +28,10 @@ def whole_answer(prompt: str, completion: str) -> str:
         prompt: the rendered text that the model continued, to its last character.
     """
     return OPEN + completion if opens_thought(prompt) else completion
+
+
+def after_thought(answer: str) -> str | None:
+    """What of a whole answer follows its thought, as it stands; None where the thought was never closed."""
+    if answer.rfind(OPEN) > answer.rfind(CLOSE):
+        return None
+    return answer.rpartition(CLOSE)[2]

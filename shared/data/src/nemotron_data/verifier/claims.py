@@ -10,8 +10,6 @@ where it takes the claim back ("Wait, ...").
 import re
 from dataclasses import dataclass
 
-from nemotron_data.chat.thought import CLOSE, OPEN
-
 DEEPEST_MARKUP = 20
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 HASHES = re.compile(r"####[ \t]*(\S[^\n]*)")
@@ -41,13 +39,6 @@ class Claim:
 
     text: str
     clean: bool
-
-
-def after_thinking(completion: str) -> str | None:
-    """What follows the thinking; None where it was never closed."""
-    if completion.rfind(OPEN) > completion.rfind(CLOSE):
-        return None
-    return completion.rpartition(CLOSE)[2].strip()
 
 
 def final_claim(text: str) -> Claim | None:

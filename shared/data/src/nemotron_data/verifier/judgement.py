@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nemotron_data.verifier.claims import Claim, after_thinking, final_claim, last_sentence, marked_sentences, unwrapped
+from nemotron_data.chat.thought import after_thought
+from nemotron_data.verifier.claims import Claim, final_claim, last_sentence, marked_sentences, unwrapped
 from nemotron_data.verifier.dates import clock_times_in, dates_in, ratios_in
+from nemotron_data.verifier.equations import has_variables, is_bare_equation, is_equation, names_another
 from nemotron_data.verifier.kinds import Expected, Kind, expected, words_of
 from nemotron_data.verifier.numbers import Number, is_in_words, number_in_words, numbers_in, plain, read_number
 from nemotron_data.verifier.symbols import in_latex, same_formula
@@ -24,8 +26,9 @@ EXPLAINED = re.compile(
     r"|(?=\W*[\d$.])(?![-*]\s)([^\n:]{1,40}):\s",
     re.IGNORECASE,
 )
-WORKING = re.compile(r"\n|[\d)}]\s*=|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
-"""What is no bare answer: several lines, a computation, a reason."""
+WORKING = re.compile(r"\n|\b(?:since|because|therefore|hence|conclude)\b", re.IGNORECASE)
+COMPUTED = re.compile(r"[\d)}]\s*=")
+"""What is no bare answer: several lines, a reason; and a computation."""
 CONTRAST_AFTER = re.compile(r",\s*(?:and\s+)?not\s+[^,.;]*")
 LINK = re.compile(
     r"(?:\b(?:is|are|was|were|called|named|by|in|on|at|be|to|from|est|sont|ist|sind|es|son)|\b[Ii]t['\u2019]s)\s+"
@@ -85,15 +88,18 @@ def judge(completion: str, gold: str | Expected, kind: Kind | None = None) -> Ve
         kind: how to compare; None: by the looks of the expected answer.
     """
     wanted = gold if isinstance(gold, Expected) else expected(gold, kind)
-    said = after_thinking(completion)
-    said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said or "")
+    said = (after_thought(completion) or "").strip()
+    said = TAG.sub(lambda tag: "\nAnswer: " if tag[1].lower() == "answer" and "/" not in tag[0] else "", said)
     if not said or wanted.is_nothing:
         return WRONG
     said = said[-LONGEST_ANSWER:]
     marked = final_claim(said)
-    alone = Claim(unwrapped(said), clean=not WORKING.search(unwrapped(said)))
+    bare, asked_for = unwrapped(said), wanted.kind == "math" and "=" in wanted.text
+    alone = Claim(bare, clean=not (WORKING.search(bare) or (COMPUTED.search(bare) and not asked_for)))
     fits = COMPARED[wanted.kind]
     claim = marked or _first_line(said) or alone
+    if names_another(claim.text, wanted.text):
+        return Verdict(strict=False, lenient=False, answer=claim.text)
     if fits(claim.text, wanted):
         return Verdict(claim.clean, lenient=True, answer=claim.text)
     answer = marked.text if marked else FOUND[wanted.kind](said, wanted)
@@ -138,6 +144,8 @@ def _number_in(text: str, wanted: Expected) -> str | None:
     bold = [part for part in BOLD.findall(sentence) if read_number(part)]
     if bold:
         return bold[-1] if len({_value(part) for part in bold}) == 1 else None
+    if is_bare_equation(sentence):
+        return None
     result = sentence.rpartition("=")[2] if "=" in sentence else sentence
     found = numbers_in(result)
     if not found or _lists(result, [number for _, number in found]):
@@ -211,7 +219,8 @@ def _formula_in(text: str, wanted: Expected) -> str | None:
         found = [part for part in parts if re.search(r"\d|\\[a-z]|[\u03c0\u221e\u221a]|\w\s*[+^(]", part)]
     if not found:
         return None
-    return found[-1] if "=" in wanted.text else found[-1].rpartition("=")[2].strip()
+    result = found[-1].rpartition("=")[2].strip()
+    return found[-1] if "=" in wanted.text or (is_equation(found[-1]) and has_variables(result)) else result
 
 
 def _is_choice(text: str, wanted: Expected) -> bool:

@@ -21,8 +21,9 @@ LETTER = re.compile(r"\(?([A-J])\)?[.):]?")
 FORMULA = re.compile(
     r"\\[A-Za-z]|[\^_{}=<>\u00b2\u00b3\u00b9\u2070-\u2079\u2264\u2265\u03c0\u221a\u221e]|^[(\[].*,.*[)\]]$|^-?[\d.]+(?:\s*,\s*-?[\d.]+)+$|\bsqrt\b"
     r"|^[a-z]$|\)\s*\(|\d\s*[a-zA-Z]?\s*[+*/-]\s*\d|\b\d+[a-z]\b|[a-z)]\s*[+*/-]\s*\d|\b[a-z]\s*[+*/-]\s*[a-z]\b"
-    r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b"
+    r"|^-?(?:\d[\d.]*)?[a-z]?\s*[+*/-]\s*(?:\d[\d.]*)?[a-z]$|\b\d+[abcxyz]{2,3}\b|\d!\s*[+*/^-]"
 )
+FACTORIAL = re.compile(r"[\d\s+*/^(){}!-]*[\d)}]!")
 HYPHENATED = re.compile(r"\d+(?:[-\u2013]\d+)+")
 """Figures of a month, a season, a score or a telephone: 2024-01 is not 2023."""
 ARTICLES = ("a", "an", "the")
@@ -52,7 +53,10 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
     """
     text = gold.strip()
     claim = final_claim(text)
-    text = unwrapped(claim.text if claim else text)
+    said = claim.text if claim else text
+    text = unwrapped(said)
+    if FACTORIAL.fullmatch(said.strip(" $")):
+        text = said.strip(" $")  # the sign at its end ends no sentence
     if (
         kind is None
         and len(dates_in(text)) == 1
@@ -67,6 +71,8 @@ def expected(gold: str, kind: Kind | None = None) -> Expected:
             kind = "number"
         elif LETTER.fullmatch(text):
             kind = "choice"
+        elif FACTORIAL.fullmatch(text):
+            kind = "math"
         else:
             kind = "math" if FORMULA.search(text) and not HYPHENATED.fullmatch(text) else "text"
     return Expected(text, kind, number)

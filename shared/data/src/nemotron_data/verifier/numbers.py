@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
+from nemotron_data.verifier.equations import is_equation, name_of
 from nemotron_data.verifier.units import in_one_unit, unit_of
 
 LONGEST = 400  # digits; a longer one is no answer of a person's, and powers of ten grow without end
@@ -85,6 +86,8 @@ OPERATOR = re.compile(r"\b(?:half(?:\s+of)?|twice|double|triple|over|under|above
 VARIABLE = re.compile(r"\s*\*?\s*(?:pi\b|[abceinpqrtuvwxyz](?![A-Za-z]))")
 PRODUCT = re.compile(r"(?!cc)[abcxyz]{2,3}(?![A-Za-z])")
 """Variables right behind a figure, as in 5xy."""
+LETTERS = re.compile(r"[a-z]{2,3}")
+"""What may be variables there where the value has a name: the bh of A = 1/2 bh."""
 SCALES = {
     "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
     "k": 10**3,
@@ -151,10 +154,14 @@ def plain(text: str) -> str:
 
 
 def read_number(text: str) -> Number | None:
-    """The number that a text is, with a currency and a unit around it; None where it is something else."""
+    """The number that a text is, with a currency and a unit around it; None where it is something else, such as an
+    equation or a factorial."""
+    if is_equation(text):
+        return None
     text = re.sub(r"^\$(\\\$.*)\$$", r"\1", text.strip())
     text = plain(text).strip()
     text = text.replace("$", "").strip() if text.count("$") == 2 else text
+    named = name_of(text) is not None
     if not re.search(r",|\b(?:or|and)\b|[<>]", text):
         text = text.rpartition("=")[2].strip()
     text = re.sub(r"^(?:about|approximately|exactly|US|USD|EUR)\s*", "", text).strip()
@@ -162,10 +169,13 @@ def read_number(text: str) -> Number | None:
     if found is None:
         return _in_words(text)
     rest = text[found.end() :]
+    if rest.startswith("!"):
+        return None
     unit = UNIT.fullmatch(rest.strip().rstrip(".!,;").strip())
     if unit is None or unit[0].rstrip().endswith(("-", "/")) or VARIABLE.match(rest) or OPERATION.match(rest):
         return None
-    if PRODUCT.match(rest) and not found[0][-1:].isspace():
+    letters = PRODUCT.match(rest) or (named and LETTERS.fullmatch(rest) and unit_of(rest) is None)
+    if letters and not found[0][-1:].isspace():
         return None
     return _value(found, rest)
 

@@ -6,10 +6,13 @@ same_formula("(1, 2)", "(2, 1)")                                False
 
 import re
 import threading
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from nemotron_data.verifier.equations import has_variables
 from nemotron_data.verifier.numbers import POWERS, RAISED
+from nemotron_data.verifier.relations import same_constant, same_equations, united
 
 LONGEST = 400
 SECONDS = 5
@@ -24,12 +27,20 @@ HUGE = re.compile(
 )
 
 
+LAST_LETTER = re.compile(r"\s*(?<![A-Za-z\\])[A-Za-z]$")
+ALTERNATIVES = re.compile(r"\bor\b")
 WITH_BASE = re.compile(r"\s*[0-9A-F]+_\{?\d+\}?\s*")
 # Formulas written without LaTeX.
 WRITTEN = (
     (
         re.compile(r"\bsqrt\s*\(([^()]*)\)|\u221a\s*\(([^()]*)\)|\u221a\s*(\d+|[a-z])"),
         lambda found: rf"\sqrt{{{next(filter(None, found.groups()))}}}",
+    ),
+    (re.compile(r"\\(?:mathrm|text)\s*\{\s*([eid])\s*\}"), r"\1"),
+    (re.compile(r"\\varnothing\b|\\\{\s*\\\}|\u2205"), r"\\emptyset "),
+    (
+        re.compile(r"\\begin\{cases\}(.*?)(?:\\\\)?\s*\\end\{cases\}", re.DOTALL),
+        lambda found: found[1].replace("\\\\", ", ").replace("&", ""),
     ),
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"\^\s*(-\s*(?:\d+|[a-z])|\d{2,})"), r"^{\1}"),
@@ -48,6 +59,7 @@ WRITTEN = (
 
 def same_formula(gold: str, answer: str) -> bool:
     """Whether two formulas mean the same. What cannot be read means nothing."""
+    either = [ALTERNATIVES.search(text) is not None for text in (gold, answer)]
     gold, answer = in_latex(gold), in_latex(answer)
     if not _letters(gold):
         return False
@@ -62,11 +74,18 @@ def same_formula(gold: str, answer: str) -> bool:
         return False
     from math_verify import verify
 
-    same = verify(
-        wanted, found, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=_seconds(),
-        raise_on_error=False,
-    )  # fmt: skip
-    return bool(same) or _same_polynomial(wanted[0], found[0])
+    def same(one: Any, other: Any) -> bool:
+        alike = verify(
+            one, other, float_rounding=DIGITS_ROUNDED, allow_set_relation_comp=True, timeout_seconds=_seconds(),
+            raise_on_error=False,
+        )  # fmt: skip
+        return bool(alike) or _same_polynomial(one[0], other[0])
+
+    asked, said = united(wanted[0], either[0]), united(found[0], either[1])
+    for known in (same_constant(asked, said), same_equations(asked, said, same)):
+        if known is not None:
+            return known
+    return same([asked, *wanted[1:]], [said, *found[1:]])
 
 
 def _same_polynomial(one: Any, other: Any) -> bool:
@@ -107,9 +126,11 @@ def parsed(text: str) -> list[Any]:
     from math_verify.parser import LatexExtractionConfig
 
     inner = text.strip().strip("$").strip()
-    return parse(
-        f"${inner}$", extraction_config=[LatexExtractionConfig()], parsing_timeout=_seconds(), raise_on_error=False
-    )
+    extraction = LatexExtractionConfig()
+    if LAST_LETTER.search(inner) and has_variables(LAST_LETTER.sub("", inner).rpartition("=")[2]):
+        # the h of \\pi r^2 h is no hour
+        extraction = replace(extraction, normalization_config=replace(extraction.normalization_config, units=False))
+    return parse(f"${inner}$", extraction_config=[extraction], parsing_timeout=_seconds(), raise_on_error=False)
 
 
 def _seconds() -> Any:
