@@ -1,7 +1,5 @@
 """Pretrain with transformers' NemotronH and Trainer."""
 
-from collections import Counter
-
 from transformers import TrainingArguments, default_data_collator
 
 from nemotron_data.formats.bin_idx import IndexedDataset, data_set_of, read_blend
@@ -49,9 +47,10 @@ def _rows(task: StageTask, split: str, num_rows: int, vocab_size: int) -> Blende
     seq_length, seed = task.config.train.seq_length, task.config.run.seed
     parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed, vocab_size) for _, prefix in entries]
     rows = BlendedRows(parts, [weight for weight, _ in entries], num_rows)
-    shares: Counter[str] = Counter()  # shards of one data set together
+    shares: dict[str, float] = {}  # shards of one data set together
     for (_, prefix), share in zip(entries, rows.realised_shares(), strict=True):
-        shares[data_set_of(prefix.relative_to(folder).as_posix(), split)] += share
+        name = data_set_of(prefix.relative_to(folder).as_posix(), split)
+        shares[name] = shares.get(name, 0) + share
     if len(shares) > 1:
         task.run.say(f"{split}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     return rows
