@@ -38,7 +38,6 @@ from nemotron_shared.config.references import resolve
 from nemotron_shared.errors import UserError
 from stages.eval.endpoint import Answers, BadRequestError
 from stages.rl.engines.trl.prompts import read_prompts
-from stages.rl.schema import RLConfig
 from stages.sft.rendering import Renderer
 from stages.sft.schema import SFTConfig, SFTData
 
@@ -165,13 +164,14 @@ class Doors:
 
     def rl(self, lines: list[str], folder: Path) -> list[list[int]]:
         """By a prepared file, as TRL's trainer is given it."""
+        grpo: Any = SimpleNamespace(temperature=1.0, top_p=1.0, max_new_tokens=20)
         file = folder / "rows.jsonl"
         with file.open("w") as written:
             for value in map(json.loads, lines):
                 asked = {"input": list(items_of(value["messages"])), "tools": value.get("tools")}
                 made = {"responses_create_params": asked, "expected_answer": "x", "agent_ref": {"name": "a"}}
                 written.write(json.dumps(made) + "\n")
-        rows, prompts = read_prompts(file, self.prompter, RLConfig().grpo, SimpleNamespace(say=print))
+        rows, prompts = read_prompts(file, self.prompter, grpo, SimpleNamespace(say=print))
         return [prompts[name].ids for name in rows["prompt"]]
 
     def evaluation(self, line: str) -> list[int]:

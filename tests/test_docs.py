@@ -54,9 +54,9 @@ MINUTES = {"faults", "resume", "sampling"}
 
 
 def stage_steps(command: Command) -> bool:
-    """Whether a command runs steps of a stage, and not `nemotron artifacts`, `nemotron report` or `--help`."""
+    """Whether a command runs steps of a stage, and not `nemotron artifacts`, `nemotron airgap` or `--help`."""
     return any(word in families() or "stages" in re.split(r"[./]", word) for word in command.words) and not (
-        {"artifacts", "report", "inspect"} & set(command.words)
+        {"artifacts", "report", "inspect", "airgap"} & set(command.words)
     )
 
 

@@ -1,8 +1,10 @@
 """Handing scripts to Slurm: what it says beforehand, what it refuses, and that no job gets lost on the way."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -68,7 +70,8 @@ def test_ctrl_c_does_not_reach_sbatch(tmp_path: Path, monkeypatch: pytest.Monkey
     sbatch = tmp_path / "sbatch"
     sbatch.write_text("#!/bin/bash\nkill -INT $$\nsleep 0.2\necho '77;cluster'\n")
     sbatch.chmod(0o755)
-    assert subprocess.run([sbatch], check=False).returncode < 0
+    reset = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell's background job ignores it
+    assert subprocess.run([sbatch], check=False, preexec_fn=reset).returncode < 0
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert submit.submit(Here(), PurePosixPath("job.sh")) == "77"
 

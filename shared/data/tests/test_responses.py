@@ -26,14 +26,14 @@ ASKED: dict[str, Any] = {
 def test_every_item_has_its_place() -> None:
     messages, tools = conversation_of(ASKED)
     assert [message["role"] for message in messages] == [
-        "system", "system", "user", "assistant", "tool", "assistant", "user",
+        "system", "user", "assistant", "tool", "assistant", "user",
     ]  # fmt: skip
     assert [message["content"] for message in messages] == [
-        "Be brief.", "Use tools.", "Weather?", None, "rain", "Rain.", "Sure?",
+        "Be brief.\n\nUse tools.", "Weather?", None, "rain", "Rain.", "Sure?",
     ]  # fmt: skip
-    assert messages[3]["reasoning_content"] == "I look."
-    assert [call["function"]["arguments"].text for call in messages[3]["tool_calls"]] == ['{"a": 1.50}', ""]
-    assert messages[4] == {"role": "tool", "tool_call_id": "c1", "content": "rain", "name": "get"}
+    assert messages[2]["reasoning_content"] == "I look."
+    assert [call["function"]["arguments"].text for call in messages[2]["tool_calls"]] == ['{"a": 1.50}', ""]
+    assert messages[3] == {"role": "tool", "tool_call_id": "c1", "content": "rain", "name": "get"}
     function = {"name": "get", "parameters": {"type": "object"}, "strict": True}
     assert tools == [{"type": "function", "function": function}]
     assert conversation_of({"input": "2+2?"}) == ([{"role": "user", "content": "2+2?"}], None)

@@ -43,7 +43,10 @@ SSH = "Host *\n  IdentityFile /etc/ssh/user\n"
 def desk(tmp_path: Path) -> Iterator[Desk]:
     need_slurm()
     plugin = compiled_plugin(tmp_path)
-    with Cluster(tmp_path / "slurm", "--account", "--sshd", "--spank", str(plugin)) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="slurm-", dir="/tmp") as short,  # PMIx puts a socket far below it
+        Cluster(Path(short) / "c", "--account", "--sshd", "--spank", str(plugin)) as cluster,
+    ):
         (cluster.folder / "ssh" / "ssh_config").write_text(SSH)
         stubs, image, model = (cluster.shared / name for name in ("stubs", "image", "model"))
         program(stubs / "nemo-evaluator", HARNESS)

@@ -27,8 +27,6 @@ def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[
     asked = parameters.get("input")
     items: Sequence[Any] = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked or []
     turns: list[Message] = []
-    if instructions := parameters.get("instructions"):
-        turns.append({"role": "system", "content": instructions})
     thought = ""
     for item in items:
         kind = item.get("type") or "message"
@@ -48,17 +46,19 @@ def conversation_of(parameters: Mapping[str, Any]) -> tuple[list[Message], list[
     turns = [{**turn, "name": names[turn["tool_call_id"]]} if turn.get("tool_call_id") in names else turn
              for turn in turns]  # fmt: skip
     try:
-        return _one_system(asked_messages(turns)), tools_of({"tools": parameters.get("tools")})
+        messages, tools = asked_messages(turns), tools_of({"tools": parameters.get("tools")})
     except ValueError as error:
         raise UserError(f"the prompt cannot be shown: {error}", INSTEAD) from error
+    if instructions := parameters.get("instructions"):
+        messages = _instructed(messages, str(instructions))
+    return messages, tools
 
 
-def _one_system(messages: list[Message]) -> list[Message]:
-    """The instructions and a system turn behind them as one, since most templates take one, and as the first turn."""
-    first, *others = messages
-    if not others or not first["role"] == others[0]["role"] == "system":
-        return messages
-    return [{**others[0], "content": f"{first['content']}\n\n{others[0]['content']}"}, *others[1:]]
+def _instructed(messages: list[Message], instructions: str) -> list[Message]:
+    """The conversation with instructions before it: in its own system turn, since most templates show only one."""
+    if not messages or messages[0]["role"] != "system":
+        return [{"role": "system", "content": instructions}, *messages]
+    return [{**messages[0], "content": f"{instructions}\n\n{messages[0]['content']}"}, *messages[1:]]
 
 
 def _turn(item: Mapping[str, Any], kind: str) -> Message:
