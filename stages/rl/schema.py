@@ -106,3 +106,14 @@ class RLConfig(GRPOConfig[EngineT], Generic[EngineT]):
     data_prep: RLData
     rewards: list[Reward] = Field(min_length=1)
     """Reward functions with weights; see [Rewards](#rewards)."""
+
+    @field_validator("rewards")
+    @classmethod
+    def teach(cls, rewards: list[Reward]) -> list[Reward]:
+        """Each reward is there once, since its figures have its name, and one of them counts."""
+        names = [reward.name for reward in rewards]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"'{twice}' is named twice: name it once, with the weight of both")
+        if not any(reward.weight for reward in rewards):
+            raise ValueError("all weights are 0, which teaches nothing: give one of them another weight")
+        return rewards

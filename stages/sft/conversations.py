@@ -24,6 +24,7 @@ from nemotron_data.chat.rows import Message, is_used_in
 from nemotron_data.chat.shown import REASONING, calls_untold
 from nemotron_data.chat.sound import calls_in_text
 from nemotron_data.chat.template import ADD_MARKS
+from nemotron_data.chat.thought import thinks
 from nemotron_data.decontaminate import Decontamination
 from nemotron_data.encoders import WorkerEncoder, masks_from_spans
 from nemotron_data.encoders.control import CONTROL, HELD, encode_in_pieces
@@ -59,6 +60,9 @@ HIDDEN = " that the chat template does not show"
 """Behind the names of what is hidden; reasoning alone is told and no loss, since many models are meant to have none."""
 UNTOLD = "rows that call tools and describe none"
 CALLS_IN_TEXT = "rows that call tools in their text"
+WITH_THOUGHT, WITHOUT_THOUGHT = "answers learnt with a thought", "answers learnt without a thought"
+BEFORE_ANSWER = 32
+"""Characters that hold the end of a prompt."""
 
 
 @dataclass
@@ -179,6 +183,8 @@ class Batch:
         if split != "test" and not self.work.decontamination.keeps(self.reader, row, said):
             return
         self._look_at(row, messages)
+        if split == "train":
+            self._look_at_answers(rendered)
         hidden = self._renderer.hides(row, messages)
         self.reader.counts[", ".join(hidden) + HIDDEN] += bool(hidden)
         self.rows.append(Waiting(row, split, len(rendered), [kind for kind in hidden if kind != REASONING]))
@@ -192,6 +198,16 @@ class Batch:
         counts = self.reader.counts
         counts[UNTOLD] += calls_untold(messages, self._renderer.tools_of(row))
         counts[CALLS_IN_TEXT] += any(map(calls_in_text, messages))
+
+    def _look_at_answers(self, rendered: Sequence[Rendered]) -> None:
+        """Count the answers that are learnt with a thought and without one, of templates that tell them apart."""
+        for text, spans, _ in rendered:
+            for start, end in spans:
+                found = thinks(
+                    text[max(0, start - BEFORE_ANSWER) : start], text[start : min(end, start + BEFORE_ANSWER)]
+                )
+                if found is not None:
+                    self.reader.counts[WITH_THOUGHT if found else WITHOUT_THOUGHT] += 1
 
     def encode(self) -> None:
         """Turn what waits into sequences and write those that teach something."""

@@ -30,11 +30,12 @@ from nemotron_shared.atomic import write_json
 from nemotron_shared.runtime.look import Looked
 from nemotron_shared.runtime.step import Outcome, Step, Task
 from stages.sft.accounts import about_rows, format_found, formats_found, mends
-from stages.sft.conversations import ChatWork
+from stages.sft.conversations import WITH_THOUGHT, WITHOUT_THOUGHT, ChatWork
 from stages.sft.ends import TURN_END
 from stages.sft.packs import open_splits, shares, write_split
 from stages.sft.rendering import Conversations, Rendering
 from stages.sft.schema import SFTConfig, SFTData
+from stages.sft.thoughts import template_as_learnt
 
 DIRECTORY = Path(__file__).resolve().parent
 ROWS = RowKind("conversations", DIRECTORY / "config", chats, "chats")
@@ -66,6 +67,12 @@ def prepare(task: Task[SFTConfig]) -> Outcome:
     for line in about_rows(prepared, settings):
         task.run.say(line)
     prepared.require_few_lost(settings.max_lost, mends(prepared, settings))
+    counts = prepared.totals.counts
+    template, line = template_as_learnt(rendering, counts[WITH_THOUGHT], counts[WITHOUT_THOUGHT])
+    if template is not None:
+        tokenizer.give_template(template)
+    if line is not None:
+        task.run.say(line)
 
     # pack, write: sequences of all shards, a split at a time
     sequences, conversations = open_splits(prepared)

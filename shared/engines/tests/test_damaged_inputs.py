@@ -280,13 +280,13 @@ def test_ids_beyond_the_vocabulary_name_the_file_and_the_document(tmp_path: Path
         file.seek(25)  # the upper byte of an id of the second document
         file.write(b"\x01")
     rows = DocumentRows([IndexedDataset(tmp_path / "docs")], 10, 2, seed=3, vocab_size=100)
-    with pytest.raises(UserError, match=r"docs\.bin: document 1: token ids 90 to 348 lie outside .* of 100"):
+    with pytest.raises(UserError, match=r"docs\.bin: document 1: token id 348 lies outside .* of 100"):
         [rows[index] for index in range(2)]
 
 
 def test_packed_ids_beyond_the_vocabulary_name_the_file_and_the_row() -> None:
     packed = [pack_row([([1, 2, 3], [0, 1, 1])]), pack_row([([1, 200, 3], [0, 1, 1])])]
     rows = PackedRows(packed, 2, seed=1, vocab_size=100, file=Path("train.parquet"))
-    with pytest.raises(UserError, match=r"train\.parquet: row 1: token ids 1 to 200"):
+    with pytest.raises(UserError, match=r"train\.parquet: row 1: token id 200 lies(.|\n)*added tokens that"):
         [rows[index] for index in range(2)]
     assert len([PackedRows(packed, 2, seed=1)[index] for index in range(2)]) == 2

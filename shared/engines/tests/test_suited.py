@@ -48,6 +48,7 @@ def test_a_small_file_is_seen_often_and_a_large_one_three_times(chosen) -> None:
 def test_warm_up_and_intervals_fit_the_steps_that_somebody_asked_for(chosen) -> None:
     found = chosen(300_000, 24, LAPTOP, steps=10)
     assert (found["scheduler.lr_warmup_iters"], found["train.eval_interval"]) == (1, 2)
+    assert chosen(300_000, 24, LAPTOP, steps=10, text=True)["scheduler.lr_wsd_decay_iters"] == 4
 
 
 def test_rows_are_as_long_as_they_need_to_be_and_the_model_allows(tmp_path: Path) -> None:

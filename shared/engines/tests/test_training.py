@@ -43,6 +43,46 @@ def test_wsd_is_stable_until_its_decay() -> None:
     assert rate(9) < 1
 
 
+@pytest.mark.parametrize(("warmup", "decay", "iters"), [(20, 150, 60), (50, 0, 10), (5, 5, 8), (0, 9, 5), (3, 3, 1)])
+@pytest.mark.parametrize("style", ["linear", "cosine", "constant", "WSD"])
+def test_a_short_training_reaches_the_peak_once_and_falls_after_it(
+    style: str, warmup: int, decay: int, iters: int
+) -> None:
+    rate = factor(style, decay=decay, warmup=warmup, iters=iters)
+    values = [rate(step) for step in range(iters)]
+    top = values.index(1.0)
+    assert top == min(warmup, iters - 1)
+    assert values[: top + 1] == [pytest.approx((step + 1) / (top + 1)) for step in range(top + 1)]
+    assert values[top:] == sorted(values[top:], reverse=True)
+    assert rate(iters) == pytest.approx(1.0 if style == "constant" or (style == "WSD" and not decay) else 0.1)
+
+
+@pytest.mark.parametrize("style", ["linear", "cosine", "WSD"])
+@pytest.mark.parametrize("longer", [6, 20], ids=["resumed", "extended"])
+def test_a_training_that_goes_on_has_the_rates_of_its_schedule_from_the_first_step_on(style: str, longer: int) -> None:
+    import torch
+    from torch.optim.lr_scheduler import LambdaLR
+
+    from nemotron_engines.transformers.trainer import follow
+
+    def begun(steps: int) -> LambdaLR:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
+        return LambdaLR(optimizer, factor(style, decay=3, iters=steps))
+
+    before, after = begun(6), begun(longer)
+    for _ in range(5):
+        before.optimizer.step()
+        before.step()
+    after.optimizer.load_state_dict(before.optimizer.state_dict())
+    after.load_state_dict(before.state_dict())
+    follow(after)
+    for step in range(5, longer):
+        expected = 0.3 * factor(style, decay=3, iters=longer)(step)
+        assert after.optimizer.param_groups[0]["lr"] == after.get_last_lr()[0] == expected
+        after.optimizer.step()
+        after.step()
+
+
 @pytest.mark.parametrize(
     ("style", "half", "three_quarters"),
     [("linear", 0.5, 0.25), ("cosine", 0.5, 0.5 - 0.5**1.5), ("WSD", 1 - 0.5**0.5, 1 - 0.75**0.5)],

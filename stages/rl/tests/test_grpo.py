@@ -16,6 +16,9 @@ from stages.rl.engines.trl.sampling import SamplingTrainer
 from stages.rl.train import STEP
 
 PROMPTS, COMPLETIONS, UPDATES, MICRO, KL, CLIP = 4, 8, 2, 4, 0.05, (0.0005, 0.001)
+MOST = 1.2
+"""Of truncated importance sampling; `apart` makes weights below and above it."""
+OWN_SAMPLER = ("engine.exact_sampling=false", f"grpo.truncated_importance_sampling_ratio={MOST}")
 WEIGHTS = {"strict": 1.0, "well_formed": 0.2}
 REWARDS = ", ".join(f"{{name: {name}, weight: {weight}}}" for name, weight in WEIGHTS.items())
 SETTINGS = (
@@ -51,9 +54,23 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Step]]:
     yield seen
 
 
-def trained(home: Path, monkeypatch: pytest.MonkeyPatch, steps: int) -> dict[int, Step]:
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probabilities of transformers' sampling that are other ones than those of training, as with another program."""
+    sample = SamplingTrainer._generate_single_turn
+
+    def moved(self: SamplingTrainer, *args: Any, **kwargs: Any) -> Any:
+        ids, logps = sample(self, *args, **kwargs)
+        if self._exact is not None:
+            return ids, logps
+        return ids, [[p + 0.4 * np.sin(n) for n, p in zip(*row, strict=True)] for row in zip(ids, logps, strict=True)]
+
+    monkeypatch.setattr(SamplingTrainer, "_generate_single_turn", moved)
+
+
+def trained(home: Path, monkeypatch: pytest.MonkeyPatch, steps: int, *words: str) -> dict[int, Step]:
     monkeypatch.setenv("NEMOTRON_HOME", str(home))
-    assert STEP.main([*short("rl"), *SETTINGS, f"train.train_iters={steps}"]) == 0
+    assert STEP.main([*short("rl"), *SETTINGS, *words, f"train.train_iters={steps}"]) == 0
     newest = max((home / "artifacts/super3-rl-model").glob("v*"), key=lambda path: int(path.name[1:]))
     lines = map(json.loads, (newest / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line for line in lines if "loss" in line}
@@ -76,8 +93,8 @@ def expected_advantages(rewards: np.ndarray) -> list[float]:
     return found
 
 
-def expected_loss(update: list[Step]) -> float:
-    """Of the passes of one update: a mean over all their tokens."""
+def expected_loss(update: list[Step], most: float) -> float:
+    """Of the passes of one update: a mean over all their tokens. `most` cuts the weight of a token."""
     terms = []
     for one in update:
         for row, column in zip(*one["completion_mask"].nonzero(), strict=True):
@@ -87,18 +104,21 @@ def expected_loss(update: list[Step]) -> float:
             ratio, advantage = exp(now - before), one["advantages"][row]
             clipped = min(max(ratio, 1 - CLIP[0]), 1 + CLIP[1])
             apart = exp(start - now) - (start - now) - 1
-            terms.append(KL * apart - min(ratio * advantage, clipped * advantage))
+            weight = min(exp(before - one["sampled"][row, column]), most)
+            terms.append(KL * apart - weight * min(ratio * advantage, clipped * advantage))
     return fsum(terms) / len(terms)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("words", [(), OWN_SAMPLER], ids=["exact", "weighed"])
 def test_it_is_the_loss_of_the_readme_before_and_after_it_is_extended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[Step]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[Step], words: tuple[str, ...]
 ) -> None:
-    whole = trained(tmp_path / "whole", monkeypatch, 4)
+    whole = trained(tmp_path / "whole", monkeypatch, 4, *words)
     seen, passes[:] = list(passes), []
-    trained(tmp_path / "parts", monkeypatch, 2)
-    parts = trained(tmp_path / "parts", monkeypatch, 4)
+    trained(tmp_path / "parts", monkeypatch, 2, *words)
+    parts = trained(tmp_path / "parts", monkeypatch, 4, *words)
     assert [one["step"] for one in passes] == [one["step"] for one in seen] == sorted([1, 2, 3, 4] * 8)
 
     assert list(map(figures, parts.values())) == list(map(figures, whole.values()))
@@ -107,13 +127,18 @@ def test_it_is_the_loss_of_the_readme_before_and_after_it_is_extended(
         advantages = np.concatenate([one["advantages"] for one in mine])
         np.testing.assert_allclose(advantages, expected_advantages(mine[0]["rewards"]), rtol=1e-6, atol=1e-12)
         size = len(mine) // UPDATES
-        losses = [expected_loss(mine[first : first + size]) for first in range(0, len(mine), size)]
+        losses = [
+            expected_loss(mine[first : first + size], MOST if words else 1.0) for first in range(0, len(mine), size)
+        ]
         assert line["loss"] == pytest.approx(fsum(losses) / UPDATES, rel=1e-4, abs=1e-6)
         first, second = (
             np.concatenate([(one["logps"] - one["sampled"])[one["completion_mask"] > 0] for one in part])
             for part in (mine[:size], mine[size:])
         )
-        assert not first.any(), "the first update learns from the model that sampled, by the same bits"
-        assert second.any()
-        assert line["token_mult_prob_error"] == 1 and line["router_flips"] == 0 and line["kl"] >= 0
+        if words:
+            assert (first > np.log(MOST)).any() and (first < 0).any(), "weights that are cut, and others"
+        else:
+            assert not first.any(), "the first update learns from the model that sampled, by the same bits"
+            assert line["token_mult_prob_error"] == 1 and line["router_flips"] == 0
+        assert second.any() and line["kl"] >= 0
         assert 0 < line["clipped_fraction"] < 0.5, "of the second update"

@@ -45,8 +45,9 @@ OURS = {
 MEANT = {
     "super3_rlvr": {"checkpointing.metric_name"},  # upstream names a validation metric and never validates
     "nano3": {"policy.generation.vllm_cfg.async_engine"},  # upstream's false is refused by its own program
-    # upstream's val:reward is no metric that GRPO logs; a checkpoint must hold a whole model to be published
-    "super49b": {"checkpointing.metric_name", "checkpointing.save_consolidated"},
+    # upstream's val:reward is no metric that GRPO logs; a checkpoint must hold a whole model to be published; a warmup
+    # of 13 steps never reaches the peak in 10
+    "super49b": {"checkpointing.metric_name", "checkpointing.save_consolidated", "policy.scheduler"},
 }
 
 

@@ -513,7 +513,9 @@ def test_a_format_of_another_package_is_found_by_its_name(
 
 
 def test_what_the_rows_were_rendered_with_travels_with_them(home: Path, tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "chats.jsonl", [chat()])
+    row = chat()
+    row["messages"][1]["reasoning_content"] = "because"
+    source = write_lines(tmp_path / "chats.jsonl", [row])
     made = prepare(home, source, ALL_IN_TRAIN, "data_prep.chat_template=nano3")
     assert TokenizerFolder(made.path / "tokenizer").chat_template() == find_template("nano3")
     assert made.manifest.metadata["turn_end"] == {"id": 5, "token": "<|im_end|>"}

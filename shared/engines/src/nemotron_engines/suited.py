@@ -69,6 +69,8 @@ def training_choices(
     if parameters < SMALL:
         found.append(Choice("train.micro_batch_size", None, "a whole batch at once: the model is small"))
         found += [] if machine.gpus else [Choice("run.threads", 1, "more would wait for each other")]
+    if text:  # of chats the rate falls all along
+        found.append(Choice("scheduler.lr_wsd_decay_iters", max(1, 2 * steps // 5), "the last two fifths of the steps"))
     return [
         *found,
         Choice("train.global_batch_size", batch, f"of {of_what}"),

@@ -2,7 +2,7 @@
 
 from transformers import TrainingArguments, default_data_collator
 
-from nemotron_data.formats.bin_idx import IndexedDataset, read_blend
+from nemotron_data.formats.bin_idx import IndexedDataset, data_set_of, read_blend
 from nemotron_engines.modeling.start import starting_model
 from nemotron_engines.modeling.threads import set_threads
 from nemotron_engines.rows.blended import BlendedRows
@@ -39,14 +39,18 @@ def train(task: StageTask) -> Outcome:
 
 def _rows(task: StageTask, split: str, num_rows: int, vocab_size: int) -> BlendedRows | None:
     """Rows of one split in the proportions of the blend; None, said aloud, where the split is empty."""
-    entries = read_blend(task.input("data").path / "blend.json").get(split)
+    folder = task.input("data").path
+    entries = read_blend(folder / "blend.json").get(split)
     if not entries:
         task.run.say(f"the {split} split is empty")
         return None
     seq_length, seed = task.config.train.seq_length, task.config.run.seed
     parts = [DocumentRows([IndexedDataset(prefix)], seq_length, num_rows, seed, vocab_size) for _, prefix in entries]
     rows = BlendedRows(parts, [weight for weight, _ in entries], num_rows)
-    if len(entries) > 1:
-        shares = zip(entries, rows.realised_shares(), strict=True)
-        task.run.say(f"{split}: " + ", ".join(f"{prefix.name} {share:.1%}" for (_, prefix), share in shares))
+    shares: dict[str, float] = {}  # shards of one data set together
+    for (_, prefix), share in zip(entries, rows.realised_shares(), strict=True):
+        name = data_set_of(prefix.relative_to(folder).as_posix(), split)
+        shares[name] = shares.get(name, 0) + share
+    if len(shares) > 1:
+        task.run.say(f"{split}: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items()))
     return rows

@@ -16,7 +16,7 @@ class TokenMeans:
     def add(self, mask: Tensor, **values: Tensor) -> None:
         """Count a pass; the mask and each value are (rows, tokens). Every pass of a step has the same values."""
         self._tokens += int(mask.sum())
-        self._sums.update({name: float(value.double()[mask].sum()) for name, value in values.items()})
+        self._sums.update({name: float(value.detach().double()[mask].sum()) for name, value in values.items()})
 
     def take(self) -> dict[str, float]:
         """The means of all processes together, and begin anew; none where no token counts. Every process calls this."""

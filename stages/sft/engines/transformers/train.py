@@ -26,7 +26,8 @@ def train(task: Task[SFTConfig[TransformersEngine]]) -> Outcome:
     rows = PackedRows(read_packed(file), num_rows, config.run.seed, vocab_size, file)
     valid = None
     if held_out.is_file():
-        valid = PackedRows(read_packed(held_out), config.train.eval_rows, config.run.seed, vocab_size, held_out)
+        packed = read_packed(held_out)  # of few rows none is read twice
+        valid = PackedRows(packed, min(len(packed), config.train.eval_rows), config.run.seed, vocab_size, held_out)
     else:
         run.say("the valid split is empty: no validation")
     trainer = ScheduledTrainer(

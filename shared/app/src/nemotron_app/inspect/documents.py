@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from nemotron_app.inspect.examples import DataFile, Example, Split, TokenSequence
-from nemotron_data.formats.bin_idx import SPLITS, IndexedDataset, read_blend
+from nemotron_data.formats.bin_idx import SPLITS, IndexedDataset, data_set_of, read_blend
 
 OPEN_AT_ONCE = 4  # an index is read whole, so only a few of them are kept
 
@@ -87,11 +87,3 @@ def blend_splits(blend: Path) -> list[DocumentSplit]:
     """The splits of a blend.json that hold something, training first."""
     found = read_blend(blend)
     return [DocumentSplit(name, found[name], blend.parent) for name in SPLITS if name in found]
-
-
-def data_set_of(relative: str, split: str) -> str:
-    """`train/web/shard_000003` and `train/web` are files of the data set `web`."""
-    folders = relative.split("/")
-    if folders[0] == split and len(folders) > 1:
-        folders = folders[1:]
-    return "/".join(folders[:-1] if len(folders) > 1 and folders[-1].startswith("shard_") else folders)

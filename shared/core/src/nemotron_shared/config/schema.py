@@ -138,6 +138,11 @@ class StageConfig(Section, Generic[EngineT]):
     engine: SerializeAsAny[EngineT]
     """What the chosen engine is told; `engine=NAME` brings its whole block."""
 
+    @property
+    def notes(self) -> list[str]:
+        """What a start says of settings that only mean something together."""
+        return []
+
     @classmethod
     def engine_class(cls, values: object) -> type[EngineSection] | None:
         """The class of an engine's section; None where its values name no engine of this stage."""

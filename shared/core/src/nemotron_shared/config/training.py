@@ -129,9 +129,16 @@ class SchedulerSection(Section):
     lr_decay_style: Literal["constant", "linear", "cosine", "WSD"]
     """`constant`, `linear`, `cosine` or `WSD` (warmup, stable, decay)."""
     lr_warmup_iters: int = Field(ge=0)
-    """Steps of warmup."""
+    """Steps of warmup; all but the last one, where the training is shorter."""
     lr_wsd_decay_iters: int = Field(ge=0)
-    """Steps of decay at the end of `WSD`; other styles ignore it."""
+    """Steps of decay at the end of `WSD`, as far as the warmup leaves them; other styles ignore it."""
+
+    def fitted(self, train_iters: int) -> "SchedulerSection":
+        """The same for a training of so many steps: the warmup ends by the last step, which then has the peak, and the
+        decay begins after it."""
+        warmup = min(self.lr_warmup_iters, train_iters - 1)
+        decay = min(self.lr_wsd_decay_iters, train_iters - warmup)
+        return self.model_copy(update={"lr_warmup_iters": warmup, "lr_wsd_decay_iters": decay})
 
 
 class CheckpointSection(Section):
@@ -191,6 +198,38 @@ class TrainingConfig(StageConfig[EngineT], Generic[EngineT]):
     scheduler: SchedulerSection
     checkpoint: CheckpointSection
     logger: LoggerSection
+
+    @property
+    def schedule(self) -> SchedulerSection:
+        """What every engine follows: the scheduler, as it fits the length of the training."""
+        return self.scheduler.fitted(self.train.train_iters)
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the scheduler does not fit into the training, and what is done instead."""
+        asked, done, changed = self.scheduler, self.schedule, []
+        if done.lr_warmup_iters < asked.lr_warmup_iters:
+            changed.append(
+                f"a warmup of {done.lr_warmup_iters}, not {asked.lr_warmup_iters} (scheduler.lr_warmup_iters)"
+            )
+        if asked.lr_decay_style == "WSD" and done.lr_wsd_decay_iters < asked.lr_wsd_decay_iters:
+            told = (
+                f"a decay of {done.lr_wsd_decay_iters}, not {asked.lr_wsd_decay_iters} (scheduler.lr_wsd_decay_iters)"
+            )
+            changed.append(told)
+        steps = self.train.train_iters
+        return [f"{steps} steps (train.train_iters) have {' and '.join(changed)}"] if changed else []
+
+    @model_validator(mode="after")
+    def falling(self) -> "TrainingConfig[EngineT]":
+        """A decay must not raise the learning rate."""
+        peak, least = self.optimizer.lr, self.optimizer.min_lr
+        if least > peak and self.scheduler.lr_decay_style != "constant":
+            raise ValueError(
+                f"optimizer.min_lr {least:g} is above optimizer.lr {peak:g}: the learning rate would rise in its "
+                f"decay; set optimizer.min_lr={peak / 10:g}"
+            )
+        return self
 
     @property
     def rows_per_step(self) -> int:

@@ -135,7 +135,7 @@ def preflight(step: "Step[ConfigT]", arguments: Arguments, data: Artifact | None
                 checked.lacking, checked.needs = checked.lacking + found, needs
                 checked.lacking += as_errors(lambda: missing_trackers(config, machine), origins)
                 checked.lacking += as_errors(lambda: missing_key(config, machine), origins)
-                checked.notes += unknown_key(config, machine)
+                checked.notes += [*config.notes, *unknown_key(config, machine)]
                 engine = composed.tree.engine
                 known = (engine.get("experimental") or []) if engine.get("allow_experimental") else []
                 checked.notes += [f"this recipe is experimental: {reason}" for reason in known]

@@ -8,17 +8,41 @@ inside a thought, and without its prompt it would look like an answer.
     whole_answer("...<|im_start|>assistant\n", "7")                             "7"
     after_thought("<think>3+4=7</think>7")                                      "7"
     after_thought("<think>so it is 7")                                          None
+
+And what a template prompts with where nobody says whether a thought is wanted: it has to be what answers were learnt
+after.
 """
 
 import re
 
 OPEN, CLOSE = "<think>", "</think>"
 OPENED, CLOSED = re.compile(rf"{OPEN}\s*$"), re.compile(rf"{OPEN}\s*{CLOSE}\s*$")
+BEGUN = re.compile(rf"\s*{OPEN}\s*(?P<closed>{CLOSE})?")
+SETTING = re.compile(r"\A\{%- set enable_thinking = enable_thinking \| default\((true|false)\) %\}\n")
+"""What `thinking_by_default` writes."""
 
 
 def opens_thought(prompt: str) -> bool:
     """Whether a rendered prompt ends inside a thought that the template has begun."""
     return bool(OPENED.search(prompt)) and not CLOSED.search(prompt)
+
+
+def thinks(prompt: str, answer: str = "") -> bool | None:
+    """Whether an answer to a prompt has a thought, by the first of the two that says so; None where neither does.
+
+    A template that closes the thought in the prompt, `<think></think>`, wants none.
+    """
+    if CLOSED.search(prompt):
+        return False
+    if opens_thought(prompt):
+        return True
+    begun = BEGUN.match(answer)
+    return None if begun is None else not begun["closed"]
+
+
+def thinking_by_default(source: str, wanted: bool) -> str:
+    """A chat template that thinks, or does not, where nobody says `enable_thinking`; else the same."""
+    return f"{{%- set enable_thinking = enable_thinking | default({str(wanted).lower()}) %}}\n{SETTING.sub('', source)}"
 
 
 def whole_answer(prompt: str, completion: str) -> str:

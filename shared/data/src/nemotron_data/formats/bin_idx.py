@@ -265,6 +265,14 @@ def read_blend(path: Path) -> dict[str, list[tuple[float, Path]]]:
     return blend
 
 
+def data_set_of(relative: str, split: str) -> str:
+    """`train/web/shard_000003` and `train/web` are files of the data set `web`."""
+    folders = relative.split("/")
+    if folders[0] == split and len(folders) > 1:
+        folders = folders[1:]
+    return "/".join(folders[:-1] if len(folders) > 1 and folders[-1].startswith("shard_") else folders)
+
+
 def _lies_below(prefix: str) -> bool:
     """Whether a pair of this prefix lies in the folder of its blend.json, and could have the name."""
     parts = Path(prefix).parts

@@ -135,11 +135,11 @@ def distributed(engine: AutomodelEngine) -> dict[str, Any]:
 
 def lr_scheduler(config: SupervisedConfig[AutomodelEngine]) -> dict[str, Any]:
     """The curve of training/schedule.py: step s of w warmup steps has (s + 1) / (w + 1) of the peak."""
-    ours, scheduler, steps = config.optimizer, config.scheduler, config.train.train_iters
+    ours, scheduler = config.optimizer, config.schedule
     return {
         "lr_decay_style": scheduler.lr_decay_style,
         "lr_warmup_steps": scheduler.lr_warmup_iters,
-        "lr_decay_steps": max(steps, scheduler.lr_warmup_iters + 1),
+        "lr_decay_steps": config.train.train_iters,
         "init_lr": ours.lr / (scheduler.lr_warmup_iters + 1),
         "max_lr": ours.lr,
         "min_lr": ours.min_lr,

@@ -135,10 +135,10 @@ def set_training(container: Any, config: SupervisedConfig[MegatronBridgeEngine],
     container.validation.eval_interval = train.eval_interval
     container.validation.eval_iters = math.ceil(train.eval_rows / train.global_batch_size)
     theirs, ours = container.optimizer, config.optimizer
-    theirs.lr, theirs.min_lr = ours.lr, ours.min_lr
+    theirs.lr, theirs.min_lr = ours.lr, min(ours.min_lr, ours.lr)  # above it, Megatron takes none, needed or not
     theirs.weight_decay, theirs.clip_grad = ours.weight_decay, ours.clip_grad
     theirs.adam_beta1, theirs.adam_beta2, theirs.adam_eps = ours.adam_beta1, ours.adam_beta2, ours.adam_eps
-    theirs, schedule = container.scheduler, config.scheduler
+    theirs, schedule = container.scheduler, config.schedule
     theirs.lr_decay_style, theirs.lr_warmup_iters = schedule.lr_decay_style, schedule.lr_warmup_iters
     theirs.lr_decay_iters = train.train_iters
     if schedule.lr_decay_style == "WSD":

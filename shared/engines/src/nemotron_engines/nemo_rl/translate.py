@@ -191,13 +191,15 @@ def common_keys(config: TrainingConfig[NeMoRLEngine], places: Places, *, megatro
 
 def megatron_optimizer(config: TrainingConfig) -> Flat:
     """Optimizer and schedule of the Megatron backend."""
-    optimizer, scheduler = config.optimizer, config.scheduler
+    optimizer, scheduler = config.optimizer, config.schedule
     if scheduler.lr_decay_style == "WSD":
         raise UserError("scheduler.lr_decay_style: NeMo-RL has no WSD", "constant, linear and cosine work")
     above = "policy.megatron_cfg"
     return {
         f"{above}.optimizer.lr": optimizer.lr,
-        f"{above}.optimizer.min_lr": optimizer.min_lr,
+        f"{above}.optimizer.min_lr": min(
+            optimizer.min_lr, optimizer.lr
+        ),  # above it, Megatron takes none, needed or not
         f"{above}.optimizer.weight_decay": optimizer.weight_decay,
         f"{above}.optimizer.adam_beta1": optimizer.adam_beta1,
         f"{above}.optimizer.adam_beta2": optimizer.adam_beta2,
@@ -212,8 +214,8 @@ def megatron_optimizer(config: TrainingConfig) -> Flat:
 
 def torch_optimizer(config: TrainingConfig) -> Flat:
     """Optimizer and schedule of the DTensor backend, torch's own classes, and checkpoints that hold a whole model."""
-    optimizer, style, warmup = config.optimizer, config.scheduler.lr_decay_style, config.scheduler.lr_warmup_iters
-    steps = max(1, config.train.train_iters - warmup)
+    optimizer, style, warmup = config.optimizer, config.schedule.lr_decay_style, config.schedule.lr_warmup_iters
+    steps = config.train.train_iters - warmup
     kwargs: dict[str, float]
     if style == "constant":
         name, kwargs = "ConstantLR", {"factor": 1.0, "total_iters": FOREVER}

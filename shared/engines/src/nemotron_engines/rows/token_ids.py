@@ -12,7 +12,9 @@ def require_known_ids(ids: np.ndarray, vocab_size: int, where: str) -> None:
         UserError: says `where`, a file and a row of it.
     """
     if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+        outside = ids[(ids < 0) | (ids >= vocab_size)]
         raise UserError(
-            f"{where}: token ids {ids.min()} to {ids.max()} lie outside the model's vocabulary of {vocab_size}",
-            "the data is damaged, or made for another model: run its data preparation again with --force",
+            f"{where}: token id {outside[0]} lies outside the model's vocabulary of {vocab_size}",
+            "the data is damaged, or made for another model: run its data preparation again with --force; or its "
+            "tokenizer has added tokens that the model has no rows for: leave data_prep.control_tokens at 'text'",
         )

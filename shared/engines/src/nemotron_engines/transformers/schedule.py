@@ -14,12 +14,13 @@ def learning_rate_factor(
 ) -> Callable[[int], float]:
     """A function from the step (0 for the first) to the factor on `optimizer.lr`."""
     floor = optimizer.min_lr / optimizer.lr
+    scheduler = scheduler.fitted(train_iters)
     warmup = scheduler.lr_warmup_iters
 
     def factor(step: int) -> float:
         if step < warmup:
             return (step + 1) / (warmup + 1)
-        progress = (step - warmup) / max(1, train_iters - warmup)
+        progress = (step - warmup) / (train_iters - warmup)
         if scheduler.lr_decay_style == "WSD":
             decay_from = train_iters - scheduler.lr_wsd_decay_iters
             progress = max(0.0, (step - decay_from) / max(1, scheduler.lr_wsd_decay_iters))

@@ -85,9 +85,11 @@ class StageTrainer(InterruptibleTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or not self._in_shards:
             super()._load_optimizer_and_scheduler(checkpoint)  # ty: ignore[missing-attribute]
-            return
-        sharded.load_optimizer(Path(checkpoint), self.model, self.optimizer)  # ty: ignore[missing-attribute]
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
+        else:
+            sharded.load_optimizer(Path(checkpoint), self.model, self.optimizer)  # ty: ignore[missing-attribute]
+            self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / "scheduler.pt", weights_only=True))
+        if checkpoint is not None:
+            follow(self.lr_scheduler)
 
     @property
     def _in_shards(self) -> bool:
@@ -123,6 +125,17 @@ class StageTrainer(InterruptibleTrainer):
                 resume_from_checkpoint, dtype=torch.float32, trust_remote_code=False
             )
         (model or self.model).load_state_dict(saved.state_dict(), strict=True)  # ty: ignore[missing-attribute]
+
+
+def follow(scheduler: LambdaLR) -> None:
+    """Give the optimizer the learning rate of the next step by this schedule.
+
+    A checkpoint has the one by the schedule that was followed before: a training that is extended would make its first
+    step with the last and lowest rate of the shorter one.
+    """
+    for place, group in enumerate(scheduler.optimizer.param_groups):
+        rate = scheduler.base_lrs[place] * scheduler.lr_lambdas[place](scheduler.last_epoch)
+        group["lr"] = scheduler._last_lr[place] = rate
 
 
 def trainer_settings(config: TrainingConfig[LocalEngine], run: Run, *, validate: bool) -> dict[str, Any]:
