@@ -158,7 +158,7 @@ def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:
     """The CUDA version to fetch packages for: the one that the profile loads on the nodes.
 
     Raises:
-        UserError: it differs from the requested version, or there are no packages for it.
+        UserError: it differs from the requested version, or has no packages.
     """
     from nemotron_cluster.airgap.packages import CUDA_12
     from nemotron_cluster.airgap.scripts import cuda_of, slurm_profile
@@ -182,7 +182,7 @@ def _cuda(asked: str | None, loaded: "Loaded") -> Literal["12", "13"]:
 
 
 def _container(asked: str | None, arguments: tuple[str, ...], of_profile: str | None) -> str | None:
-    """The image to import into a file; None if there is no image or it already is a file.
+    """The image to import into a file; None without an image, or if it already is a file.
 
     Raises:
         UserError: the requested recipe does not exist or names no container.

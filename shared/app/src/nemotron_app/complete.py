@@ -18,7 +18,7 @@ FILES = ("source", "home", "path", "file", "folder", "train", "valid", "test", "
 
 
 def beginning(incomplete: str, known: Iterable[str]) -> list[CompletionItem]:
-    """The `known` words that start with `incomplete`; if there are none, files, which the shell completes."""
+    """The `known` words that start with `incomplete`; otherwise files, which the shell completes."""
     found = [CompletionItem(word) for word in known if word.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 

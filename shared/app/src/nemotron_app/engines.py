@@ -43,7 +43,7 @@ for name in sys.argv[1:]:
     if found is None:
         print(name)
 """
-"""What an environment's own Python is asked: which of these modules can you not find?"""
+"""Run by an environment's own Python: print which of the given modules it cannot find."""
 
 
 @click.group("engine", invoke_without_command=True, help="\b\n" + __doc__.replace("\n\n", "\n\n\b\n"))

@@ -41,7 +41,7 @@ WANTED = click.argument("wanted", metavar="NAME|FOLDER")
 
 @dataclass(frozen=True)
 class RunState:
-    """Summary of a run's folder. `host` and `pid` identify the process that holds it, or are None."""
+    """Summary of a run's folder. `host` and `pid` identify the process that holds it, if any."""
 
     name: str
     state: str

@@ -73,7 +73,7 @@ def names_of(
 
 
 def write_secrets(folder: Path, names: Iterable[str], environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Write the values of variables for a job; None if there are none.
+    """Write the values of variables for a job. Returns the file, or None without any variables.
 
     Raises:
         UserError: a value that cannot be written in a shell file.

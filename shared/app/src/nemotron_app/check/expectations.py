@@ -99,7 +99,7 @@ class Expectation(Section):
     remedy: str
     """What to do on failure; `{family}` is replaced by the model family of the run."""
     told_by: str | None = None
-    """How to obtain such figures, shown if there are none."""
+    """How to obtain such figures, shown if they are missing."""
 
     @field_validator("line")
     @classmethod

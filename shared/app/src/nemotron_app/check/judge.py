@@ -31,7 +31,7 @@ NO_NUMBER = (
 
 @dataclass(frozen=True)
 class Judged:
-    """The result for one expectation. `why` explains it, or says why there is no verdict."""
+    """The result for one expectation. `why` explains the verdict, or its absence."""
 
     expectation: Expectation
     verdict: Verdict

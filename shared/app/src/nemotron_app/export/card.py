@@ -71,7 +71,7 @@ def hub_sets(history: list[Artifact], steps: list[Edge]) -> list[str]:
 
 
 def scores_of(store: Store, artifact: Artifact) -> list[dict[str, Any]]:
-    """Scores from the newest evaluation of exactly this model; empty if there is none."""
+    """Scores from the newest evaluation of exactly this model; may be empty."""
     if artifact.is_external:
         return []
     asked = [found for found in store.readable("EvalResultsArtifact") if _asked(found, artifact)]

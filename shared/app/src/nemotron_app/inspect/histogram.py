@@ -49,7 +49,7 @@ def fill_histogram(percents: Counter[int]) -> list[Bin]:
 
 
 def quantile(values: Counter[int], share: float) -> int:
-    """The smallest value that is at least as large as this share of all values; 0 if there are no values."""
+    """The smallest value that is at least as large as this share of all values; 0 without values."""
     needed, seen = share * values.total(), 0
     for value in sorted(values):
         seen += values[value]

@@ -68,7 +68,7 @@ class Decoder:
         return {number: token.content for number, token in added.items() if token.special}
 
     def text(self, ids: Sequence[int]) -> str:
-        """Plain text with special tokens; numbers if there is no tokenizer."""
+        """Plain text with special tokens; numbers without a tokenizer."""
         if self._tokenizer is None:
             return " ".join(map(str, ids))
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)

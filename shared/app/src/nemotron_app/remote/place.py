@@ -252,7 +252,7 @@ def is_elsewhere(profile: Profile) -> bool:
 
 
 def described(place: Place, job: Job) -> Mapping[str, Any]:
-    """The machine of a job, for the checks of a dry run, as far as the profile describes it."""
+    """The machine of a job according to the profile, for the checks of a dry run."""
     gpus = place.profile.gpus_per_node
     if isinstance(place.profile, Local) and not gpus:
         gpus = len(Machine.here(place.store).gpus)

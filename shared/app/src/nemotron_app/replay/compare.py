@@ -21,7 +21,7 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", 
 
 @dataclass(frozen=True)
 class Compared:
-    """One file of both: `problem` says how it differs, or is None if equal; `note` says what was not compared."""
+    """One file of both: `problem` says how it differs, or None if equal; `note` lists what was not compared."""
 
     name: str
     problem: str | None = None

@@ -51,7 +51,7 @@ def require_unchanged(artifact: Artifact, now: Sequence[Source]) -> None:
     """Compare the sources that would be read with those that were read then.
 
     Raises:
-        UserError: a source has changed, is no longer read, or is new.
+        UserError: a source has changed, was removed, or is new.
     """
     before = {one.uri: one for one in artifact.manifest.sources if _has_content(one)}
     after = {one.uri: one for one in now if _has_content(one)}

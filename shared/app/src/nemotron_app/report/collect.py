@@ -1,7 +1,7 @@
 """Collect the artifacts that a report covers, and their contents, from the store.
 
 The newest evaluation, or the one that is named, determines the models and data to show: those in its history. The
-evaluation at the end of a fine-tuning is used only if it is named, or if there is no other. Without an evaluation the
+evaluation at the end of a fine-tuning is used only if it is named, or the only one. Without an evaluation the
 newest artifact of each kind is used.
 """
 

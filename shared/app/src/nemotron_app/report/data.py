@@ -45,7 +45,7 @@ def look_at(artifact: Artifact, store: Store, family: str) -> DataSet:
 
 
 def _lengths(splits: Sequence[Split]) -> tuple[Counter[int], str]:
-    """Number of sequences by length, and a note if they were sampled because there is no index."""
+    """Number of sequences by length, and a note if they were sampled for lack of an index."""
     found, notes = Counter[int](), []
     for split in splits:
         known = split.lengths()

@@ -132,7 +132,7 @@ def differing(trainings: Sequence[Trained]) -> dict[str, dict[str, Any]]:
 
 
 def differing_settings(trainings: Sequence[Trained]) -> Table | None:
-    """The differing settings as a table; None if there are none."""
+    """The differing settings as a table, or None."""
     known = [one.name for one in trainings if one.settings]
     rows = [
         [key, *(wording.setting(values[name]) if name in values else "(none)" for name in known)]

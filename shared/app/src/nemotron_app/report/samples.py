@@ -24,7 +24,7 @@ Samples = Mapping[str, Sequence[Mapping[str, Any]]]
 class Answer:
     """A model's answer, shortened if long; `thinking` is the text before `</think>`.
 
-    For a held-out answer, `right` is None and `bits` is the number of bits per byte of the expected answer.
+    A held-out answer has `right` None, and `bits` is the number of bits per byte of the expected answer.
     """
 
     model: str

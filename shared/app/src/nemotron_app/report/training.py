@@ -40,7 +40,7 @@ class Facts:
     """Figures of a training run; None if not logged.
 
     Attributes:
-        seconds: time in the training loop; for resumed runs, as far as the log covers it.
+        seconds: time in the training loop; for resumed runs, only what the log covers.
         tokens_per_second: mean over that time.
         loss, reward: mean of the last `LAST_POINTS` logged values, because single steps are noisy.
         valid_loss, valid_reward: the last validation.

@@ -110,10 +110,10 @@ def resolve(root: Path, target: Target, wanted: Wanted) -> tuple[list[Package], 
 
 
 def require_cuda(cuda: str, target: Target) -> None:
-    """Require that there is a torch for this CUDA version and processor.
+    """Require a torch for this CUDA version and processor.
 
     Raises:
-        UserError: there is none.
+        UserError: PyPI has no such torch.
     """
     if cuda == "12" and target.platform != "x86_64":
         what = f"torch for CUDA 12 is on the index for x86_64 only; for {target.platform} it is one without CUDA"

@@ -71,7 +71,7 @@ class Backend(Protocol):
         ...
 
     def log(self, record: Record, start: int = 0) -> bytes | None:
-        """The job's log from byte `start` on; None if there is no output yet."""
+        """The job's log from byte `start` on; None before the first output."""
         ...
 
     def cancel(self, record: Record) -> None:

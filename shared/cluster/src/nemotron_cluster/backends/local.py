@@ -40,7 +40,7 @@ class LocalBackend:
         return start_script(job, self.profile)
 
     def judge(self, job: Job, folder: Path) -> str | None:
-        """See the protocol: there is no scheduler to ask."""
+        """See the protocol. This machine has no scheduler to ask."""
         return None
 
     def lay_out(self, job: Job, folder: Path) -> None:
@@ -94,7 +94,7 @@ class LocalBackend:
 
 
 def started(pid: int) -> int | None:
-    """Start time of a process, which distinguishes it from later ones with the same id; None if there is no process."""
+    """Start time of a process, which distinguishes it from later ones with the same id; None if it does not run."""
     if PROC.joinpath("self").exists():
         with suppress(OSError, IndexError):
             # Skip the name, which can contain anything: state is the first field after it, the start time the 20th.

@@ -99,7 +99,7 @@ class Diagnosis:
     facts: Facts | None
     logs: Logs
     failed: bool
-    """Whether it has failed, as far as can be determined."""
+    """Whether it has failed, judging by the facts and logs."""
     traceback: Traceback | None = None
     """Of the process that failed first, if a launcher reports a failure."""
 
@@ -170,7 +170,7 @@ def _of_text(text: Text) -> list[Finding]:
 
 
 def _restart(text: str) -> int:
-    """Position of the last restart; -1 if there is none, or no output after it."""
+    """Position of the last restart; -1 without a restart, or without output after it."""
     at = max(text.rfind(mark) for mark in RESTARTS)
     return at if text.find("\n", at) < len(text.rstrip()) - 1 else -1
 

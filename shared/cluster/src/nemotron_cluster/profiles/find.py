@@ -45,7 +45,7 @@ class Loaded:
 
 
 def env_file(start: Path | None = None) -> Path | None:
-    """The env.toml for a folder; None if there is none.
+    """The env.toml for a folder, or None.
 
     Raises:
         UserError: NEMOTRON_ENV_FILE names a missing file.

@@ -134,7 +134,7 @@ def _scontrol(run: Run, job: str) -> Facts | None:
 
 
 def _said(run: Run, command: list[str]) -> str:
-    """Output of a command; empty if there is no such job or no accounting.
+    """Output of a command; empty for an unknown job, or without accounting.
 
     Raises:
         NoAnswer: it failed in any other way, or timed out.

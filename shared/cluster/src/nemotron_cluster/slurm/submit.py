@@ -18,7 +18,7 @@ NOT_FOUND = 127
 """A shell's exit code if a program was not found."""
 
 UNREACHED = ("configuration source", "Unable to contact slurm controller", "Unable to establish", "slurm_load_ctl_conf")
-"""Messages of Slurm's programs if they are installed but there is no cluster."""
+"""Messages of Slurm's programs if they are installed but cannot find a cluster."""
 PROGRAM = re.compile(r"^(?:sbatch|sinfo|scontrol): (?:error: )?")
 
 
