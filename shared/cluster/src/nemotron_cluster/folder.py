@@ -2,9 +2,9 @@
 
 .nemotron/jobs/20261123-101500-super3-sft/
     job.json      what it is and where it was submitted
-        config.yaml   the resolved settings, for people
-        own/          your own config files
-        files/        of your working folder, if the nodes cannot see it
+    config.yaml   the resolved settings, for people
+    own/          your own config files
+    files/        of your working folder, if the nodes cannot see it
     code/         the packages that it runs
     job.sh        the script
     secrets/env   readable only by its owner; removed when the job has ended

@@ -95,7 +95,7 @@ def model(text: str, *, weights: bool, trusted: bool) -> Material:
                     linked.replace(into / name)
 
     def promise(name: str) -> Promise:
-        # use the hub's digest, not that of the cached file, which may be damaged
+        # use the hub's digest, not one of the cached file
         return Promise(look.artifact.manifest.files[name].bytes, partial(is_as_promised, expected=look.expected[name]))
 
     promises = {name: promise(name) for name in look.artifact.manifest.files}
